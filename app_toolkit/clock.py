@@ -1,0 +1,63 @@
+"""Time as an argument: the real clock, and one that tests turn by hand."""
+
+import asyncio
+import heapq
+import itertools
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds on a scale of its own: only differences mean anything, and only within one process."""
+
+    def now(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    # A random offset, so that code which compares this clock with another one is wrong at once, not in a year.
+    _offset = random.uniform(10_000, 200_000)
+
+    def now(self) -> float:
+        return time.monotonic() + self._offset
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ManualClock:
+    """Stands still until `advance` turns it; sleepers wake in the order of their deadlines."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self._now = now
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        """Turn the clock and let everything that this wakes run until it waits again."""
+        until = self._now + seconds
+        await self._settle()
+        while self._sleepers and self._sleepers[0][0] <= until:
+            self._now, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                woken.set_result(None)
+            await self._settle()
+        self._now = until
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for _ in range(20):  # a chain of awaits that hand on without waiting is rarely deeper
+            await asyncio.sleep(0)

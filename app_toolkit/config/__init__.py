@@ -1,0 +1,1 @@
+"""The shapes of what people write: every option, with its unit, its default and its bounds."""

@@ -1,0 +1,172 @@
+"""Every option of a deployment, once: its unit, default, bounds, and whether a change restarts replicas."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from app_toolkit.errors import ConfigError
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+RESTARTS = {"restarts": True}
+"""Marks the options that only a new process can take up; a change of any other is handed to the living one."""
+
+# Options of the design that a later part brings. They are refused by name, never silently accepted.
+NOT_YET = frozenset(
+    {
+        "autoscaling_config",
+        "user_config",
+        "max_replicas_per_node",
+        "placement_group_bundles",
+        "placement_group_strategy",
+        "logging_config",
+        "request_timeout_s",
+        "max_open_websockets",
+        "on_disconnect",
+        "max_surge",
+        "max_unavailable",
+        "sync_threads",
+        "proxies_per_node",
+    }
+)
+
+
+class Model(BaseModel):
+    """Frozen and strict: an option that is misspelt, or not there yet, is an error that names it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self).__name__)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_there_yet(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            for name in sorted(NOT_YET & data.keys() - cls.model_fields.keys()):
+                raise ValueError(f"the option {name!r} is not there yet")
+        return data
+
+
+def _not_a_word(value: Any) -> Any:
+    if isinstance(value, str) and value == "auto":
+        raise ValueError('num_replicas="auto" is not there yet: give a number')
+    return value
+
+
+class RayActorOptions(Model):
+    """What one replica asks of the cluster. Ray books these amounts; it does not enforce them, GPUs aside."""
+
+    num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 0.1
+    num_gpus: Annotated[float, Field(ge=0, le=64, description="logical GPUs; fractions share one")] = 0
+    memory: Annotated[int | None, Field(ge=1, description="bytes of memory to book")] = None
+    resources: Annotated[dict[str, float], Field(description="custom resources by name")] = {}
+
+
+class DeploymentConfig(Model):
+    """How one ingress is served.
+
+    Two includes that name the same deployment must agree on every option that they set. Raises `ConfigError` for
+    an option that is out of bounds, unknown or not there yet.
+    """
+
+    name: Annotated[Name, Field(description="letters, digits, `-` and `_`; unique within its application")]
+    num_replicas: Annotated[
+        int, BeforeValidator(_not_a_word), Field(ge=1, le=1000, description="how many replicas run")
+    ] = 1
+    max_ongoing_requests: Annotated[
+        int, Field(ge=1, le=100_000, description="requests that one replica runs at a time")
+    ] = 100
+    max_queued_requests: Annotated[
+        int, Field(ge=0, le=1_000_000, description="requests that may wait in one caller; more are refused with 503")
+    ] = 1_000
+    max_queue_wait_s: Annotated[
+        float, Field(gt=0, le=86_400, description="seconds a request may wait for a replica before it is refused with 503")
+    ] = 30.0
+    startup_timeout_s: Annotated[
+        float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")
+    ] = 60.0
+    graceful_shutdown_timeout_s: Annotated[
+        float, Field(ge=0, le=86_400, description="seconds that a draining replica has to finish; then it is killed")
+    ] = 20.0
+    health_check_period_s: Annotated[float, Field(gt=0, le=3_600, description="seconds between two probes")] = 5.0
+    health_check_timeout_s: Annotated[float, Field(gt=0, le=3_600, description="seconds a probe may take")] = 5.0
+    health_check_failure_threshold: Annotated[
+        int, Field(ge=1, le=1_000, description="failed probes in a row after which a replica is replaced")
+    ] = 3
+    ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
+
+
+class Route(Model):
+    """One row of the route table, in the order in which the app tries them."""
+
+    kind: Literal["http", "websocket", "both"]
+    pattern: Annotated[str, Field(description="the route's own regular expression, on the path below the prefix")]
+    methods: Annotated[tuple[str, ...] | None, Field(description="None: every method")] = None
+    path: Annotated[str, Field(description="the template that people read")]
+    owner: Annotated[Name, Field(description="the ingress whose replicas serve it")]
+
+
+class IngressSpec(Model):
+    """One ingress of an application: replicas that serve some of its routes."""
+
+    config: DeploymentConfig
+    lifespans: Annotated[int, Field(ge=0, description="router lifespans that run only here")] = 0
+
+
+class ApplicationSpec(Model):
+    """An application as plain data: all that the control plane and the proxies ever know of it."""
+
+    schema_version: Literal[1] = 1
+    name: Name
+    target: Annotated[str, Field(description="`module:attribute`, imported by every replica")]
+    app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
+    route_prefix: Annotated[str, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
+    title: str = ""
+    default: Annotated[Name, Field(description="the ingress that owns what no route matches")]
+    ingresses: tuple[IngressSpec, ...]
+    routes: tuple[Route, ...] = ()
+
+    def revision(self, ingress: str) -> str:
+        """A hash of what only a new replica of this ingress would take up."""
+        config = next(i.config for i in self.ingresses if i.config.name == ingress)
+        kept = {
+            name: config.model_dump(mode="json")[name]
+            for name, field in DeploymentConfig.model_fields.items()
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
+        }
+        facts = [self.target, self.app_dir, self.route_prefix, ingress, kept]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class HTTPOptions(Model):
+    """Where the proxy listens, and how long it waits for a client."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535, description="0: any free port")] = 8_000
+    keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0
+    head_timeout_s: Annotated[float, Field(gt=0, le=3_600, description="seconds for a request's head to arrive")] = 10.0
+
+
+def explain(error: ValidationError, what: str) -> str:
+    """One sentence per mistake: the thing, the value and the limit."""
+    sentences = []
+    for mistake in error.errors(include_url=False):
+        where = ".".join(str(part) for part in mistake["loc"])
+        if mistake["type"] == "extra_forbidden":
+            sentences.append(f"{what} has no option {where!r}")
+        elif mistake["type"] == "value_error" and not where:
+            sentences.append(f"{what}: {mistake['ctx']['error']}")
+        elif mistake["type"] == "missing":
+            sentences.append(f"{what} needs {where!r}")
+        else:
+            reason = mistake["msg"][:1].lower() + mistake["msg"][1:]
+            sentences.append(f"{what}.{where} = {mistake['input']!r}: {reason}")
+    return "; ".join(sentences)

@@ -1,0 +1,1 @@
+"""Decisions: pure functions of plain data. Time and chance are arguments."""

@@ -1,0 +1,1 @@
+"""The worlds that the components run in."""

@@ -1,0 +1,155 @@
+"""Every error the toolkit raises.
+
+* ToolkitError
+  - ConfigError             the operator's or the developer's mistake; nothing was started (exit code 2)
+      TargetError           a target that does not import, or holds no app
+      PlanningError         an app that cannot be laid out as ingresses
+      PlacementError        a replica that asks for more than the cluster has
+      StartupError          the app was found but did not come up
+  - RequestError            one request failed; carries the HTTP status that its client sees
+      BadRequest            400  the head or the framing is not HTTP as we accept it
+      RequestTimeout        408  the request did not arrive in time
+      ContentTooLarge       413
+      URITooLong            414
+      Misdirected           421  a route of another ingress
+      HeadTooLarge          431
+      NotSupported          501  a method or a transfer coding we do not speak
+      ReplicaLost           502  the replica went away and the outcome is unknown
+      NoReplica             503  nothing serves this deployment (any more)
+      QueueFull             503
+      QueueTimeout          503  no replica had room in time
+      VersionNotSupported   505
+  - ReplicaSignal           a replica's answer to its router; never reaches a client
+      ReplicaBusy           not admitted: user code never ran, so another replica may
+      ReplicaGone           it was never reached, or its connection broke
+  - ControlError            between the parts of the control plane
+      IllegalTransition     an event that a replica's phase has no row for
+      StaleEpoch            an order of a controller that has been replaced
+      Conflict              a compare-and-set whose expectation no longer holds
+"""
+
+from typing import ClassVar
+
+
+class ToolkitError(Exception):
+    """The root of the tree."""
+
+
+class ConfigError(ToolkitError):
+    exit_code: ClassVar[int] = 2
+
+
+class TargetError(ConfigError):
+    pass
+
+
+class PlanningError(ConfigError):
+    pass
+
+
+class PlacementError(ConfigError):
+    pass
+
+
+class StartupError(ConfigError):
+    pass
+
+
+class RequestError(ToolkitError):
+    status: ClassVar[int] = 500
+    reason: ClassVar[str] = "internal_error"
+    retry_after_s: float | None = None
+    """Seconds after which another try makes sense; becomes the `Retry-After` header."""
+
+
+class BadRequest(RequestError):
+    status = 400
+    reason = "bad_request"
+
+
+class RequestTimeout(RequestError):
+    status = 408
+    reason = "request_timeout"
+
+
+class ContentTooLarge(RequestError):
+    status = 413
+    reason = "content_too_large"
+
+
+class URITooLong(RequestError):
+    status = 414
+    reason = "uri_too_long"
+
+
+class Misdirected(RequestError):
+    status = 421
+    reason = "misdirected"
+
+
+class HeadTooLarge(RequestError):
+    status = 431
+    reason = "head_too_large"
+
+
+class NotSupported(RequestError):
+    status = 501
+    reason = "not_supported"
+
+
+class ReplicaLost(RequestError):
+    status = 502
+    reason = "replica_lost"
+
+
+class NoReplica(RequestError):
+    status = 503
+    reason = "no_replica"
+    retry_after_s = 1.0
+
+
+class QueueFull(RequestError):
+    status = 503
+    reason = "queue_full"
+    retry_after_s = 1.0
+
+
+class QueueTimeout(RequestError):
+    status = 503
+    reason = "queue_timeout"
+    retry_after_s = 1.0
+
+
+class VersionNotSupported(RequestError):
+    status = 505
+    reason = "version_not_supported"
+
+
+class ReplicaSignal(ToolkitError):
+    pass
+
+
+class ReplicaBusy(ReplicaSignal):
+    def __init__(self, ongoing: int) -> None:
+        super().__init__(f"the replica runs {ongoing} requests")
+        self.ongoing = ongoing
+
+
+class ReplicaGone(ReplicaSignal):
+    pass
+
+
+class ControlError(ToolkitError):
+    pass
+
+
+class IllegalTransition(ControlError):
+    pass
+
+
+class StaleEpoch(ControlError):
+    pass
+
+
+class Conflict(ControlError):
+    pass

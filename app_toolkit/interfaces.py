@@ -1,0 +1,92 @@
+"""What the components need of each other and of an engine. They meet here, and nowhere else."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app_toolkit.types import Address, ReplicaId
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """Orders the snapshots of one key: a new controller's first is newer than an old one's last."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One posting on the board; `value` is plain data (what JSON can say)."""
+
+    version: Version
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One replica as a caller learns of it."""
+
+    id: ReplicaId
+    address: Address
+    max_ongoing_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """All that a replica needs to come up; plain data, no code."""
+
+    id: ReplicaId
+    application: str
+    ingress: str
+    revision: str
+    target: str
+    app_dir: str
+    root_path: str
+    max_ongoing_requests: int
+    graceful_shutdown_timeout_s: float
+
+
+class Watch(Protocol):
+    """A caller's view of the board."""
+
+    async def __call__(self, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        """Wait until some key is newer than seen, and give those; an empty mapping when nothing came in time.
+
+        What is passed as seen is thereby acknowledged.
+        """
+        ...
+
+
+class Store(Protocol):
+    """Bytes that outlive the controller."""
+
+    async def get(self, key: str) -> bytes | None: ...
+
+    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
+        """Set where the key still holds `expected` (None: is absent); raises `Conflict` otherwise."""
+        ...
+
+    async def delete(self, key: str) -> None: ...
+
+    async def keys(self, prefix: str) -> list[str]: ...
+
+
+Emit = Callable[[Any], None]
+"""How a launcher tells what happened; safe from any thread."""
+
+
+class Launcher(Protocol):
+    """Starts, drains, probes and ends processes. Nothing here waits: what happens comes back as an event."""
+
+    def listen(self, emit: Emit) -> None: ...
+
+    def perform(self, action: Any) -> None:
+        """Begin one action of `core.reconcile`; its outcome arrives as an event, also where it cannot begin."""
+        ...
+
+    async def found(self) -> list[ReplicaId]:
+        """Who is there after a restart. What each of them is arrives as a `Found` or an `Exited` event."""
+        ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,1 @@
+"""What people look at: logs and the story."""

@@ -1,0 +1,1 @@
+"""The HTTP edge: one per node, passes bytes."""

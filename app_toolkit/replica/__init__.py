@@ -1,0 +1,1 @@
+"""One running copy of the user's app behind a gate."""

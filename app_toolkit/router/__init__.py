@@ -1,0 +1,1 @@
+"""Who waits for a replica, and which replica serves whom."""

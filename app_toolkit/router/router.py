@@ -1,0 +1,216 @@
+"""One deployment's requests: who waits, who serves, and the one place that matches them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from random import Random
+
+from app_toolkit.core.balance import pick
+from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.targets import Target, Turn, Waiter
+from app_toolkit.types import ReplicaId
+
+ASK_AGAIN_S = 0.02
+"""How long a replica that other callers filled is left alone, unless one of our own turns at it ends before."""
+
+NOBODY: Collection[ReplicaId] = ()
+
+
+class Router:
+    """Gives turns at replicas.
+
+    * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours, and none of its
+      refusals fresh.
+    * Whoever waits longest is served first; at most `max_queued` wait, and nobody longer than `max_wait_s` once
+      `expire` is asked.
+    * A turn that was taken is given back exactly once, whatever became of its replica meanwhile.
+    * A new replica set keeps the turns at replicas that stay.
+
+    `try_turn` is synchronous and all that a request costs where a replica is free. Not safe across threads; every
+    method is called on the event loop that owns the router.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_queued: int = 1_000,
+        max_wait_s: float = 30.0,
+        rng: Random | None = None,
+    ) -> None:
+        self.name = name
+        self.max_queued = max_queued
+        self.max_wait_s = max_wait_s
+        self._rng = rng or Random()
+        # A router's whole state is who waits and who serves. `_assign` alone matches them.
+        self._waiting: deque[Waiter] = deque()
+        self._targets: dict[ReplicaId, Target] = {}
+        self._leaving: set[Target] = set()
+        self._closed = False
+
+    # Turns
+
+    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY) -> Turn | None:
+        """A turn at a replica with room, or None. Nobody overtakes: None also while others wait.
+
+        `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
+        """
+        return None if self._waiting else self._take(avoid)
+
+    def wait(
+        self,
+        granted: Callable[[Turn], None],
+        now: float,
+        *,
+        avoid: Collection[ReplicaId] = NOBODY,
+        first: bool = False,
+    ) -> Waiter:
+        """A place in the queue; `granted` is called, synchronously, with the turn.
+
+        `first`: a request that a replica refused keeps its place at the head, and is not counted against the bound.
+        Raises `QueueFull`, or `NoReplica` once the router is closed.
+        """
+        if self._closed:
+            raise NoReplica(f"{self.name} is not served any more")
+        if not first and len(self._waiting) >= self.max_queued:
+            raise QueueFull(f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {self.max_queued}")
+        waiter = Waiter(granted, since=now, avoid=avoid)
+        (self._waiting.appendleft if first else self._waiting.append)(waiter)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Give up a place in the queue; nothing happens where it has been granted or expired."""
+        if not waiter.done:
+            waiter.done = True
+            self._waiting.remove(waiter)
+
+    def give_back(self, turn: Turn) -> None:
+        target = turn.target
+        target.turns.remove(turn)
+        target.full = False
+        if not target.turns:
+            self._leaving.discard(target)
+        self._assign()
+
+    def refused(self, turn: Turn) -> None:
+        """The replica was filled by others: give the turn back, and leave the replica alone for a moment."""
+        target = turn.target
+        target.turns.remove(turn)
+        target.full = True
+        if not target.turns:
+            self._leaving.discard(target)
+        asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, target)
+        self._assign()
+
+    @asynccontextmanager
+    async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY, first: bool = False) -> AsyncIterator[Turn]:
+        """`try_turn` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
+        turn = None if first else self.try_turn(avoid)
+        if turn is None:
+            turn = await self._wait(avoid, first)
+        try:
+            yield turn
+        finally:
+            self.give_back(turn)
+
+    async def _wait(self, avoid: Collection[ReplicaId], first: bool) -> Turn:
+        loop = asyncio.get_running_loop()
+        granted: asyncio.Future[Turn] = loop.create_future()
+        waiter = self.wait(granted.set_result, loop.time(), avoid=avoid, first=first)
+        self._assign()
+        try:
+            async with asyncio.timeout(self.max_wait_s):
+                return await granted
+        except TimeoutError:
+            raise self.waited_too_long() from None
+        except asyncio.CancelledError:
+            # Granted and cancelled in the same turn of the loop: the place is ours to give back.
+            if granted.done() and not granted.cancelled():
+                self.give_back(granted.result())
+            raise
+        finally:
+            self.leave(waiter)
+
+    def waited_too_long(self) -> QueueTimeout:
+        return QueueTimeout(f"no replica of {self.name} had room within {self.max_wait_s:g} s")
+
+    def expire(self, now: float) -> list[Waiter]:
+        """Take those out of the queue who have waited too long, and give them."""
+        late = []
+        while self._waiting and now - self._waiting[0].since >= self.max_wait_s:
+            waiter = self._waiting.popleft()
+            waiter.done = True
+            late.append(waiter)
+        return late
+
+    # The replica set
+
+    def update(self, endpoints: Iterable[Endpoint]) -> None:
+        """Take a new replica set. A replica that stays keeps its turns; one that left keeps them until they end."""
+        before, self._targets = self._targets, {}
+        for endpoint in endpoints:
+            target = before.pop(endpoint.id, None)
+            if target is None:
+                target = Target(endpoint)
+            target.endpoint = endpoint
+            self._targets[endpoint.id] = target
+        self._leaving.update(target for target in before.values() if target.turns)
+        self._assign()
+
+    def close(self) -> list[Waiter]:
+        """Serve nobody any more; gives those who waited."""
+        self._closed = True
+        waiters = list(self._waiting)
+        self._waiting.clear()
+        for waiter in waiters:
+            waiter.done = True
+        return waiters
+
+    # Looking in
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def ongoing(self) -> int:
+        return sum(len(target.turns) for target in (*self._targets.values(), *self._leaving))
+
+    @property
+    def replicas(self) -> int:
+        return len(self._targets)
+
+    def __repr__(self) -> str:
+        return f"<Router {self.name} [{self.waiting} waiting, {self.ongoing} ongoing | {self.replicas} replicas]>"
+
+    # The match
+
+    def _take(self, avoid: Collection[ReplicaId]) -> Turn | None:
+        targets = self._targets.values()
+        free = [target for target in targets if target.has_room]
+        if avoid and free:
+            free = [target for target in free if target.endpoint.id not in avoid] or (
+                free if all(target.endpoint.id in avoid for target in targets) else []
+            )
+        target = pick(free, Target.load, self._rng)
+        if target is None:
+            return None
+        turn = Turn(target)
+        target.turns.add(turn)
+        return turn
+
+    def _assign(self) -> None:
+        """Give turns to those who wait, oldest first."""
+        while self._waiting:
+            turn = self._take(self._waiting[0].avoid)
+            if turn is None:
+                return
+            waiter = self._waiting.popleft()
+            waiter.done = True
+            waiter.granted(turn)
+
+    def _ask_again(self, target: Target) -> None:
+        target.full = False
+        self._assign()

@@ -1,0 +1,70 @@
+"""What a caller and a replica say to each other beside the request itself: a few internal header fields.
+
+The hop is plain HTTP/1.1. The caller puts one field first, `x-app-toolkit-hop`; it carries the secret and what the
+replica's server cannot know by itself (who the client is, which scheme it used). The replica answers with
+`x-app-toolkit-ongoing`, and with `x-app-toolkit-refused` where no user code ran. Nothing under the internal prefix
+ever crosses the edge in either direction.
+"""
+
+import hmac
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+PROTOCOL = b"1"
+INTERNAL_PREFIX = b"x-app-toolkit-"
+HOP = b"x-app-toolkit-hop"
+ONGOING = b"x-app-toolkit-ongoing"
+REFUSED = b"x-app-toolkit-refused"
+
+Refusal = Literal["busy", "draining", "secret", "protocol"]
+"""Why a replica did not run a request. The first two are a hand-over, the others an operator's mistake."""
+
+REFUSALS: frozenset[bytes] = frozenset(word.encode() for word in get_args(Refusal))
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The origin of a request, as the edge saw it."""
+
+    request_id: str
+    client: tuple[str, int] | None
+    server: tuple[str, int] | None
+    scheme: str
+    http_version: str
+
+
+def peers(
+    client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: str
+) -> bytes:
+    """The part of a hop that is the same for every request of one client connection."""
+    return b" ".join([*_peer(client), *_peer(server), scheme.encode()])
+
+
+def encode(secret: bytes, request_id: bytes, http_version: bytes, connection: bytes) -> bytes:
+    """The field's value; `connection` is what `peers` gave."""
+    return b"%b %b %b %b %b" % (PROTOCOL, secret, request_id, http_version, connection)
+
+
+def decode(value: bytes, secret: bytes) -> Hop | Refusal:
+    """The hop, or why it is refused. The secret is compared in constant time before anything else is believed."""
+    protocol, _, rest = value.partition(b" ")
+    if protocol != PROTOCOL:
+        return "protocol"
+    given, _, rest = rest.partition(b" ")
+    if not hmac.compare_digest(given, secret):
+        return "secret"
+    request_id, version, client, client_port, server, server_port, scheme = rest.decode("latin-1").split(" ")
+    return Hop(
+        request_id,
+        None if client == "-" else (client, int(client_port)),
+        None if server == "-" else (server, int(server_port)),
+        scheme,
+        version,
+    )
+
+
+def _peer(address: tuple[str, int] | None) -> tuple[bytes, bytes]:
+    if address is None:
+        return b"-", b"0"
+    # An IPv6 scope id may hold anything that the system names an interface; no space, then.
+    return address[0].replace(" ", "").encode() or b"-", b"%d" % address[1]

@@ -1,0 +1,18 @@
+"""The words that every floor shares: ASGI aliases and the names of things."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NewType
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+Header = tuple[bytes, bytes]
+
+ReplicaId = NewType("ReplicaId", str)
+"""Names one replica for ever: minted by the plan, it is also the name of its actor."""
+
+Address = NewType("Address", str)
+"""Where a replica listens: `unix:/path/to.sock` or `tcp:host:port`."""
