@@ -61,6 +61,10 @@ class RequestError(ToolkitError):
     retry_after_s: float | None = None
     """Seconds after which another try makes sense; becomes the `Retry-After` header."""
 
+    def document(self, request_id: str) -> dict[str, str]:
+        """What the client learns: the reason as a word, one sentence, and the id under which it is logged."""
+        return {"error": self.reason, "detail": str(self), "request_id": request_id}
+
 
 class BadRequest(RequestError):
     status = 400

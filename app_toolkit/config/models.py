@@ -113,12 +113,16 @@ class Route(Model):
     path: Annotated[str, Field(description="the template that people read")]
     owner: Annotated[Name, Field(description="the ingress whose replicas serve it")]
 
+    @property
+    def row(self) -> tuple[str, str, tuple[str, ...] | None, str, str]:
+        """As `core.routes` and the board know it."""
+        return self.kind, self.pattern, self.methods, self.path, self.owner
+
 
 class IngressSpec(Model):
     """One ingress of an application: replicas that serve some of its routes."""
 
     config: DeploymentConfig
-    lifespans: Annotated[int, Field(ge=0, description="router lifespans that run only here")] = 0
 
 
 class ApplicationSpec(Model):

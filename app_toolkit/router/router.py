@@ -25,7 +25,7 @@ class Router:
       refusals fresh.
     * Whoever waits longest is served first; at most `max_queued` wait, and nobody longer than `max_wait_s` once
       `expire` is asked.
-    * A turn that was taken is given back exactly once, whatever became of its replica meanwhile.
+    * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
     * A new replica set keeps the turns at replicas that stay.
 
     `try_turn` is synchronous and all that a request costs where a replica is free. Not safe across threads; every
@@ -85,24 +85,29 @@ class Router:
         if not waiter.done:
             waiter.done = True
             self._waiting.remove(waiter)
+            self._assign()  # whoever is first now may use a replica that this one avoided
 
     def give_back(self, turn: Turn) -> None:
-        target = turn.target
-        target.turns.remove(turn)
-        target.full = False
-        if not target.turns:
-            self._leaving.discard(target)
-        self._assign()
+        """End a turn; nothing happens where it has ended."""
+        if self._end(turn):
+            turn.target.full = False
+            self._assign()
 
     def refused(self, turn: Turn) -> None:
-        """The replica was filled by others: give the turn back, and leave the replica alone for a moment."""
+        """The replica was filled by others: end the turn, and leave the replica alone for a moment."""
+        if self._end(turn):
+            turn.target.full = True
+            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, turn.target)
+            self._assign()
+
+    def _end(self, turn: Turn) -> bool:
         target = turn.target
+        if turn not in target.turns:
+            return False
         target.turns.remove(turn)
-        target.full = True
         if not target.turns:
             self._leaving.discard(target)
-        asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, target)
-        self._assign()
+        return True
 
     @asynccontextmanager
     async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY, first: bool = False) -> AsyncIterator[Turn]:
@@ -143,6 +148,7 @@ class Router:
             waiter = self._waiting.popleft()
             waiter.done = True
             late.append(waiter)
+        self._assign()
         return late
 
     # The replica set

@@ -1,0 +1,7 @@
+"""Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve."""
+
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.errors import ConfigError, RequestError, ToolkitError
+from app_toolkit.toolkit import Toolkit
+
+__all__ = ["ConfigError", "DeploymentConfig", "RequestError", "Toolkit", "ToolkitError"]

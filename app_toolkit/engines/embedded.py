@@ -1,0 +1,128 @@
+"""One process and no Ray: every ingress is a router in front of one replica, a function call away."""
+
+import asyncio
+import logging
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
+
+from starlette.responses import JSONResponse
+
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.core.routes import RouteTable
+from app_toolkit.errors import ReplicaBusy, RequestError
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
+from app_toolkit.replica.replica import ANSWERS, Replica
+from app_toolkit.router.router import Router
+from app_toolkit.router.targets import Turn
+from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
+
+
+logger = logging.getLogger("app_toolkit.replica")
+
+
+class Embedded:
+    """The data plane as plain composition: router → gate → the user's app, for each ingress.
+
+    The app's lifespan is whoever's runs us: uvicorn's, `TestClient`'s, or nobody's. Where every request has an event
+    loop of its own (`TestClient` without `with`), the limits hold within each loop.
+    """
+
+    def __init__(
+        self, app: ASGIApp, ingresses: Mapping[str, DeploymentConfig], table: Callable[[], RouteTable]
+    ) -> None:
+        self._app = app
+        self._configs = ingresses
+        self._make_table = table
+        self._table: RouteTable | None = None
+        self._planes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Ingress]] = WeakKeyDictionary()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        await self._ingress(scope)(scope, receive, send)
+
+    def _ingress(self, scope: Scope) -> "Ingress":
+        plane = self._planes.setdefault(asyncio.get_running_loop(), {})
+        name = self._owner(scope)
+        if name not in plane:
+            plane[name] = Ingress(name, self._app, self._configs[name])
+        return plane[name]
+
+    def _owner(self, scope: Scope) -> str:
+        if self._table is None:
+            self._table = self._make_table()
+        path: str = scope["path"]
+        root_path: str = scope.get("root_path", "")
+        if root_path and path.startswith(root_path):
+            path = path[len(root_path) :]
+        return self._table.owner(scope["type"], scope.get("method", ""), path)
+
+
+class Ingress:
+    """One ingress within one event loop."""
+
+    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
+        self.replica = Replica(app, name=name, max_ongoing_requests=config.max_ongoing_requests)
+        self.router = Router(name, max_queued=config.max_queued_requests, max_wait_s=config.max_queue_wait_s)
+        only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
+        self.router.update([only])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = _request_id(scope)
+        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": {"request_id": request_id}}
+
+        async def send_named(message: Message) -> None:
+            if message["type"] in ANSWERS:
+                headers = list(message.get("headers", ()))
+                if all(name.lower() != b"x-request-id" for name, _ in headers):
+                    headers.append((b"x-request-id", request_id.encode()))
+                message["headers"] = headers
+            await send(message)
+
+        try:
+            if scope["type"] == "websocket":  # it is no ongoing request, and waits for nobody
+                await self.replica.admit(scope, receive, send_named)
+            else:
+                await self._in_turn(scope, receive, send_named)
+        except RequestError as error:
+            await _refusal(error, request_id)(scope, receive, send)
+        except Exception:
+            # The server below logs the traceback, and a test client raises it; neither knows the id.
+            logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
+            raise
+
+    async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = False
+        while True:
+            async with self.router.turn(first=refused) as turn:
+
+                async def send_until_complete(message: Message, turn: Turn = turn) -> None:
+                    await send(message)
+                    if message["type"] == "http.response.body" and not message.get("more_body", False):
+                        self.router.give_back(turn)  # what runs on is background work, which holds no turn
+
+                try:
+                    await self.replica.admit(scope, receive, send_until_complete)
+                    return
+                except ReplicaBusy:
+                    self.router.refused(turn)
+                    refused = True
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own, where it is one, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and REQUEST_ID_GRAMMAR.fullmatch(value):
+            return str(value, "ascii")
+    return uuid.uuid4().hex
+
+
+def _refusal(error: RequestError, request_id: str) -> JSONResponse:
+    headers = {"x-request-id": request_id}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    return JSONResponse(error.document(request_id), error.status, headers)

@@ -1,0 +1,208 @@
+"""`Toolkit`: a FastAPI whose routers may be served by replicas of their own."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, params
+from fastapi.datastructures import Default
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute, APIWebSocketRoute, RouteContext, iter_route_contexts
+from fastapi.utils import generate_unique_id
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Host, Mount, WebSocketRoute
+from starlette.routing import Route as StarletteRoute
+
+from app_toolkit.config.models import DeploymentConfig, Route
+from app_toolkit.core.routes import RouteTable
+from app_toolkit.engines.embedded import Embedded
+from app_toolkit.errors import Misdirected, PlanningError
+from app_toolkit.types import Receive, Scope, Send
+
+
+# What decides whether a request is theirs by (kind, method, path) alone, and so can be written down as data.
+_PLAIN_MATCHES = {
+    route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)
+}
+
+
+class Toolkit(FastAPI):
+    """A FastAPI app. `include_router` takes one more keyword, `deployment=`: which replicas serve those routes.
+
+    Under uvicorn, `fastapi dev` or `TestClient` it runs in one process, with the limits of its deployments. Under
+    `app-toolkit run` every replica imports this very object and serves the routes of one ingress; `/docs`, `url_for`,
+    404, 405 and redirects are the whole app's everywhere.
+    """
+
+    def __init__(self, *, deployment: DeploymentConfig | None = None, **fastapi: Any) -> None:
+        """`deployment`: the app's own ingress, which serves every router that names no other; default `app`,
+        one replica. All other keywords are FastAPI's. Raises `PlanningError` for two ingresses of one name.
+        """
+        self.default_ingress = deployment or DeploymentConfig(name="app")
+        self._ingresses = {self.default_ingress.name: self.default_ingress}
+        # By identity: FastAPI's nodes are not hashable. The nodes themselves live as long as the app does.
+        self._owners: dict[int, str] = {}
+        self._serving: str | None = None
+        self._embedded: Embedded | None = None
+        super().__init__(**fastapi)
+
+    def include_router(
+        self,
+        router: APIRouter,
+        *,
+        deployment: DeploymentConfig | None = None,
+        prefix: str = "",
+        tags: list[str | Enum] | None = None,
+        dependencies: Sequence[params.Depends] | None = None,
+        responses: dict[int | str, dict[str, Any]] | None = None,
+        deprecated: bool | None = None,
+        include_in_schema: bool = True,
+        default_response_class: type[Response] = Default(JSONResponse),
+        callbacks: list[BaseRoute] | None = None,
+        generate_unique_id_function: Callable[[APIRoute], str] = Default(generate_unique_id),
+        max_body_size: int | None = None,
+        form_limits: Any = None,
+    ) -> None:
+        """Include a router as `FastAPI.include_router` does; `deployment=` names the ingress that serves it.
+
+        Without `deployment` the app's own ingress does. The router's lifespan runs only in the replicas of its
+        ingress, and the state that it yields is promised to its own routes only. Raises `PlanningError` where two
+        includes give one name different options.
+        """
+        ingress = deployment or self.default_ingress
+        known = self._ingresses.setdefault(ingress.name, ingress)
+        if known != ingress:
+            raise PlanningError(
+                f"two ingresses are named {ingress.name!r} and differ: {_differences(known, ingress)}"
+            )
+        outer = self.router.lifespan_context
+        hooks = self.router.on_startup, self.router.on_shutdown
+        before = [list(hook) for hook in hooks]
+        first = len(self.router.routes)
+        super().include_router(
+            router,
+            prefix=prefix,
+            tags=tags,
+            dependencies=dependencies,
+            responses=responses,
+            deprecated=deprecated,
+            include_in_schema=include_in_schema,
+            default_response_class=default_response_class,
+            callbacks=callbacks,
+            generate_unique_id_function=generate_unique_id_function,
+            max_body_size=max_body_size,
+            form_limits=form_limits,
+        )
+        for node in self.router.routes[first:]:
+            self._owners[id(node)] = ingress.name
+        # FastAPI copies a router's deprecated event handlers upwards and also merges its lifespan, which runs them.
+        for hook, handlers in zip(hooks, before, strict=True):
+            hook[:] = handlers
+        self.router.lifespan_context = self._only_in(ingress.name, outer, router.lifespan_context)
+
+    def _only_in(self, ingress: str, outer: Any, own: Any) -> Any:
+        """The lifespan `own` inside `outer`, entered only where this ingress is served."""
+
+        @asynccontextmanager
+        async def lifespan(app: Any) -> AsyncIterator[Mapping[str, Any] | None]:
+            async with outer(app) as outer_state:
+                if self._serving not in (None, ingress):
+                    yield outer_state
+                    return
+                async with own(app) as own_state:
+                    if own_state is None and outer_state is None:
+                        yield None
+                    else:
+                        yield {**(own_state or {}), **(outer_state or {})}
+
+        return lifespan
+
+    @property
+    def ingresses(self) -> Mapping[str, DeploymentConfig]:
+        """Every ingress by name, the app's own first."""
+        return self._ingresses
+
+    def owner_of(self, node: BaseRoute) -> str:
+        """The ingress that serves a top-level route of this app."""
+        return self._owners.get(id(node), self.default_ingress.name)
+
+    def serve_only(self, ingress: str) -> None:
+        """Become a replica of one ingress: run only its lifespans, and answer 421 on the routes of others.
+
+        Matching, `url_for` and OpenAPI stay whole. For the engine that serves replicas; not to be undone. Raises
+        `PlanningError` for an ingress that the app does not have.
+        """
+        if ingress not in self._ingresses:
+            raise PlanningError(f"the app has no ingress {ingress!r}; it has {', '.join(self._ingresses)}")
+        self._serving = ingress
+        for node in self.router.routes:
+            owner = self.owner_of(node)
+            if owner != ingress:
+                node.handle = _misdirected(owner, ingress)  # type: ignore[method-assign]
+
+    def _table(self) -> RouteTable:
+        return RouteTable(self.default_ingress.name, [route.row for route in route_table(self)])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._serving is not None:
+            await super().__call__(scope, receive, send)
+            return
+        if self._embedded is None:
+            self._embedded = Embedded(super().__call__, self._ingresses, self._table)
+        await self._embedded(scope, receive, send)
+
+
+def route_table(app: FastAPI) -> Iterator[Route]:
+    """Every route with its owner, in the order in which the app tries them."""
+    several = isinstance(app, Toolkit) and len(app.ingresses) > 1
+    for node in app.router.routes:
+        owner = app.owner_of(node) if isinstance(app, Toolkit) else "app"
+        for context in iter_route_contexts([node]):
+            original = context.original_route
+            if several:
+                _refuse_unwritable(original, context)
+            if isinstance(original, Host):
+                yield Route(kind="both", pattern=".*", path="/", owner=owner)
+            elif isinstance(original, Mount):
+                yield Route(
+                    kind="both", pattern=context.path_regex.pattern, path=context.path or "", owner=owner
+                )
+            else:
+                websocket = isinstance(original, WebSocketRoute)
+                yield Route(
+                    kind="websocket" if websocket else "http",
+                    pattern=context.path_regex.pattern,
+                    methods=tuple(sorted(context.methods)) if context.methods else None,
+                    path=context.path or "",
+                    owner=owner,
+                )
+
+
+def _refuse_unwritable(route: BaseRoute, context: RouteContext) -> None:
+    """With several ingresses the proxy must know the owner from the method and the path alone."""
+    if isinstance(route, Host):
+        raise PlanningError(
+            f"the host route {route.host!r} is matched by its Host header, which an app with several ingresses "
+            "cannot use: mount it by path, or serve the app with one ingress"
+        )
+    if type(route).matches not in _PLAIN_MATCHES:
+        raise PlanningError(
+            f"the route {context.path!r} is a {type(route).__name__}, which has a matches() of its own; an app with "
+            "several ingresses needs routes that match by method and path: serve it with one ingress"
+        )
+
+
+def _misdirected(owner: str, ingress: str) -> Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        raise HTTPException(Misdirected.status, f"this route belongs to ingress {owner!r}, not to {ingress!r}")
+
+    return refuse
+
+
+def _differences(one: DeploymentConfig, other: DeploymentConfig) -> str:
+    return ", ".join(
+        f"{field} = {getattr(one, field)!r} and {getattr(other, field)!r}"
+        for field in DeploymentConfig.model_fields
+        if getattr(one, field) != getattr(other, field)
+    )

@@ -1,0 +1,160 @@
+"""The route table is held against FastAPI's own choice, over random apps and random requests."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from fastapi import APIRouter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.staticfiles import StaticFiles
+
+from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.core.routes import RouteTable, strip_prefix
+from app_toolkit.planning import plan
+
+SEGMENTS = ["a", "b", "c", "items", "{id}", "{n:int}", "{f:float}", "{u:uuid}", "{x}-{y}", "v{n:int}", "é", "a.b"]
+METHODS = [["GET"], ["POST"], ["GET", "POST"], ["PUT"], ["DELETE"]]
+UUID = "12345678-1234-1234-1234-123456789abc"
+VALUES = ["a", "b", "c", "items", "7", "3.5", "x-y", "v9", "é", "a.b", UUID, "a\n", "\n", "", "m", "in", "p", "ui"]
+PREFIXES = ["", "/p", "/a", "/a/b", "/{tenant}"]
+INGRESSES = [DeploymentConfig(name=name) for name in ("app", "one", "two", "three")]
+
+
+def random_path(rng: Random) -> str:
+    segments: list[str] = []
+    names: set[str] = set()
+    for _ in range(rng.randint(1, 3)):
+        segment = rng.choice(SEGMENTS)
+        found = set(re.findall(r"{(\w+)", segment))
+        if not names & found:
+            names |= found
+            segments.append(segment)
+    return "/" + "/".join(segments) + rng.choice(["", "", "", "", "/", "/{rest:path}"])
+
+
+def endpoint() -> int:
+    return 1
+
+
+async def talk(websocket: Any) -> None: ...
+
+
+def random_router(rng: Random) -> APIRouter:
+    router = APIRouter(prefix=rng.choice(PREFIXES))
+    for _ in range(rng.randint(1, 4)):
+        path = random_path(rng)
+        if rng.random() < 0.2:
+            router.add_api_websocket_route(path, talk)
+        else:
+            router.add_api_route(path, endpoint, methods=rng.choice(METHODS))
+    if rng.random() < 0.3:
+        inner = APIRouter(prefix="/in")
+        inner.add_api_route(random_path(rng), endpoint)
+        router.include_router(inner)
+    return router
+
+
+def random_app(rng: Random, directory: str) -> Toolkit:
+    app = Toolkit(docs_url=None, redoc_url=None, openapi_url=None)
+    for _ in range(rng.randint(2, 8)):
+        kind = rng.random()
+        if kind < 0.15:
+            app.add_api_route(random_path(rng), endpoint, methods=rng.choice(METHODS))
+        elif kind < 0.25:
+            app.mount(rng.choice(["/m", "/a", "/items/m"]), StaticFiles(directory=directory))
+        elif kind < 0.3:
+            app.router.add_route(random_path(rng), endpoint, methods=["GET"])
+        else:
+            ingress = rng.choice(INGRESSES)
+            app.include_router(
+                random_router(rng),
+                prefix=rng.choice(["", "", "/v1"]),
+                deployment=None if ingress.name == "app" else ingress,
+            )
+    return app
+
+
+def fastapis_choice(app: Toolkit) -> Callable[[str, str, str], str | None]:
+    """Ask FastAPI itself which top-level route it runs; None where it answers 404 or redirects."""
+    hits: list[str] = []
+    for node in app.router.routes:
+
+        async def handle(*_: Any, node: Any = node) -> None:
+            hits.append(app.owner_of(node))
+
+        node.handle = handle  # type: ignore[method-assign]
+
+    async def nothing(*_: Any) -> None: ...
+
+    app.router.default = nothing  # type: ignore[method-assign]
+
+    def ask(kind: str, method: str, path: str) -> str | None:
+        hits.clear()
+        scope = {"type": kind, "path": path, "headers": [(b"host", b"x")], "scheme": "http", "server": ("x", 80)}
+        scope |= {"query_string": b"", "root_path": ""}
+        if kind == "http":
+            scope["method"] = method
+        asyncio.run(app.router.app(scope, nothing, nothing))
+        return hits[0] if hits else None
+
+    return ask
+
+
+def random_request(rng: Random, paths: list[str]) -> tuple[Any, str, str]:
+    if rng.random() < 0.7:
+        path = re.sub(r"{(\w+)(:\w+)?}", lambda _: rng.choice(VALUES), rng.choice(paths))
+        if rng.random() < 0.2:
+            path = path.rstrip("/") if path.endswith("/") else path + "/"
+    else:
+        path = "/" + "/".join(rng.choice(VALUES) for _ in range(rng.randint(1, 5)))
+    kind = "websocket" if rng.random() < 0.15 else "http"
+    return kind, rng.choice(["GET", "POST", "HEAD", "PUT", "OPTIONS", "DELETE", "BREW"]), path
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_table_names_the_owner_that_fastapi_runs(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    rng = Random(seed)
+    app = random_app(rng, str(tmp_path_factory.getbasetemp()))
+    spec = plan(app, target="x:app", app_dir="/")
+    # What replicas and proxies get went through JSON.
+    spec = type(spec).model_validate_json(spec.model_dump_json())
+    table = RouteTable(spec.default, [route.row for route in spec.routes])
+    ask = fastapis_choice(app)
+    paths = [route.path for route in spec.routes] or ["/"]
+    for _ in range(40):
+        kind, method, path = random_request(rng, paths)
+        truth = ask(kind, method, path)
+        if truth is not None:
+            assert table.owner(kind, method, path) == truth, (kind, method, path)
+
+
+def test_an_app_of_one_ingress_owns_everything() -> None:
+    table = RouteTable("app", [("http", "^/a$", ["GET"], "/a", "app")])
+    assert table.owner("http", "GET", "/nowhere") == "app"
+
+
+def test_a_wrong_method_belongs_to_the_first_route_of_that_path() -> None:
+    rows = [("http", "^/a$", ["GET"], "/a", "one"), ("http", "^/a$", ["POST"], "/a", "two")]
+    table = RouteTable("app", rows)
+    assert table.owner("http", "POST", "/a") == "two"
+    assert table.owner("http", "DELETE", "/a") == "one"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path", "below"),
+    [
+        ("/", "/a", "/a"),
+        ("/shop", "/shop/a", "/a"),
+        ("/shop", "/shop", ""),
+        ("/shop", "/shop/", "/"),
+        ("/shop", "/shopping", None),
+        ("/shop", "/", None),
+    ],
+)
+def test_a_prefix_is_whole_segments(prefix: str, path: str, below: str | None) -> None:
+    assert strip_prefix(prefix, path) == below

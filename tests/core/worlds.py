@@ -1,0 +1,312 @@
+"""A small world for the reconciler: processes that are slow, crash, answer late or never, and a controller that is
+restarted at any moment. Every tick of it checks what must hold at every tick."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from random import Random
+
+from app_toolkit.core.reconcile import (
+    ANSWER_S,
+    UNPLACED_S,
+    UNROUTE_S,
+    Drain,
+    GroupRecord,
+    GroupSpec,
+    Kill,
+    Probe,
+    Retire,
+    Start,
+    Stop,
+    due,
+    noted,
+    plan,
+    recovered,
+    take,
+)
+from app_toolkit.core.replica_state import (
+    Drained,
+    Event,
+    Exited,
+    Found,
+    Phase,
+    Placed,
+    ProbeFailed,
+    ProbePassed,
+    Started,
+    Unplaceable,
+    Unrouted,
+)
+from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.types import Address, ReplicaId
+
+GROUP = "shop/chat"
+
+
+def group_spec(revision="v1", target=3, **changes):
+    template = ReplicaSpec(
+        id=ReplicaId(""),
+        application="shop",
+        ingress="chat",
+        revision=revision,
+        target="shop:app",
+        app_dir=".",
+        root_path="",
+        max_ongoing_requests=100,
+        graceful_shutdown_timeout_s=5.0,
+    )
+    spec = GroupSpec(
+        group=GROUP,
+        revision=revision,
+        target=target,
+        template=template,
+        startup_timeout_s=20.0,
+        graceful_shutdown_timeout_s=5.0,
+        health_check_period_s=3.0,
+        health_check_timeout_s=2.0,
+        health_check_failure_threshold=3,
+    )
+    return replace(spec, **changes)
+
+
+# What is taken of a group that nobody specifies.
+UNWANTED = group_spec(
+    target=0,
+    startup_timeout_s=60.0,
+    graceful_shutdown_timeout_s=20.0,
+    health_check_period_s=5.0,
+    health_check_timeout_s=5.0,
+)
+
+
+@dataclass
+class Process:
+    """The truth about one replica, which the controller only ever hears of."""
+
+    revision: str
+    state: str = "starting"
+    placed: bool = True
+    hangs: bool = False
+    refuses_probes: bool = False
+
+
+class World:
+    def __init__(self, seed, spec):
+        self.rng = Random(seed)
+        self.spec = spec
+        self.now = 100.0
+        self.epoch = 1
+        self.record = GroupRecord(GROUP)
+        self.processes = {}
+        self.mail = []
+        self.ids = set()
+        self.unrouted = set()
+        self.calm = False
+        self.full = False
+        self.story = []
+
+    def chance(self, probability):
+        return not self.calm and self.rng.random() < probability
+
+    # What the processes do
+
+    def say(self, event):
+        if self.chance(0.05):
+            self.story.append((self.now, "lost", event))
+            return
+        delay = self.rng.uniform(0, 10) if self.chance(0.1) else self.rng.uniform(0, 0.5)
+        self.mail.append((self.now + delay, event))
+
+    def live(self):
+        """Each process does one thing, or is slow."""
+        for id, process in list(self.processes.items()):
+            if self.rng.random() < 0.4:
+                continue
+            if self.chance(0.04):
+                self.end(id, "killed by the kernel")
+                continue
+            if self.chance(0.03):
+                process.hangs = True
+            if self.chance(0.05):
+                process.refuses_probes = not process.refuses_probes
+            if self.calm:
+                process.hangs = process.refuses_probes = False
+            if process.hangs:
+                continue
+            match process.state:
+                case "starting" if not process.placed:
+                    process.placed = not self.full
+                    self.say(Placed(id) if process.placed else Unplaceable(id, "1 GPU", "0 GPUs"))
+                case "starting":
+                    if self.chance(0.2):
+                        self.end(id, "ImportError")
+                    else:
+                        process.state = "running"
+                        self.say(Started(id, Address(f"unix:/{id}")))
+                case "draining":
+                    self.say(Drained(id))
+                case "stopping":
+                    self.end(id, None)
+
+    def end(self, id, why):
+        del self.processes[id]
+        self.say(Exited(id, why))
+
+    def perform(self, action):
+        self.story.append((self.now, action))
+        id = action.replica
+        process = self.processes.get(id)
+        match action:
+            case Start(spec):
+                assert id not in self.ids, f"{id} was minted twice"
+                assert spec.id == id
+                self.ids.add(id)
+                self.processes[id] = Process(spec.revision, placed=not self.full)
+                if self.full:
+                    self.say(Unplaceable(id, "1 GPU", "0 GPUs"))
+            case Retire():
+                self.unrouted.add(id)
+                self.say(Unrouted(id))
+            case _ if process is None:
+                self.say(Exited(id, "there is no such process"))
+            case Drain():
+                process.state = "draining"
+            case Stop():
+                process.state = "stopping"
+            case Kill(_, why):
+                self.end(id, why)
+            case Probe():
+                if process.state == "running" and not process.hangs:
+                    refused = process.refuses_probes
+                    self.say(ProbeFailed(id, "no answer in time") if refused else ProbePassed(id))
+
+    # What the controller does
+
+    def deliver(self):
+        due_now = [event for at, event in self.mail if at <= self.now]
+        self.mail = [(at, event) for at, event in self.mail if at > self.now]
+        for event in due_now:
+            self.hear(event)
+
+    def hear(self, event: Event):
+        if self.record.replica(event.replica) is not None:
+            self.story.append((self.now, event))
+            self.record = take(self.record, event, self.now)
+
+    def restart(self):
+        """The controller forgets everything; events under way are lost with it."""
+        self.epoch += 1
+        self.mail = []
+        self.unrouted = {id for id, process in self.processes.items() if process.state in ("draining", "stopping")}
+        self.record = recovered(GROUP, list(self.processes), self.now)
+        self.story.append((self.now, "restart", self.epoch))
+        for id, process in self.processes.items():
+            self.say(Found(id, GROUP, process.revision, process.state, Address(f"unix:/{id}")))
+
+    def tick(self, *, then_restart=False):
+        self.deliver()
+        before = self.record
+        actions = plan(self.spec, before, self.now, self.epoch)
+        for action in actions:
+            self.record = noted(self.record, action, self.now)
+        self.check(before, actions)
+        for action in actions:
+            self.perform(action)
+        if Start in map(type, actions) and not self.spec.surge:
+            assert len(self.processes) <= self.spec.target, "the old one was still there"
+        if then_restart:
+            self.restart()
+        return actions
+
+    def step(self):
+        self.now += self.rng.choice([0.1, 0.5, 1.0, 2.0])
+        self.live()
+        return self.tick(then_restart=self.chance(0.02))
+
+    # What must hold
+
+    def check(self, before, actions):
+        spec, now = self.spec, self.now
+        target = spec.target if spec else 0
+        starts = [action for action in actions if isinstance(action, Start)]
+        if starts:
+            staying = [r for r in self.record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
+            assert len(staying) <= target + spec.surge, f"started {len(starts)} too many"
+
+        healthy_before, healthy_after = self.healthy(before), self.healthy(self.record)
+        floor = target - (spec is not None and spec.surge == 0)
+        assert len(healthy_after) >= min(len(healthy_before), floor), "fell below the target"
+
+        for action in actions:
+            self.check_cause(before.replica(action.replica), action)
+
+        assert plan(spec, self.record, now, self.epoch) == [], "planning twice changed something"
+        when = due(spec, self.record)
+        if when is not None:
+            assert when > now, f"{when} has passed and nothing was done"
+            sooner = self.rng.uniform(now, when)
+            assert sooner >= when or plan(spec, self.record, sooner, self.epoch) == [], "came due too late"
+            assert plan(spec, self.record, when, self.epoch), "came due too early"
+        else:
+            assert plan(spec, self.record, now + 1e6, self.epoch) == [], "never came due"
+
+    def healthy(self, record):
+        spec = self.spec or UNWANTED
+        threshold, deadline = spec.health_check_failure_threshold, spec.startup_timeout_s
+        return [
+            r
+            for r in record.replicas
+            if (r.phase is Phase.RUNNING and self.failed_probes(r) < threshold)
+            or (r.phase is Phase.RECOVERING and self.now < r.since + deadline)
+        ]
+
+    def failed_probes(self, record):
+        """Those that failed, and the one that was not answered in time."""
+        timeout = (self.spec or UNWANTED).health_check_timeout_s + ANSWER_S
+        unanswered = record.probing_since is not None and self.now - record.probing_since >= timeout
+        return record.failed_probes + unanswered
+
+    def check_cause(self, was, action):
+        spec = self.spec or UNWANTED
+        if isinstance(action, Start):
+            assert was is None
+            return
+        assert was is not None
+        if was.phase is Phase.RECOVERING:
+            assert isinstance(action, Kill)
+            assert self.now - was.since >= spec.startup_timeout_s
+        age = self.now - was.since
+        match action:
+            case Retire():
+                assert was.phase is Phase.RUNNING
+            case Drain():
+                assert was.drain_sent is None
+                assert not spec.routed or action.replica in self.unrouted or age >= UNROUTE_S
+            case Stop():
+                assert was.phase in (Phase.STARTING, Phase.STOPPING)
+                assert was.stop_sent is None
+            case Probe():
+                assert was.phase is Phase.RUNNING
+                waited = self.now - (was.probing_since or 0.0)
+                assert was.probing_since is None or waited >= spec.health_check_timeout_s + ANSWER_S
+            case Kill():
+                overdue = {
+                    Phase.STARTING: age >= (UNPLACED_S if was.unplaceable else spec.startup_timeout_s),
+                    Phase.RECOVERING: age >= spec.startup_timeout_s,
+                    Phase.RUNNING: self.failed_probes(was) >= spec.health_check_failure_threshold,
+                    Phase.DRAINING: was.drain_sent is not None
+                    and self.now - was.drain_sent >= spec.graceful_shutdown_timeout_s,
+                    Phase.STOPPING: True,
+                }
+                assert overdue[was.phase], f"killed without a cause: {was}"
+
+    def settle(self, *, steps=400):
+        """Once the world calms down it comes to what the spec says, and stays there."""
+        self.calm, self.full = True, False
+        for _ in range(steps):
+            self.step()
+        wanted = Counter({(self.spec.revision, "running"): self.spec.target}) if self.spec else Counter()
+        there = Counter((process.revision, process.state) for process in self.processes.values())
+        known = Counter((r.revision, r.phase.value) for r in self.record.replicas)
+        assert there == known == +wanted, self.story[-30:]
+        for _ in range(10):
+            assert all(isinstance(action, Probe) for action in self.step())

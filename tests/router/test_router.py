@@ -1,0 +1,231 @@
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.router import Router
+from app_toolkit.router.targets import Turn, Waiter
+from app_toolkit.types import Address, ReplicaId
+
+pytestmark = pytest.mark.anyio
+
+
+def endpoint(name: str, room: int = 1) -> Endpoint:
+    return Endpoint(ReplicaId(name), Address(f"unix:/{name}"), room)
+
+
+def router_of(*endpoints: Endpoint, **options: float) -> Router:
+    router = Router("shop/chat", rng=Random(1), **options)  # type: ignore[arg-type]
+    router.update(endpoints)
+    return router
+
+
+def never(_: Turn) -> None:
+    raise AssertionError("nobody was to be granted a turn")
+
+
+def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
+    router = router_of(endpoint("a"), endpoint("b"))
+    first, second = router.try_turn(), router.try_turn()
+    assert first is not None
+    assert second is not None
+    assert {first.endpoint.id, second.endpoint.id} == {"a", "b"}
+    assert router.try_turn() is None
+    router.give_back(first)
+    again = router.try_turn()
+    assert again is not None
+    assert again.endpoint == first.endpoint
+    assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
+
+
+def test_a_turn_given_back_twice_counts_once() -> None:
+    router = router_of(endpoint("a"))
+    turn = router.try_turn()
+    assert turn is not None
+    router.give_back(turn)
+    other = router.try_turn()
+    assert other is not None
+    router.give_back(turn)
+    assert router.ongoing == 1
+
+
+def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
+    router = router_of(endpoint("a"))
+    holding = router.try_turn()
+    assert holding is not None
+    served: list[str] = []
+    router.wait(lambda _: served.append("first"), now=0.0)
+    router.wait(lambda _: served.append("second"), now=1.0)
+    router.update([endpoint("a"), endpoint("b"), endpoint("c")])
+    assert served == ["first", "second"]
+    router.wait(never, now=2.0)
+    assert router.try_turn() is None
+
+
+def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
+    router = router_of(max_queued=1)
+    router.wait(never, now=0.0)
+    with pytest.raises(QueueFull, match="max_queued_requests is 1"):
+        router.wait(never, now=0.0)
+
+
+def test_a_refused_request_keeps_its_place_at_the_head_beyond_the_bound() -> None:
+    router = router_of(max_queued=1)
+    served: list[str] = []
+    router.wait(lambda _: served.append("waiting"), now=0.0)
+    router.wait(lambda _: served.append("refused"), now=1.0, first=True)
+    router.update([endpoint("a")])
+    assert served == ["refused"]
+
+
+def test_those_who_waited_too_long_are_taken_out() -> None:
+    router = router_of(max_wait_s=10.0)
+    early = router.wait(never, now=0.0)
+    late = router.wait(never, now=5.0)
+    assert router.expire(9.9) == []
+    assert router.expire(10.0) == [early]
+    router.leave(early)
+    router.leave(late)
+    assert router.waiting == 0
+
+
+def test_a_replica_that_left_keeps_its_turns_until_they_end() -> None:
+    router = router_of(endpoint("a"))
+    turn = router.try_turn()
+    assert turn is not None
+    router.update([endpoint("b")])
+    assert router.ongoing == 1
+    router.give_back(turn)
+    assert router.ongoing == 0
+
+
+def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
+    router = router_of(endpoint("a", 5), endpoint("b", 5))
+    for _ in range(5):
+        turn = router.try_turn(avoid={ReplicaId("a")})
+        assert turn is not None
+        assert turn.endpoint.id == "b"
+    assert router.try_turn(avoid={ReplicaId("a")}) is None
+    router.update([endpoint("a", 5)])
+    turn = router.try_turn(avoid={ReplicaId("a")})
+    assert turn is not None
+    assert turn.endpoint.id == "a"
+
+
+async def test_a_replica_that_others_filled_is_left_alone_and_asked_again() -> None:
+    router = router_of(endpoint("a", 5))
+    turn = router.try_turn()
+    assert turn is not None
+    router.refused(turn)
+    assert router.try_turn() is None
+    async with asyncio.timeout(5), router.turn() as again:
+        assert again.endpoint.id == "a"
+    assert router.ongoing == 0
+
+
+async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -> None:
+    router = router_of(endpoint("a"))
+    holding = router.try_turn()
+    assert holding is not None
+
+    async def wants() -> None:
+        async with router.turn():
+            raise AssertionError("it was cancelled before it could run")
+
+    task = asyncio.create_task(wants())
+    await asyncio.sleep(0)
+    assert router.waiting == 1
+    router.give_back(holding)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (router.waiting, router.ongoing) == (0, 0)
+
+
+async def test_waiting_ends_with_a_sentence() -> None:
+    router = router_of(max_wait_s=0.01)
+    with pytest.raises(QueueTimeout, match=r"no replica of shop/chat had room within 0.01 s"):
+        async with router.turn():
+            pass
+    assert router.waiting == 0
+
+
+async def test_a_closed_router_serves_nobody() -> None:
+    router = router_of()
+    waiting = router.wait(never, now=0.0)
+    assert router.close() == [waiting]
+    with pytest.raises(NoReplica, match="not served any more"):
+        router.wait(never, now=0.0)
+
+
+class RandomRouter(RuleBasedStateMachine):
+    """A world of callers and replica sets, held against the plainest account of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = Router("world", max_queued=4, max_wait_s=30.0, rng=Random(3))
+        self.rooms: dict[str, int] = {}
+        self.turns: list[Turn] = []
+        self.waiters: list[Waiter] = []
+        self.now = 0.0
+
+    def take(self, turn: Turn) -> None:
+        assert len(turn.target.turns) <= turn.endpoint.max_ongoing_requests
+        self.turns.append(turn)
+
+    @rule(rooms=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 3), max_size=4))
+    def replicas_change(self, rooms: dict[str, int]) -> None:
+        self.rooms = rooms
+        self.router.update(endpoint(name, room) for name, room in rooms.items())
+
+    @rule(avoid=st.sets(st.sampled_from("abcd")))
+    def someone_asks(self, avoid: set[str]) -> None:
+        avoided = {ReplicaId(name) for name in avoid}
+        turn = self.router.try_turn(avoided)
+        if turn is not None:
+            return self.take(turn)
+        try:
+            self.waiters.append(self.router.wait(self.take, self.now, avoid=avoided))
+        except QueueFull:
+            assert self.router.waiting >= 4
+
+    @precondition(lambda self: self.turns)
+    @rule(index=st.integers(0, 99))
+    def someone_is_done(self, index: int) -> None:
+        self.router.give_back(self.turns.pop(index % len(self.turns)))
+
+    @precondition(lambda self: self.waiters)
+    @rule(index=st.integers(0, 99))
+    def someone_leaves(self, index: int) -> None:
+        self.router.leave(self.waiters.pop(index % len(self.waiters)))
+
+    @rule(seconds=st.integers(1, 40))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        for waiter in self.router.expire(self.now):
+            assert self.now - waiter.since >= 30.0
+
+    @invariant()
+    def gauges_are_the_sizes_of_live_sets(self) -> None:
+        self.waiters = [waiter for waiter in self.waiters if not waiter.done]
+        assert self.router.ongoing == len(self.turns)
+        assert self.router.waiting == len(self.waiters)
+
+    @invariant()
+    def nobody_waits_while_a_replica_that_it_may_use_is_free(self) -> None:
+        free = {n for n, room in self.rooms.items() if sum(t.endpoint.id == n for t in self.turns) < room}
+        if self.waiters:
+            head = min(self.waiters, key=lambda waiter: waiter.since)
+            usable = free - set(head.avoid)
+            everyone_avoided = set(self.rooms) <= set(head.avoid)
+            assert not usable
+            assert not (everyone_avoided and free)
+
+
+RandomRouter.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRandomRouter = RandomRouter.TestCase

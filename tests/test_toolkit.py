@@ -1,0 +1,201 @@
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from starlette.routing import Match
+from starlette.types import Scope
+
+from app_toolkit import ConfigError, DeploymentConfig, Toolkit
+from app_toolkit.errors import PlanningError
+from app_toolkit.planning import plan
+
+CHAT = DeploymentConfig(name="chat", num_replicas=2)
+
+
+def lifespan_named(name: str, ran: list[str]) -> Any:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        ran.append(f"{name} up")
+        yield {name: f"state of {name}"}
+        ran.append(f"{name} down")
+
+    return lifespan
+
+
+def shop(ran: list[str]) -> Toolkit:
+    catalog = APIRouter(prefix="/catalog", lifespan=lifespan_named("catalog", ran))
+    chat = APIRouter(prefix="/chat", lifespan=lifespan_named("chat", ran))
+
+    @catalog.get("/items", name="items")
+    def items(request: Request) -> dict[str, Any]:
+        return {"state": dict(request.state._state), "talk": str(request.url_for("talk"))}
+
+    @chat.get("/talk", name="talk")
+    def talk(request: Request) -> dict[str, Any]:
+        return {"state": dict(request.state._state), "items": str(request.url_for("items"))}
+
+    app = Toolkit(title="Shop", lifespan=lifespan_named("app", ran))
+    app.include_router(catalog)
+    app.include_router(chat, deployment=CHAT)
+    return app
+
+
+def test_include_router_takes_what_fastapis_takes_and_one_keyword_more() -> None:
+    ours = inspect.signature(Toolkit.include_router).parameters
+    theirs = inspect.signature(FastAPI.include_router).parameters
+    assert set(ours) - set(theirs) == {"deployment"}
+    assert set(theirs) <= set(ours)
+    for name in set(theirs) - {"self", "router"}:
+        assert ours[name].kind == theirs[name].kind
+        assert type(ours[name].default) is type(theirs[name].default), name
+
+
+def test_in_one_process_every_router_and_every_lifespan_runs() -> None:
+    ran: list[str] = []
+    with TestClient(shop(ran)) as client:
+        assert client.get("/catalog/items").status_code == 200
+        assert client.get("/chat/talk").json()["items"] == "http://testserver/catalog/items"
+        assert sorted(ran) == ["app up", "catalog up", "chat up"]
+    assert sorted(ran)[:3] == ["app down", "app up", "catalog down"]
+    assert ran[-1] == "app down"
+
+
+@pytest.mark.parametrize(
+    ("ingress", "own", "foreign"), [("app", "/catalog/items", "/chat/talk"), ("chat", "/chat/talk", "/catalog/items")]
+)
+def test_a_replica_runs_the_lifespans_of_its_ingress_and_refuses_foreign_routes(
+    ingress: str, own: str, foreign: str
+) -> None:
+    ran: list[str] = []
+    app = shop(ran)
+    app.serve_only(ingress)
+    router = "catalog" if ingress == "app" else "chat"
+    with TestClient(app) as client:
+        assert ran == ["app up", f"{router} up"]
+        answer = client.get(own).json()
+        assert answer["state"] == {"app": "state of app", router: f"state of {router}"}
+        refused = client.get(foreign)
+        assert refused.status_code == 421
+        assert "belongs to ingress" in refused.json()["detail"]
+        # What is the whole app's is answered everywhere.
+        assert client.post(own).status_code == 405
+        assert client.get("/nowhere").status_code == 404
+        assert client.get(own + "/").url.path == own
+        documents = client.get("/openapi.json")
+        if ingress == "app":
+            assert set(documents.json()["paths"]) == {"/catalog/items", "/chat/talk"}
+        else:
+            assert documents.status_code == 421
+    assert ran[2:] == [f"{router} down", "app down"]
+
+
+def test_one_router_under_two_prefixes_belongs_to_two_ingresses() -> None:
+    router = APIRouter()
+    router.add_api_route("/who", lambda: 1)
+    app = Toolkit()
+    app.include_router(router, prefix="/a")
+    app.include_router(router, prefix="/b", deployment=CHAT)
+    owners = {route.path: route.owner for route in plan(app, target="x:app", app_dir="/").routes}
+    assert owners["/a/who"] == "app"
+    assert owners["/b/who"] == "chat"
+
+
+def test_a_route_added_after_its_router_was_included_is_planned() -> None:
+    router = APIRouter()
+    app = Toolkit()
+    app.include_router(router, prefix="/late", deployment=CHAT)
+    router.add_api_route("/one", lambda: 1)
+    assert {r.path: r.owner for r in plan(app, target="x:app", app_dir="/").routes}["/late/one"] == "chat"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_deprecated_startup_handler_of_a_router_runs_once_and_only_in_its_ingress() -> None:
+    ran: list[str] = []
+
+    def build() -> Toolkit:
+        router = APIRouter()
+        router.add_api_route("/x", lambda: 1)
+        router.on_event("startup")(lambda: ran.append("up"))
+        app = Toolkit()
+        app.include_router(router, deployment=CHAT)
+        return app
+
+    with TestClient(build()):
+        assert ran == ["up"]
+    other = build()
+    other.serve_only("app")
+    with TestClient(other):
+        assert ran == ["up"]
+
+
+def test_two_ingresses_of_one_name_that_differ_are_refused_by_what_differs() -> None:
+    app = Toolkit()
+    app.include_router(APIRouter(), deployment=CHAT)
+    app.include_router(APIRouter(), deployment=CHAT)
+    with pytest.raises(PlanningError, match=r"two ingresses are named 'chat' and differ: num_replicas = 2 and 3"):
+        app.include_router(APIRouter(), deployment=DeploymentConfig(name="chat", num_replicas=3))
+
+
+def test_an_ingress_that_the_app_does_not_have_cannot_be_served() -> None:
+    with pytest.raises(PlanningError, match="no ingress 'chat'; it has app"):
+        Toolkit().serve_only("chat")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_replicas": 0}, "DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1"),
+        ({"num_replicas": "auto"}, "not there yet"),
+        ({"autoscaling_config": {}}, "the option 'autoscaling_config' is not there yet"),
+        ({"num_replica": 2}, "DeploymentConfig has no option 'num_replica'"),
+        ({"name": "Chat!"}, "DeploymentConfig.name = 'Chat!'"),
+        ({"ray_actor_options": {"num_cpus": -1}}, "RayActorOptions.num_cpus = -1"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named_with_its_value_and_its_limit(options: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        DeploymentConfig(**{"name": "chat", **options})
+    assert sentence in str(refused.value)
+
+
+def test_a_plain_fastapi_is_one_ingress() -> None:
+    app = FastAPI()
+    app.add_api_route("/a", lambda: 1)
+    spec = plan(app, target="x:app", app_dir="/", num_replicas=3)
+    assert [(i.config.name, i.config.num_replicas) for i in spec.ingresses] == [("app", 3)]
+    assert {route.owner for route in spec.routes} == {"app"}
+
+
+def test_the_apps_own_ingress_can_be_configured() -> None:
+    app = Toolkit(deployment=DeploymentConfig(name="edge", max_ongoing_requests=7))
+    assert plan(app, target="x:app", app_dir="/").default == "edge"
+
+
+class PickyRoute(APIRoute):
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope)
+
+
+def test_a_route_class_with_its_own_matches_needs_an_app_of_one_ingress() -> None:
+    picky = APIRouter(route_class=PickyRoute)
+    picky.add_api_route("/picky", lambda: 1)
+    app = Toolkit()
+    app.include_router(picky)
+    plan(app, target="x:app", app_dir="/")
+    app.include_router(APIRouter(), deployment=CHAT)
+    with pytest.raises(PlanningError, match=r"'/picky' is a PickyRoute, which has a matches\(\) of its own"):
+        plan(app, target="x:app", app_dir="/")
+
+
+def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() -> None:
+    def revision(**options: Any) -> str:
+        app = Toolkit(deployment=DeploymentConfig(name="app", **options))
+        return plan(app, target="x:app", app_dir="/").revision("app")
+
+    assert revision() == revision(num_replicas=5, max_ongoing_requests=3, max_queue_wait_s=1)
+    assert revision() != revision(ray_actor_options={"num_cpus": 2})
