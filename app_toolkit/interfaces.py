@@ -45,6 +45,19 @@ class ReplicaSpec:
     root_path: str
     max_ongoing_requests: int
     graceful_shutdown_timeout_s: float
+    working_dir: str = ""
+    """The folder that relative paths of the app begin at; empty: wherever the process is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySpec:
+    """All that a proxy needs to come up. Its `id` is also its name as a caller of the board."""
+
+    id: ReplicaId
+    host: str
+    port: int
+    keep_alive_timeout_s: float
+    head_timeout_s: float
 
 
 class Watch(Protocol):
@@ -77,12 +90,21 @@ Emit = Callable[[Any], None]
 
 
 class Launcher(Protocol):
-    """Starts, drains, probes and ends processes. Nothing here waits: what happens comes back as an event."""
+    """Starts, drains, probes and ends processes. Nothing here waits: what happens comes back as an event.
 
-    def listen(self, emit: Emit) -> None: ...
+    Actions are those of `core.reconcile`, events those of `core.replica_state`. An event may come late or twice; one
+    that is lost costs time, never correctness.
+    """
+
+    def listen(self, emit: Emit, epoch: int) -> None:
+        """Called once, before anything else. Every order to a process carries `epoch`; a lower one is refused there."""
+        ...
 
     def perform(self, action: Any) -> None:
-        """Begin one action of `core.reconcile`; its outcome arrives as an event, also where it cannot begin."""
+        """Begin one action; its outcome arrives as an event, also where it cannot begin.
+
+        To start what exists already is success. To drain, stop, kill or probe what is not there is answered `Exited`.
+        """
         ...
 
     async def found(self) -> list[ReplicaId]:

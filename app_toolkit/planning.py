@@ -1,5 +1,6 @@
 """From an app to plain data: which ingresses it has, and who owns which route."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI
@@ -15,11 +16,13 @@ def plan(
     name: str = "default",
     route_prefix: str = "/",
     num_replicas: int | None = None,
+    working_dir: str | None = None,
 ) -> ApplicationSpec:
     """Lay an app out as ingresses.
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path;
-    `num_replicas` overrides every ingress's own. A plain FastAPI is one ingress. Raises `PlanningError` for an app
+    `num_replicas` overrides every ingress's own; the app's relative paths begin at `working_dir`, by default the
+    current one. A plain FastAPI is one ingress. Raises `PlanningError` for an app
     that cannot be split as it asks, `ConfigError` for an option out of bounds.
     """
     if isinstance(app, Toolkit):
@@ -34,6 +37,7 @@ def plan(
         name=name,
         target=target,
         app_dir=app_dir,
+        working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix,
         title=app.title,
         default=default,

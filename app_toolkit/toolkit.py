@@ -139,7 +139,7 @@ class Toolkit(FastAPI):
         for node in self.router.routes:
             owner = self.owner_of(node)
             if owner != ingress:
-                node.handle = _misdirected(owner, ingress)  # type: ignore[method-assign]
+                node.handle = _misdirected(owner, ingress)  # type: ignore[assignment, method-assign]
 
     def _table(self) -> RouteTable:
         return RouteTable(self.default_ingress.name, [route.row for route in route_table(self)])

@@ -132,6 +132,7 @@ class ApplicationSpec(Model):
     name: Name
     target: Annotated[str, Field(description="`module:attribute`, imported by every replica")]
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
+    working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = ""
     route_prefix: Annotated[str, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
     title: str = ""
     default: Annotated[Name, Field(description="the ingress that owns what no route matches")]
@@ -146,7 +147,7 @@ class ApplicationSpec(Model):
             for name, field in DeploymentConfig.model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
-        facts = [self.target, self.app_dir, self.route_prefix, ingress, kept]
+        facts = [self.target, self.app_dir, self.working_dir, self.route_prefix, ingress, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

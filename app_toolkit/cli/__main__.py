@@ -1,0 +1,3 @@
+from app_toolkit.cli.main import main
+
+main()

@@ -1,0 +1,116 @@
+"""What the command line needs of an engine, and how it reads the status that an engine reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.status import FAILED, HEALTHY, WAITING
+from app_toolkit.errors import ConfigError, PlacementError, StartupError
+
+Status = Mapping[str, Any]
+"""`core.status.InstanceStatus` as plain data."""
+
+SHOWN_LINES = 20
+"""How much of a traceback is shown: its end, where the mistake is."""
+
+
+class Instance(Protocol):
+    """A running toolkit: one controller with its proxies and replicas."""
+
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None: ...
+
+    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
+        """The status and its number, as soon as that is above `after`; after `timeout_s` in any case."""
+        ...
+
+    def url(self) -> str: ...
+
+    def status(self) -> Status: ...
+
+    def shutdown(self) -> None:
+        """Drain everything and wait for it; a Ray of our own is stopped, too."""
+        ...
+
+    def close(self) -> None:
+        """Let go without stopping what runs."""
+        ...
+
+
+class Engine(Protocol):
+    """Where instances come from."""
+
+    def start(self, *, address: str | None, num_cpus: float | None) -> Instance:
+        """Join the Ray cluster at `address`; None: start a Ray of our own with so many logical CPUs."""
+        ...
+
+    def connect(self, address: str | None) -> Instance:
+        """The instance that runs there. Raises `ConfigError` where none does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One ingress, or the proxies, as people see them."""
+
+    name: str
+    status: str
+    running: int
+    target: int
+    last_error: str = ""
+    """A sentence, or a traceback whose last line is one; empty when there is nothing to say."""
+    unplaceable: bool = False
+    """The cluster has no room for one of its replicas."""
+
+    @property
+    def ready(self) -> bool:
+        return self.running >= self.target
+
+    @property
+    def reason(self) -> str:
+        """Why it is not as it should be, in one line."""
+        lines = self.last_error.strip().splitlines()
+        return lines[-1] if lines and self.status != HEALTHY else ""
+
+    def __str__(self) -> str:
+        count = f"{self.running} of {self.target} running"
+        return f"{self.name}: {self.status.replace('_', ' ')}, {count}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
+
+
+def rows(status: Status, application: str) -> list[Row]:
+    """The proxies and the ingresses of one application; nothing while the engine does not know it."""
+    for each in status["applications"]:
+        if each["name"] == application:
+            # A group of replicas is named APPLICATION/INGRESS.
+            return [_row(group) for group in (*status["proxies"], *each["ingresses"])]
+    return []
+
+
+def _row(group: Mapping[str, Any]) -> Row:
+    short = [replica for replica in group["replicas"] if replica["asks"]]
+    waits = f"one replica asks for {short[0]['asks']}; {short[0]['free']} is free" if short else ""
+    return Row(
+        name=group["name"].rpartition("/")[2],
+        status=group["status"],
+        running=group["counts"].get("running", 0),
+        target=group["target"],
+        last_error=waits if group["status"] == WAITING else group["last_error"] or "",
+        unplaceable=bool(short),
+    )
+
+
+def hopeless(found: list[Row]) -> ConfigError | None:
+    """Why an application will not come up by waiting; None while it still may."""
+    for row in found:
+        if row.status != FAILED:
+            continue
+        if row.unplaceable:
+            return PlacementError(f"{row.name!r} cannot be placed: {row.reason}")
+        error = StartupError(f"{row.name!r} did not come up: {row.reason}")
+        lines = row.last_error.strip().splitlines()
+        if len(lines) > 1:
+            error.add_note("\n".join(lines[-SHOWN_LINES:]))
+        return error
+    return None

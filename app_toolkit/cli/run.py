@@ -1,0 +1,152 @@
+"""`run`: an app on Ray, kept in the foreground until somebody asks it to stop."""
+
+import errno
+import math
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from app_toolkit.cli.instance import Engine, Instance, hopeless, rows
+from app_toolkit.cli.plan import Planning, PlanOptions
+from app_toolkit.cli.screen import Screen
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.errors import ConfigError
+
+LOOK_S = 0.5
+"""How long one wait for news of the instance lasts; a Ctrl-C is noticed as soon as it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    target: str | None
+    app_dir: Path | None
+    http: HTTPOptions
+    plan: PlanOptions
+    address: str | None = None
+
+
+class Interrupts:
+    """The first Ctrl-C or SIGTERM asks us to stop; a second one interrupts whatever we wait for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def listen(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def nobody_asked(self) -> bool:
+        return not self.asked
+
+
+def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
+    """Plan, start, deploy, and serve until a Ctrl-C or SIGTERM; then drain.
+
+    Raises `ConfigError` where the app cannot be served; nothing of it runs any more then.
+    """
+    # On a cluster the proxies listen on its nodes, which need not be this machine.
+    if options.address is None:
+        check_port_is_free(options.http.host, options.http.port)
+    with Interrupts() as interrupts, Planning(options.target, options.app_dir, options.plan) as planning:
+        ray = engine()  # imports Ray, while the child imports the app
+        try:
+            spec = planning.result(interrupts.nobody_asked)
+            if spec is None:
+                return
+            instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, spec, screen))
+        except KeyboardInterrupt:
+            return
+        interrupts.listen()  # Ray takes SIGTERM for itself when it starts
+        try:
+            _deploy_and_serve(instance, spec, options.http, screen, interrupts)
+            _drain(instance, screen)
+        except KeyboardInterrupt:
+            screen.say("Not waiting: what is left is ended.")
+        except Exception:
+            _drain(instance, screen)
+            raise
+        finally:
+            instance.close()
+
+
+def _logical_cpus(options: RunOptions, spec: ApplicationSpec, screen: Screen) -> float | None:
+    """As many as the plan asks for: a replica books a share of a CPU, it does not fill it. Joined: None."""
+    if options.address is not None:
+        return None
+    physical = os.cpu_count() or 1
+    asked = sum(i.config.num_replicas * i.config.ray_actor_options.num_cpus for i in spec.ingresses)
+    if asked > physical:
+        screen.say(f"The replicas ask for {asked:g} logical CPUs; this machine has {physical} physical ones.")
+    return max(math.ceil(asked), physical)
+
+
+def _deploy_and_serve(
+    instance: Instance, spec: ApplicationSpec, http: HTTPOptions, screen: Screen, interrupts: Interrupts
+) -> None:
+    if interrupts.nobody_asked():
+        instance.deploy(spec, http)
+    after, serving = 0, False
+    with screen.progress() as progress:
+        while interrupts.nobody_asked():
+            after, status = instance.progress(after, LOOK_S)
+            found = rows(status, spec.name)
+            progress.show(found)
+            if serving or interrupts.asked:
+                continue
+            if error := hopeless(found):
+                raise error
+            if found and status["proxies"] and all(row.ready for row in found):
+                serving = True
+                _say_where(instance, spec, screen)
+
+
+def _say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> None:
+    url = instance.url().rstrip("/") + spec.route_prefix.rstrip("/")
+    screen.say(f"Serving {spec.title or spec.name} at {url}")
+    if any(route.path == "/docs" for route in spec.routes):
+        screen.say(f"Documentation at {url}/docs")
+    screen.say("Ctrl-C drains and stops.")
+
+
+def _drain(instance: Instance, screen: Screen) -> None:
+    with screen.waiting("Draining; Ctrl-C again does not wait for it."):
+        instance.shutdown()
+
+
+def check_port_is_free(host: str, port: int) -> None:
+    """Raises `ConfigError` where nobody could listen there; port 0 is always free."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"the host {host!r} has no address: {error.strerror}") from None
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(f"port {port} on {host} is in use") from None
+            raise ConfigError(f"port {port} on {host} cannot be bound: {error.strerror}") from None

@@ -1,0 +1,120 @@
+"""What people see: tables that move on a terminal, plain lines anywhere else."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from app_toolkit.cli.instance import Row, Status, rows
+from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.core.status import FAILED, HEALTHY, WAITING
+from app_toolkit.errors import ToolkitError
+
+COLOURS = {HEALTHY: "green", FAILED: "red", WAITING: "yellow"}
+
+
+class Progress(Protocol):
+    def show(self, rows: Sequence[Row]) -> None: ...
+
+
+class Screen:
+    """Standard output. What is said is plain text: nothing in it is taken for markup."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, soft_wrap=True)
+
+    def say(self, sentence: str) -> None:
+        self._console.print(sentence, markup=False)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Where rows are shown while they change."""
+        if self._console.is_terminal:
+            with Live(console=self._console, auto_refresh=False) as live:
+                yield _Table(live)
+        else:
+            yield _Lines(self)
+
+    @contextmanager
+    def waiting(self, sentence: str) -> Iterator[None]:
+        """A sentence that stands while something takes its time."""
+        if self._console.is_terminal:
+            with self._console.status(Text(sentence)):
+                yield
+        else:
+            self.say(sentence)
+            yield
+
+    def plan(self, spec: ApplicationSpec) -> None:
+        """An application as a table, or as one line per ingress and route."""
+        self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}) at {spec.route_prefix}")
+        ingresses = [
+            (
+                ingress.config.name + (" (default)" if ingress.config.name == spec.default else ""),
+                str(ingress.config.num_replicas),
+                str(ingress.config.max_ongoing_requests),
+                str(sum(route.owner == ingress.config.name for route in spec.routes)),
+            )
+            for ingress in spec.ingresses
+        ]
+        self._rows(("ingress", "replicas", "max ongoing requests", "routes"), ingresses)
+        routes = [
+            (route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes
+        ]
+        self._rows(("path", "methods", "ingress"), routes)
+
+    def status(self, status: Status) -> None:
+        """Every application with its proxies and ingresses, a line for each."""
+        for application in status["applications"]:
+            self.say(f"application {application['name']} at {application['route_prefix']}")
+            for row in rows(status, application["name"]):
+                self.say(f"  {row}")
+        if not status["applications"]:
+            self.say("no applications")
+
+    def _rows(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        if self._console.is_terminal:
+            table = Table(*heads, box=None, header_style="bold")
+            for row in rows:
+                table.add_row(*map(Text, row))
+            self._console.print(table)
+        else:
+            for row in rows:
+                self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+
+
+class _Table:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, rows: Sequence[Row]) -> None:
+        table = Table("", "running", "status", "", box=None, header_style="bold")
+        for row in rows:
+            status = Text(row.status.replace("_", " "), style=COLOURS.get(row.status, ""))
+            table.add_row(Text(row.name), f"{row.running}/{row.target}", status, Text(row.reason))
+        self._live.update(table, refresh=True)
+
+
+class _Lines:
+    """Says what changed, and only that."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._said: dict[str, Row] = {}
+
+    def show(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if self._said.get(row.name) != row:
+                self._screen.say(str(row))
+                self._said[row.name] = row
+
+
+def report(error: ToolkitError) -> None:
+    """An error as one sentence on standard error, and below it the user's traceback where there is one."""
+    for line in (f"Error: {error}", *getattr(error, "__notes__", ())):
+        print(line, file=sys.stderr)

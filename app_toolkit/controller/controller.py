@@ -1,0 +1,718 @@
+"""The loop around the decisions: take events, plan, act, publish what differs."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app_toolkit.clock import Clock
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions, RayActorOptions
+from app_toolkit.controller.board import Board, within
+from app_toolkit.core.reconcile import (
+    ANSWER_S,
+    KILL_AGAIN_S,
+    PROXY,
+    STOP_S,
+    UNROUTE_S,
+    Action,
+    GroupRecord,
+    GroupSpec,
+    Kill,
+    Probe,
+    Retire,
+    Start,
+    due,
+    forgiven,
+    group_of,
+    noted,
+    plan,
+    recovered,
+    take,
+)
+from app_toolkit.core.replica_state import (
+    Event,
+    Exited,
+    Found,
+    Phase,
+    Placed,
+    ProbePassed,
+    Started,
+    Unrouted,
+)
+from app_toolkit.core.status import (
+    FAILED,
+    HEALTHY,
+    STOPPING,
+    ApplicationStatus,
+    InstanceStatus,
+    group_status,
+    worst,
+)
+from app_toolkit.errors import ConfigError, Conflict, ControlError, StaleEpoch
+from app_toolkit.interfaces import Launcher, ProxySpec, ReplicaSpec, Snapshot, Store, Version
+from app_toolkit.observability.story import Story
+from app_toolkit.types import ReplicaId
+
+GAP_S = 5.0
+"""After so long without a tick we may have been stopped, and replaced: the store is asked before anything is done."""
+
+RECOVERY_S = 10.0
+"""How long what was found after a restart may hold back the publication of its group."""
+
+LEASE_S = 30.0
+"""How long an instance outlives whoever holds it in the foreground."""
+
+RETRY_S = 1.0
+"""Until the store is asked again after it could not be reached."""
+
+INBOX = 100_000
+"""Events not yet taken. The oldest give way: a lost event costs time, never correctness."""
+
+ROUTES = "routes"
+
+
+@dataclass(slots=True)
+class _Group:
+    record: GroupRecord
+    spec: GroupSpec | None = None
+    config: DeploymentConfig | None = None
+    """Of an ingress: what callers are told of its limits."""
+    wanted: bool = False
+    touched: bool = True
+    due: float | None = None
+    quarantine: str | None = None
+
+
+@dataclass(slots=True)
+class _Lease:
+    until: float
+    ttl_s: float
+
+
+class Controller:
+    """Keeps what runs like what was applied.
+
+    * What is wanted is in the store before anything is done about it; what runs is found again after a restart.
+    * It plans for a group only when something happened to it or came due; nothing polls.
+    * A group whose handling fails is quarantined until it is applied again; the others go on.
+    * One that has been replaced by a later epoch does nothing more.
+    * While an owner holds it, it puts everything away once the last of them is not heard for its lease.
+
+    `start` once, then `run` until it returns: after `shutdown`, after the last lease, or when it was replaced. Every
+    method belongs to one event loop; only what the launcher emits may come from another thread.
+    """
+
+    def __init__(self, store: Store, launcher: Launcher, clock: Clock) -> None:
+        self.story = Story(clock.now)
+        self._store = store
+        self._launcher = launcher
+        self._clock = clock
+        # What is wanted.
+        self._applications: dict[str, ApplicationSpec] = {}
+        self._http = HTTPOptions()
+        self._leases: dict[str, _Lease] = {}
+        self._leases_written: list[str] = []
+        self._put_away_by: float | None = None
+        # What is known.
+        self._groups: dict[str, _Group] = {}
+        self._unrouting: dict[ReplicaId, Version] = {}
+        """Replicas on their way out, by the first snapshot without them."""
+        self._minted = 0
+        self._recover_until = 0.0
+        # The loop.
+        self._inbox: deque[Event] = deque(maxlen=INBOX)
+        self._woken: asyncio.Future[None] | None = None
+        self._ticked = clock.now()
+        self._next: float | None = None
+        self._change = 0
+        self._change_waiters: set[asyncio.Future[None]] = set()
+        self._ended = asyncio.Event()
+        self._replaced = False
+        self._writing = asyncio.Lock()
+
+    # Life
+
+    async def start(self) -> None:
+        """Take the next epoch, read what is wanted, and find who is there."""
+        self._loop = asyncio.get_running_loop()
+        self.epoch = await self._take_epoch()
+        self.board = Board(self.epoch, self._clock)
+        await self._read()
+        self._launcher.listen(self._emit, self.epoch)
+        found: dict[str, list[ReplicaId]] = {}
+        for id in await self._launcher.found():
+            found.setdefault(group_of(id), []).append(id)
+        self._ticked = now = self._clock.now()
+        self._recover_until = now + RECOVERY_S
+        for group, ids in found.items():
+            self._groups[group] = _Group(recovered(group, sorted(ids), now))
+            for id in ids:
+                self.story.tell(group, "Recovering", replica=id, cause=f"epoch {self.epoch} began")
+        for lease in self._leases.values():
+            lease.until = now + lease.ttl_s
+        self._respecify()
+
+    async def run(self) -> None:
+        """Tick until there is nothing more to look after, or another controller does."""
+        try:
+            while not self._ended.is_set():
+                try:
+                    await self._tick()
+                except StaleEpoch as error:
+                    self._replaced = True
+                    self.story.tell("", "Replaced", cause=str(error))
+                    break
+                except Exception as error:
+                    # What can fail here is the store. Nothing is done unless it can be asked.
+                    self.story.tell("", "TickFailed", cause=_sentence(error))
+                    await self._clock.sleep(RETRY_S)
+                    continue
+                if not self._ended.is_set():
+                    await self._sleep()
+        finally:
+            self._ended.set()
+            self.board.close()
+            self._changed()
+            await self._launcher.aclose()
+
+    async def shutdown(self) -> None:
+        """Retire everything, the proxies first, so that no request is refused that could have been served.
+
+        Gives back once all have exited, or their deadlines have passed; then `run` returns.
+        """
+        if not self._ended.is_set():
+            await self._put_away("it was shut down")
+        await self._ended.wait()
+
+    # What is wanted
+
+    async def apply(self, spec: ApplicationSpec, http: HTTPOptions | None = None) -> None:
+        """Make this the application of its name; `http` None leaves the proxies as they are.
+
+        Applied again unchanged, it only lifts a quarantine and whatever holds back its restarts. Raises
+        `ConfigError` where another application has its prefix, `StaleEpoch` where this controller was replaced.
+        """
+        async with self._writing:
+            self._check_open()
+            for other in self._applications.values():
+                if other.name != spec.name and other.route_prefix == spec.route_prefix:
+                    raise ConfigError(
+                        f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: "
+                        f"{other.name!r} has it"
+                    )
+            await self._check_epoch()
+            if http is not None and http != self._http:
+                await self._write("http", http.model_dump_json())
+                self._http = http
+            await self._write(f"applications/{spec.name}", spec.model_dump_json())
+            self._applications[spec.name] = spec
+            self.story.tell(spec.name, "Applied")
+            for ingress in spec.ingresses:
+                group = self._groups.get(f"{spec.name}/{ingress.config.name}")
+                if group is not None:
+                    group.quarantine = None
+                    group.record = replace(group.record, failures=())
+            self._respecify()
+
+    async def delete(self, name: str) -> None:
+        """Retire an application. Raises `ConfigError` where there is none of that name."""
+        async with self._writing:
+            self._check_open()
+            if name not in self._applications:
+                raise ConfigError(f"there is no application {name!r}")
+            await self._check_epoch()
+            await self._store.delete(f"applications/{name}")
+            del self._applications[name]
+            self.story.tell(name, "Deleted")
+            self._respecify()
+
+    def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
+        """Take or renew a lease. Once the last one has run out, everything is put away.
+
+        Without any lease the instance stays until it is shut down.
+        """
+        self._check_open()
+        self._leases[owner] = _Lease(self._clock.now() + ttl_s, ttl_s)
+        self._wake()
+
+    def release(self, owner: str) -> None:
+        """Give a lease back: nobody needs to watch over this owner any more."""
+        self._leases.pop(owner, None)
+        self._wake()
+
+    # Looking in
+
+    def status(self) -> InstanceStatus:
+        now = self._clock.now()
+        groups = {
+            name: group_status(group.spec, group.record, now, group.quarantine)
+            for name, group in self._groups.items()
+        }
+        applications = []
+        for spec in sorted(self._applications.values(), key=lambda spec: spec.name):
+            mine = tuple(
+                groups[name] for i in spec.ingresses if (name := f"{spec.name}/{i.config.name}") in groups
+            )
+            applications.append(
+                ApplicationStatus(spec.name, worst(g.status for g in mine), spec.route_prefix, mine)
+            )
+        proxies = (groups[PROXY],) if PROXY in groups else ()
+        leaving = tuple(groups[n] for n, g in self._groups.items() if not g.wanted and n != PROXY)
+        words = [
+            *(a.status for a in applications),
+            *(p.status for p in proxies),
+            *(g.status for g in leaving),
+        ]
+        return InstanceStatus(
+            epoch=self.epoch,
+            change=self._change,
+            status=STOPPING if self._put_away_by is not None else worst(words),
+            applications=tuple(applications),
+            proxies=proxies,
+            leaving=leaving,
+        )
+
+    async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
+        """The status and its number once that is above `number`; what there is after `timeout_s`."""
+        if self._change <= number and not self._ended.is_set():
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._change_waiters.add(waiter)
+            try:
+                await within(self._clock, timeout_s, waiter)
+            finally:
+                self._change_waiters.discard(waiter)
+        return self._change, self.status()
+
+    async def wait_ready(self, name: str, timeout_s: float) -> ApplicationStatus:
+        """The status of an application once it and its proxies are healthy and every caller knows of its replicas.
+
+        Earlier where it failed; as it is after `timeout_s`. Raises `ConfigError` where there is none of that name.
+        """
+        until = self._clock.now() + timeout_s
+        number = -1
+        while True:
+            number, status = await self.status_after(number, until - self._clock.now())
+            found = next((a for a in status.applications if a.name == name), None)
+            if found is None:
+                raise ConfigError(f"there is no application {name!r}")
+            word = worst([found.status, *(p.status for p in status.proxies)])
+            if word == FAILED or self._clock.now() >= until or self._ended.is_set():
+                return found
+            if word == HEALTHY and self._is_known(name):
+                return found
+
+    def _is_known(self, name: str) -> bool:
+        keys = [ROUTES, *(_key(f"{name}/{i.config.name}") for i in self._applications[name].ingresses)]
+        versions = [(key, self.board.version(key)) for key in keys]
+        there = bool(self.board.callers) or PROXY not in self._groups
+        return there and all(v is not None and self.board.acknowledged(key, v) for key, v in versions)
+
+    async def watch(
+        self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0
+    ) -> Mapping[str, Snapshot]:
+        """`Board.watch`. A proxy comes under its own `ReplicaId`, and is forgotten when it exits."""
+        self._check_open(also_while_stopping=True)
+        # The watch takes down what was seen before it waits, and we tick only once it does.
+        if self._unrouting:
+            self._wake()
+        if self._change_waiters:
+            self._loop.call_soon(self._changed)
+        return await self.board.watch(caller, seen, timeout_s)
+
+    # The tick
+
+    def _emit(self, event: Event) -> None:
+        self._inbox.append(event)
+        # A launcher's last words may come after the loop has gone; nobody is there to hear them.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _sleep(self) -> None:
+        assert self._woken is not None
+        self._next = self._next_due()
+        if self._next is None:
+            await asyncio.wait({self._woken})
+        else:
+            await within(self._clock, self._next - self._clock.now(), self._woken)
+
+    def _next_due(self) -> float | None:
+        times = [group.due for group in self._groups.values() if not group.quarantine]
+        times += [lease.until for lease in self._leases.values()] if self._put_away_by is None else []
+        times.append(self._put_away_by)
+        if self._unrouting:
+            times.append(self.board.next_expiry())
+        if self._is_recovering():
+            times.append(self._recover_until)
+        return min((at for at in times if at is not None), default=None)
+
+    async def _tick(self) -> None:
+        self._woken = self._loop.create_future()
+        await self._catch_up()
+        await self._keep_leases()
+        now = self._clock.now()
+        self._take_events(now)
+        self._unroute(now)
+        for name, group in list(self._groups.items()):
+            if group.touched or (group.due is not None and group.due <= now):
+                self._plan(name, group, now)
+        self._settle(now)
+        for name, group in list(self._groups.items()):
+            self._publish(name, group, now)
+            self._drop_if_gone(name, group)
+        self._end_if_put_away(now)
+        self._ticked = self._clock.now()
+
+    async def _catch_up(self) -> None:
+        """After a gap: are we still the one, and what may we hold against whom?"""
+        while (now := self._clock.now()) - self._ticked > GAP_S:
+            overslept = now - max(self._ticked, self._next or now)
+            await self._check_epoch()
+            if overslept > GAP_S:
+                for group in self._groups.values():
+                    group.record = forgiven(group.record, overslept)
+                    group.touched = True
+                for lease in self._leases.values():
+                    lease.until += overslept
+                self.board.forgive(overslept)
+                self.story.tell("", "Overslept", cause=f"nothing was watched for {overslept:.1f} s")
+            self._ticked = now
+            self._next = None
+
+    def _take_events(self, now: float) -> None:
+        for _ in range(len(self._inbox)):
+            event = self._inbox.popleft()
+            name = group_of(event.replica)
+            group = self._groups.get(name)
+            if isinstance(event, Exited):
+                self.board.forget(event.replica)
+            if group is None or group.record.replica(event.replica) is None:
+                if isinstance(event, (Started, Placed, Found)):
+                    # It lives, and nobody knows of it: the record of its start was lost with an earlier controller.
+                    self._perform(name, Kill(event.replica, "it is not among the replicas that are known"))
+                continue
+            self._take(name, group, event, now)
+
+    def _take(self, name: str, group: _Group, event: Event, now: float) -> None:
+        before = group.record
+        try:
+            group.record = take(before, event, now)
+        except Exception as error:
+            self._quarantine(name, group, error)
+            return
+        group.touched = True
+        was = before.replica(event.replica)
+        if isinstance(event, ProbePassed) and was is not None and not was.failed_probes:
+            return
+        self._tell(name, event)
+
+    def _unroute(self, now: float) -> None:
+        for id, version in list(self._unrouting.items()):
+            name = group_of(id)
+            group = self._groups.get(name)
+            record = group.record.replica(id) if group else None
+            if group is None or record is None or record.phase is not Phase.DRAINING:
+                del self._unrouting[id]
+            elif self.board.acknowledged(_key(name), version):
+                del self._unrouting[id]
+                self._take(name, group, Unrouted(id), now)
+
+    def _plan(self, name: str, group: _Group, now: float) -> None:
+        group.touched = False
+        group.due = None
+        if group.quarantine:
+            return
+        try:
+            for action in plan(group.spec, group.record, now, self.epoch):
+                group.record = noted(group.record, action, now)
+                self._perform(name, action)
+            group.due = due(group.spec, group.record)
+        except Exception as error:
+            self._quarantine(name, group, error)
+        self._minted = max(self._minted, group.record.starts)
+
+    def _perform(self, name: str, action: Action) -> None:
+        if not isinstance(action, Probe):
+            self._tell(name, action)
+        if not isinstance(action, Retire):
+            self._launcher.perform(action)
+
+    def _quarantine(self, name: str, group: _Group, error: Exception) -> None:
+        group.quarantine = f"{name} is not looked after any more: {_sentence(error)}"
+        self.story.tell(name, "Quarantined", cause=_sentence(error))
+        self._changed()
+
+    # What is published
+
+    def _settle(self, now: float) -> None:
+        if not self._is_recovering() or now >= self._recover_until:
+            self.board.settle()
+
+    def _is_recovering(self) -> bool:
+        """Whether something holds back a publication, or did when it was last asked."""
+        return self._clock.now() < self._recover_until and any(
+            replica.phase is Phase.RECOVERING
+            for group in self._groups.values()
+            for replica in group.record.replicas
+        )
+
+    def _publish(self, name: str, group: _Group, now: float) -> None:
+        if name == PROXY:
+            return
+        replicas = sorted(group.record.replicas, key=lambda replica: replica.id)
+        if now < self._recover_until and any(r.phase is Phase.RECOVERING for r in replicas):
+            return  # a smaller set than the last one published is worse than that one
+        key = _key(name)
+        if group.config is not None:
+            self.board.post(
+                key,
+                {
+                    "max_queued_requests": group.config.max_queued_requests,
+                    "max_queue_wait_s": group.config.max_queue_wait_s,
+                    "replicas": [
+                        {
+                            "id": replica.id,
+                            "address": replica.address,
+                            "max_ongoing_requests": group.config.max_ongoing_requests,
+                        }
+                        for replica in replicas
+                        if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.address is not None
+                    ],
+                },
+            )
+        version = self.board.version(key) or Version(self.epoch, 0)
+        for replica in replicas:
+            if replica.phase is Phase.DRAINING and not replica.unrouted and replica.id not in self._unrouting:
+                self._unrouting[replica.id] = version
+                self._wake()
+
+    def _drop_if_gone(self, name: str, group: _Group) -> None:
+        if not group.wanted and not group.record.replicas:
+            del self._groups[name]
+            self.board.remove(_key(name))
+            self._changed()
+            if name == PROXY and self._put_away_by is not None:
+                self._respecify()
+
+    # From applications to groups
+
+    def _respecify(self) -> None:
+        wanted = self._wanted()
+        for name, (spec, config) in wanted.items():
+            group = self._groups.setdefault(name, _Group(GroupRecord(name, starts=self._minted)))
+            group.spec, group.config, group.wanted, group.touched = spec, config, True, True
+        for name, group in self._groups.items():
+            if name not in wanted:
+                group.spec = group.spec and replace(group.spec, target=0)
+                if group.wanted:
+                    group.quarantine = None
+                group.wanted, group.touched = False, True
+        longest_first = sorted(
+            self._applications.values(), key=lambda spec: (-len(spec.route_prefix), spec.name)
+        )
+        self.board.post(
+            ROUTES,
+            {
+                "applications": [
+                    {
+                        "name": spec.name,
+                        "prefix": spec.route_prefix,
+                        "default": spec.default,
+                        "routes": [
+                            [
+                                r.kind,
+                                r.pattern,
+                                None if r.methods is None else list(r.methods),
+                                r.path,
+                                r.owner,
+                            ]
+                            for r in spec.routes
+                        ],
+                    }
+                    for spec in longest_first
+                ]
+            },
+        )
+        self._changed()
+        self._wake()
+
+    def _wanted(self) -> dict[str, tuple[GroupSpec, DeploymentConfig | None]]:
+        wanted: dict[str, tuple[GroupSpec, DeploymentConfig | None]] = {}
+        stopping = self._put_away_by is not None
+        if stopping and PROXY not in self._groups:
+            return wanted
+        for spec in self._applications.values():
+            for ingress in spec.ingresses:
+                group = _ingress_spec(spec, ingress.config)
+                wanted[group.group] = (group, ingress.config)
+        if self._applications and not stopping:
+            wanted[PROXY] = (_proxy_spec(self._http), None)
+        return wanted
+
+    # Putting everything away
+
+    async def _put_away(self, why: str) -> None:
+        async with self._writing:
+            if self._put_away_by is not None or self._ended.is_set():
+                return
+            await self._check_epoch()
+            # First what is wanted: a controller that comes back in the middle goes on putting away.
+            for key in [*await self._store.keys("applications/"), "lease"]:
+                await self._store.delete(key)
+            self.story.tell("", "PutAway", cause=why)
+            self._put_away_by = self._clock.now() + self._longest_farewell()
+            self._respecify()
+
+    def _longest_farewell(self) -> float:
+        """Proxies first, then all others at once; each within its deadlines."""
+        proxies, others = 0.0, 0.0
+        for name, group in self._groups.items():
+            if not group.record.replicas:
+                continue
+            spec = group.spec or _proxy_spec(self._http)
+            graceful = spec.graceful_shutdown_timeout_s
+            lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_AGAIN_S
+            if any(replica.phase is Phase.RECOVERING for replica in group.record.replicas):
+                lasts += spec.startup_timeout_s
+            if name == PROXY:
+                proxies = lasts
+            else:
+                others = max(others, UNROUTE_S + lasts)
+        return proxies + others
+
+    def _end_if_put_away(self, now: float) -> None:
+        if self._put_away_by is None:
+            return
+        if self._groups and now < self._put_away_by:
+            return
+        for name, group in self._groups.items():
+            for replica in group.record.replicas:
+                self._perform(name, Kill(replica.id, "everything was to be put away by now"))
+        self._ended.set()
+
+    # The store
+
+    async def _take_epoch(self) -> int:
+        while True:
+            last = await self._store.get("epoch")
+            epoch = int(last or 0) + 1
+            with contextlib.suppress(Conflict):
+                await self._store.compare_and_set("epoch", last, str(epoch).encode())
+                return epoch
+
+    async def _check_epoch(self) -> None:
+        now_valid = int(await self._store.get("epoch") or 0)
+        if now_valid != self.epoch:
+            self._replaced = True
+            self._ended.set()
+            self._wake()
+            raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {now_valid}")
+
+    async def _read(self) -> None:
+        for key in await self._store.keys("applications/"):
+            kept = await self._store.get(key)
+            if kept is not None:
+                spec = ApplicationSpec.model_validate_json(kept)
+                self._applications[spec.name] = spec
+        if (kept := await self._store.get("http")) is not None:
+            self._http = HTTPOptions.model_validate_json(kept)
+        if (kept := await self._store.get("lease")) is not None:
+            self._leases = {owner: _Lease(0.0, ttl_s) for owner, ttl_s in json.loads(kept).items()}
+            self._leases_written = sorted(self._leases)
+
+    async def _write(self, key: str, value: str) -> None:
+        before = await self._store.get(key)
+        if before != value.encode():
+            await self._store.compare_and_set(key, before, value.encode())
+
+    async def _keep_leases(self) -> None:
+        if self._put_away_by is not None:
+            return
+        now = self._clock.now()
+        if self._leases and all(lease.until <= now for lease in self._leases.values()):
+            await self._put_away(
+                f"nobody held it any more: {', '.join(sorted(self._leases))} was not heard of"
+            )
+            return
+        self._leases = {owner: lease for owner, lease in self._leases.items() if lease.until > now}
+        if sorted(self._leases) != self._leases_written:
+            await self._write(
+                "lease", json.dumps({owner: lease.ttl_s for owner, lease in self._leases.items()})
+            )
+            self._leases_written = sorted(self._leases)
+
+    def _check_open(self, *, also_while_stopping: bool = False) -> None:
+        if self._replaced:
+            raise StaleEpoch(f"the controller of epoch {self.epoch} has been replaced")
+        if self._ended.is_set() or (self._put_away_by is not None and not also_while_stopping):
+            raise ControlError("the instance is shut down")
+
+    # Telling
+
+    def _tell(self, name: str, what: Event | Action) -> None:
+        cause = getattr(what, "why", None)
+        if isinstance(what, Start):
+            cause = f"revision {what.revision}"
+        self.story.tell(name, type(what).__name__, replica=what.replica, cause=cause)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._change += 1
+        for waiter in self._change_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _key(group: str) -> str:
+    return f"replicas/{group}"
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig) -> GroupSpec:
+    revision = spec.revision(config.name)
+    return GroupSpec(
+        group=f"{spec.name}/{config.name}",
+        revision=revision,
+        target=config.num_replicas,
+        template=ReplicaSpec(
+            id=ReplicaId(""),
+            application=spec.name,
+            ingress=config.name,
+            revision=revision,
+            target=spec.target,
+            app_dir=spec.app_dir,
+            root_path=spec.route_prefix.rstrip("/"),
+            max_ongoing_requests=config.max_ongoing_requests,
+            graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
+            working_dir=spec.working_dir,
+        ),
+        options=config.ray_actor_options,
+        startup_timeout_s=config.startup_timeout_s,
+        graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
+        health_check_period_s=config.health_check_period_s,
+        health_check_timeout_s=config.health_check_timeout_s,
+        health_check_failure_threshold=config.health_check_failure_threshold,
+    )
+
+
+def _proxy_spec(http: HTTPOptions) -> GroupSpec:
+    options: dict[str, Any] = http.model_dump()
+    return GroupSpec(
+        group=PROXY,
+        revision=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
+        target=1,
+        template=ProxySpec(id=ReplicaId(""), **options),
+        options=RayActorOptions(num_cpus=0),
+        surge=0,  # two cannot listen on one port
+        routed=False,  # clients are nobody's callers: a proxy drains as soon as it is told
+    )

@@ -1,0 +1,420 @@
+"""Which actions move a group of replicas towards its spec.
+
+`plan` looks at facts only: it keeps nothing between calls and asks no clock, so a controller that was restarted plans
+what the old one would have. A *group* is what replicas are counted by: `"{application}/{ingress}"`, or `"proxy"`.
+
+* The new is started before the old is retired; what serves never falls below the target by our doing.
+* A replica that was found and has not said what it is counts as serving, and is left alone until it has.
+* Planning twice changes nothing: once the actions of a plan are noted, the plan at the same time is empty.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from app_toolkit.config.models import RayActorOptions
+from app_toolkit.core import restarts
+from app_toolkit.core.replica_state import (
+    DrainSent,
+    Event,
+    Exited,
+    KillSent,
+    Phase,
+    ProbeSent,
+    ReplicaRecord,
+    RetireBegun,
+    Started,
+    StartSent,
+    StopSent,
+    apply,
+)
+from app_toolkit.interfaces import ProxySpec, ReplicaSpec
+from app_toolkit.types import ReplicaId
+
+PROXY = "proxy"
+"""The group of the proxies. An ingress's has a slash in it."""
+
+ANSWER_S = 2.0
+"""How long an answer that is due at a deadline may be under way before it counts as missing."""
+
+STOP_S = 5.0
+"""The least that a lifespan's shutdown gets."""
+
+KILL_AGAIN_S = 5.0
+
+UNPLACED_S = 60.0
+"""A launcher that says nothing of an unplaced replica for so long has lost it."""
+
+UNROUTE_S = 60.0
+"""A lease ends long before; whoever has not let go by then is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Bring up a process by the name `spec.id`. Answered by `Unplaceable`, `Placed`, `Started`, `Exited`."""
+
+    spec: ReplicaSpec | ProxySpec
+    options: RayActorOptions
+    group: str
+    revision: str
+
+    @property
+    def replica(self) -> ReplicaId:
+        return self.spec.id
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Take it out of what is published. Nothing for a launcher to do: the controller itself answers `Unrouted`."""
+
+    replica: ReplicaId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Refuse new requests and finish those it has, within `timeout_s`. Answered by `Drained`."""
+
+    replica: ReplicaId
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Shut the lifespan down and exit, within `timeout_s`. Answered by `Exited`. It may still be starting."""
+
+    replica: ReplicaId
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the process now. Answered by `Exited`, also where it is long gone."""
+
+    replica: ReplicaId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask through its data loop. Answered by `ProbePassed` or `ProbeFailed` within `timeout_s`, or by `Exited`."""
+
+    replica: ReplicaId
+    timeout_s: float
+
+
+Action = Start | Retire | Drain | Stop | Kill | Probe
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """What is wanted of one group. `template` is what each of its replicas is told, but for the id."""
+
+    group: str
+    revision: str
+    target: int
+    template: ReplicaSpec | ProxySpec
+    options: RayActorOptions = RayActorOptions()
+    startup_timeout_s: float = 60.0
+    graceful_shutdown_timeout_s: float = 20.0
+    health_check_period_s: float = 5.0
+    health_check_timeout_s: float = 5.0
+    health_check_failure_threshold: int = 3
+    surge: int = 1
+    """Replicas beyond the target while a revision is replaced. 0: the old is gone before the new is started."""
+    routed: bool = True
+    """Callers are told of its replicas and must let go of one before it drains."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What is known of one group. The history of replicas that are gone lives here."""
+
+    group: str
+    replicas: tuple[ReplicaRecord, ...] = ()
+    starts: int = 0
+    """In this epoch: the next id is minted from it."""
+    failures: tuple[restarts.Failure, ...] = ()
+    deaths: int = 0
+    """Replicas that ended without being told to, in this epoch."""
+    last_error: str | None = None
+
+    def replica(self, id: ReplicaId) -> ReplicaRecord | None:
+        return next((record for record in self.replicas if record.id == id), None)
+
+
+def replica_id(group: str, epoch: int, number: int) -> ReplicaId:
+    """Unique for ever, because an epoch is taken once; no name of an application or an ingress has a dot."""
+    return ReplicaId(f"{group.replace('/', '.')}-{epoch}-{number}")
+
+
+def group_of(id: ReplicaId) -> str:
+    """The group that an id was minted for."""
+    return id.rsplit("-", 2)[0].replace(".", "/")
+
+
+# Records
+
+
+def recovered(group: str, found: Iterable[ReplicaId], now: float, starts: int = 0) -> GroupRecord:
+    """What a fresh controller knows of a group: who is there, and nothing about them."""
+    return GroupRecord(
+        group, tuple(ReplicaRecord(id, group, "", Phase.RECOVERING, since=now) for id in found), starts
+    )
+
+
+def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
+    """The record after an event of one of its replicas; whose is not there any more changes nothing.
+
+    Raises `IllegalTransition`.
+    """
+    if isinstance(event, StartSent):
+        new = ReplicaRecord(event.replica, event.group, event.revision, Phase.STARTING, since=now)
+        return replace(record, replicas=(*record.replicas, new), starts=record.starts + 1)
+    old = record.replica(event.replica)
+    if old is None:
+        return record
+    new = apply(old, event, now)
+    stays = new.phase is not Phase.STOPPED
+    record = replace(
+        record,
+        replicas=tuple(
+            new if other is old else other for other in record.replicas if stays or other is not old
+        ),
+    )
+    match event:
+        case Exited(_, why) | KillSent(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
+            return _failed(record, old, why, now)
+        case Started() if old.phase is Phase.STARTING:
+            return replace(record, failures=restarts.cleared(record.failures, new.revision))
+    return record
+
+
+def _failed(record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float) -> GroupRecord:
+    if replica.unplaceable is not None:
+        return record  # it never ran, so it says nothing about its revision
+    served = replica.phase is not Phase.STARTING
+    failures = record.failures
+    if not served or replica.ready_at is None or now - replica.ready_at < restarts.SERVED_LONG_S:
+        failures = restarts.noted(failures, restarts.Failure(now, replica.revision, served))
+    return replace(
+        record,
+        failures=failures,
+        deaths=record.deaths + 1,
+        last_error=why or f"{replica.id} exited while it was {replica.phase.value}",
+    )
+
+
+def noted(record: GroupRecord, action: Action, now: float) -> GroupRecord:
+    """The record once an action is on its way."""
+    return take(record, _note(action), now)
+
+
+def _note(action: Action) -> Event:
+    match action:
+        case Start(spec, _, group, revision):
+            return StartSent(spec.id, group, revision)
+        case Retire(replica):
+            return RetireBegun(replica)
+        case Drain(replica):
+            return DrainSent(replica)
+        case Stop(replica):
+            return StopSent(replica)
+        case Kill(replica, why):
+            return KillSent(replica, why)
+        case Probe(replica):
+            return ProbeSent(replica)
+
+
+def forgiven(record: GroupRecord, seconds: float) -> GroupRecord:
+    """The record with every clock set forward: time in which nobody watched counts for no deadline."""
+
+    def later(at: float | None) -> float | None:
+        return None if at is None else at + seconds
+
+    return replace(
+        record,
+        replicas=tuple(
+            replace(
+                replica,
+                since=replica.since + seconds,
+                probed_at=replica.probed_at + seconds,
+                probing_since=later(replica.probing_since),
+                drain_sent=later(replica.drain_sent),
+                stop_sent=later(replica.stop_sent),
+                kill_sent=later(replica.kill_sent),
+            )
+            for replica in record.replicas
+        ),
+    )
+
+
+# The plan
+
+
+def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) -> list[Action]:
+    """What to do now. Without a spec, or with a target of 0: everything is retired."""
+    wanted = spec or _nothing(record)
+    actions: list[Action] = []
+    for replica in record.replicas:
+        step = _next(wanted, replica)
+        if step is not None and now >= step[0]:
+            actions.append(step[1])
+    # What is due for one by itself goes first: who is killed frees a place, and is a failure that holds back a start.
+    for action in actions:
+        record = noted(record, action, now)
+    moves = _moves(wanted, record)
+    actions += moves.leave
+    held_until = restarts.not_before(record.failures, wanted.revision)
+    if held_until is None or now >= held_until:
+        for number in range(moves.starts):
+            id = replica_id(record.group, epoch, record.starts + 1 + number)
+            template = replace(wanted.template, id=id)
+            actions.append(Start(template, wanted.options, record.group, wanted.revision))
+    return actions
+
+
+def due(spec: GroupSpec | None, record: GroupRecord) -> float | None:
+    """When the next plan will not be empty although nothing happens before; None: never.
+
+    Asked after the actions of a plan have been noted, it is later than that plan's time.
+    """
+    wanted = spec or _nothing(record)
+    times = [step[0] for replica in record.replicas if (step := _next(wanted, replica)) is not None]
+    held_until = restarts.not_before(record.failures, wanted.revision)
+    if held_until is not None and _moves(wanted, record).starts:
+        times.append(held_until)
+    return min(times, default=None)
+
+
+def _next(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action] | None:
+    """What comes next for one replica by itself, and when."""
+    startup, graceful = spec.startup_timeout_s, spec.graceful_shutdown_timeout_s
+    match replica.phase:
+        case Phase.STARTING if replica.unplaceable is not None:
+            return replica.since + UNPLACED_S, Kill(
+                replica.id, f"nothing was heard of its placement for {UNPLACED_S:g} s"
+            )
+        case Phase.STARTING:
+            return replica.since + startup, Kill(replica.id, f"it was not ready after {startup:g} s")
+        case Phase.RECOVERING:
+            why = f"it was found after a restart and did not say what it is within {startup:g} s"
+            return replica.since + startup, Kill(replica.id, why)
+        case Phase.RUNNING:
+            return _next_probe(spec, replica)
+        case Phase.DRAINING if replica.drain_sent is None:
+            ready = replica.unrouted or not spec.routed
+            return replica.since + (0.0 if ready else UNROUTE_S), Drain(replica.id, graceful)
+        case Phase.DRAINING:
+            assert replica.drain_sent is not None
+            return replica.drain_sent + graceful + ANSWER_S, Kill(
+                replica.id, f"it was not drained after {graceful:g} s"
+            )
+        case Phase.STOPPING if replica.kill_sent is not None:
+            return replica.kill_sent + KILL_AGAIN_S, Kill(replica.id, "it was killed and has not exited")
+        case Phase.STOPPING if replica.stop_sent is None:
+            return replica.since, Stop(replica.id, max(graceful, STOP_S))
+        case Phase.STOPPING:
+            assert replica.stop_sent is not None
+            timeout = max(graceful, STOP_S)
+            return replica.stop_sent + timeout + ANSWER_S, Kill(
+                replica.id, f"it had not exited after {timeout:g} s"
+            )
+    return None
+
+
+def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]:
+    failed, threshold = replica.failed_probes, spec.health_check_failure_threshold
+    if failed >= threshold:
+        why = f"it failed {failed} probes in a row; the last: {replica.last_failure}"
+        return replica.since, Kill(replica.id, why)
+    probe = Probe(replica.id, spec.health_check_timeout_s)
+    if replica.probing_since is None:
+        return replica.probed_at + spec.health_check_period_s, probe
+    unanswered_at = replica.probing_since + spec.health_check_timeout_s + ANSWER_S
+    if failed + 1 < threshold:
+        return unanswered_at, probe
+    return unanswered_at, Kill(
+        replica.id, f"it failed {failed + 1} probes in a row; the last was never answered"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """How the group as a whole moves: who leaves now, and how many are to start as soon as restarts allow."""
+
+    leave: list[Action]
+    starts: int
+
+
+def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
+    live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
+
+    # One that is not ready serves nobody and may always go. One that runs may go only while enough others serve.
+    # One that is recovering serves, and goes nowhere.
+    serving = sum(replica.phase is not Phase.STARTING for replica in live)
+    spare = serving - (spec.target if spec.surge else spec.target - 1)
+    outdated = [r for r in live if r.phase is not Phase.RECOVERING and r.revision != spec.revision]
+    outdated.sort(key=_first_to_keep, reverse=True)
+    current = sorted((r for r in live if r not in outdated), key=_first_to_keep)
+    leave: list[Action] = []
+    leaving = set()
+    for replica in [*outdated, *current[spec.target :]]:
+        if replica.phase is Phase.RECOVERING:
+            continue
+        if replica.phase is Phase.RUNNING:
+            if spare <= 0:
+                continue
+            spare -= 1
+        leaving.add(replica.id)
+        leave.append(_leave(spec, replica))
+
+    # Starts are counted against those who stay, so that planning twice changes nothing.
+    staying = [replica for replica in live if replica.id not in leaving]
+    mine = [
+        replica
+        for replica in staying
+        if replica.phase is Phase.RECOVERING or replica.revision == spec.revision
+    ]
+    gone_soon = len(record.replicas) - len(staying)
+    if spec.surge:
+        # Those on their way out use up the surge, but never hold up the replacement of one that died.
+        room = spec.target + max(0, spec.surge - gone_soon) - len(staying)
+    else:
+        room = spec.target - gone_soon - len(staying)
+    if restarts.failed_starts(record.failures, spec.revision):
+        # While the last start has failed, one at a time finds out as much as all at once.
+        room = min(room, 1 - sum(replica.phase is Phase.STARTING for replica in mine))
+    return _Moves(leave, max(0, min(spec.target - len(mine), room)))
+
+
+def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
+    if replica.phase is Phase.STARTING:
+        return Stop(replica.id, max(spec.graceful_shutdown_timeout_s, STOP_S))
+    if not spec.routed:
+        return Drain(replica.id, spec.graceful_shutdown_timeout_s)
+    why = (
+        "it is one too many"
+        if replica.revision == spec.revision
+        else f"revision {spec.revision} takes its place"
+    )
+    return Retire(replica.id, why)
+
+
+def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, ReplicaId]:
+    """Who recovers before who runs before who starts; the sound before the failing, the old before the new."""
+    return (
+        replica.phase is not Phase.RECOVERING,
+        replica.phase is Phase.STARTING,
+        replica.failed_probes,
+        replica.since,
+        replica.id,
+    )
+
+
+def _nothing(record: GroupRecord) -> GroupSpec:
+    """The spec of a group that nobody wants: found after its application was deleted."""
+    if record.group == PROXY:
+        proxy = ProxySpec(ReplicaId(""), "", 0, 0.0, 0.0)
+        return GroupSpec(PROXY, "", 0, proxy, surge=0, routed=False)
+    replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", 0, 0.0)
+    return GroupSpec(record.group, "", 0, replica)

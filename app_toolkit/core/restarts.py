@@ -1,0 +1,70 @@
+"""How soon a group that keeps failing may try again.
+
+A first death of a replica that served is made good at once. From then on each failure doubles the wait, up to half a
+minute, and no more than five fall into one minute. Failures belong to a revision: a repaired one is not held back by
+what its predecessor did.
+"""
+
+from dataclasses import dataclass
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 30.0
+
+WINDOW_S = 60.0
+PER_WINDOW = 5
+
+BURST_S = 0.5
+"""Deaths that come together have one cause (a node, an import) and count once."""
+
+SERVED_LONG_S = 60.0
+"""A replica that served this long did not die of starting: its death holds nothing back."""
+
+KEPT = 16
+"""Enough to tell the longest wait, and to find five of one revision among another's."""
+
+FAILED_STARTS = 3
+"""So many starts in a row, and none that came up: whoever deployed is told that it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    at: float
+    revision: str
+    served: bool
+    """It was ready before it died."""
+
+
+def noted(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
+    for other in reversed(failures):
+        same = other.revision == failure.revision and other.served == failure.served
+        if same and failure.at - other.at < BURST_S:
+            return failures
+    return (*failures, failure)[-KEPT:]
+
+
+def cleared(failures: tuple[Failure, ...], revision: str) -> tuple[Failure, ...]:
+    """Without the failed starts of a revision that has now come up."""
+    return tuple(failure for failure in failures if failure.served or failure.revision != revision)
+
+
+def failed_starts(failures: tuple[Failure, ...], revision: str) -> int:
+    return sum(failure.revision == revision and not failure.served for failure in failures)
+
+
+def not_before(failures: tuple[Failure, ...], revision: str) -> float | None:
+    """When this revision may be started again; None when nothing holds it back."""
+    row: list[Failure] = []  # newest first, until there was calm between two
+    for failure in reversed(failures):
+        if failure.revision != revision:
+            continue
+        if row and row[-1].at - failure.at > WINDOW_S:
+            break
+        row.append(failure)
+    if not row:
+        return None
+    doublings = len(row) - 2 if row[-1].served else len(row) - 1
+    wait = min(FIRST_WAIT_S * 2**doublings, LONGEST_WAIT_S) if doublings >= 0 else 0.0
+    when = row[0].at + wait
+    if len(row) >= PER_WINDOW:
+        when = max(when, row[PER_WINDOW - 1].at + WINDOW_S)
+    return when

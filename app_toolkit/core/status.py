@@ -1,0 +1,128 @@
+"""What people are told of a group, derived from what is wanted and what is known. Nothing of it is stored."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app_toolkit.core import restarts
+from app_toolkit.core.reconcile import GroupRecord, GroupSpec
+from app_toolkit.core.replica_state import Phase, ReplicaRecord
+
+HEALTHY = "healthy"
+UPDATING = "updating"
+STARTING = "starting"
+WAITING = "waiting_for_resources"
+FAILED = "failed"
+STOPPING = "stopping"
+
+WORST_FIRST = (FAILED, WAITING, UPDATING, STARTING, STOPPING, HEALTHY)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    id: str
+    phase: str
+    age_s: float
+    """Seconds in this phase."""
+    revision: str
+    address: str | None
+    failed_probes: int
+    asks: str | None
+    """What it asks of a cluster that has no room for it."""
+    free: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    name: str
+    status: str
+    target: int
+    revision: str
+    counts: dict[str, int]
+    """Replicas by phase; phases without any are left out."""
+    replicas: tuple[ReplicaStatus, ...]
+    restarts: int
+    """Replicas that ended without being told to, since this controller began."""
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationStatus:
+    name: str
+    status: str
+    route_prefix: str
+    ingresses: tuple[GroupStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """All of it. `dataclasses.asdict` makes it plain data that JSON can say."""
+
+    epoch: int
+    change: int
+    """Counts up whenever anything here may have changed."""
+    status: str
+    applications: tuple[ApplicationStatus, ...]
+    proxies: tuple[GroupStatus, ...]
+    leaving: tuple[GroupStatus, ...]
+    """Groups that no application has any more."""
+
+
+def group_status(
+    spec: GroupSpec | None, record: GroupRecord, now: float, quarantine: str | None = None
+) -> GroupStatus:
+    """`quarantine` is the sentence that says why the group is not looked after any more."""
+    counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
+    return GroupStatus(
+        name=record.group,
+        status=FAILED if quarantine else _word(spec, record),
+        target=spec.target if spec else 0,
+        revision=spec.revision if spec else "",
+        counts={phase: count for phase, count in counts.items() if count},
+        replicas=tuple(_replica_status(r, now) for r in sorted(record.replicas, key=lambda r: r.id)),
+        restarts=record.deaths,
+        last_error=quarantine or _never_placed(record) or record.last_error,
+    )
+
+
+def worst(statuses: Iterable[str]) -> str:
+    """One word for several; `healthy` for none."""
+    return min(statuses, key=WORST_FIRST.index, default=HEALTHY)
+
+
+def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
+    if spec is None or spec.target == 0:
+        return STOPPING if record.replicas else HEALTHY
+    current = [
+        r
+        for r in record.replicas
+        if r.revision == spec.revision and r.phase in (Phase.STARTING, Phase.RUNNING)
+    ]
+    failed = restarts.failed_starts(record.failures, spec.revision) >= restarts.FAILED_STARTS
+    if failed or any(r.unplaceable and r.unplaceable.for_ever for r in current):
+        return FAILED
+    if any(r.unplaceable for r in current):
+        return WAITING
+    serving_others = any(r.phase is Phase.RUNNING and r.revision != spec.revision for r in record.replicas)
+    if serving_others:
+        return UPDATING
+    return HEALTHY if sum(r.phase is Phase.RUNNING for r in current) >= spec.target else STARTING
+
+
+def _never_placed(record: GroupRecord) -> str | None:
+    for replica in record.replicas:
+        if replica.unplaceable and replica.unplaceable.for_ever:
+            return f"{replica.id} asks for {replica.unplaceable.asks}; the cluster has {replica.unplaceable.free}"
+    return None
+
+
+def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
+    return ReplicaStatus(
+        id=replica.id,
+        phase=replica.phase.value,
+        age_s=round(max(0.0, now - replica.since), 3),
+        revision=replica.revision,
+        address=replica.address,
+        failed_probes=replica.failed_probes,
+        asks=replica.unplaceable.asks if replica.unplaceable else None,
+        free=replica.unplaceable.free if replica.unplaceable else None,
+    )

@@ -1,0 +1,172 @@
+"""The actors that hold a data plane: shells, a line or two per method, around components that know no Ray.
+
+They are threaded actors. The constructor runs on the main thread of the process, which Ray's own loop keeps from then
+on; control calls run on threads of their own, and the data plane has one more. So a handler that blocks never blocks
+control, and the signal handlers of user code can be installed where the interpreter wants them.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import ray
+from ray.exceptions import RayActorError
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StaleEpoch
+from app_toolkit.interfaces import ProxySpec, ReplicaSpec, Snapshot, Version
+from app_toolkit.proxy.edge import Edge
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.replica.server import ReplicaServer
+from app_toolkit.replica.signals import Signals
+from app_toolkit.router.router import Router
+from app_toolkit.types import Address
+
+NAMESPACE = "app_toolkit"
+CONTROLLER = "controller"
+
+GROUPS = {"control": 8, "life": 1}
+"""Threads: a start, a drain and a stop may wait at the same time, with probes beside them."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+remote: Any = ray.remote  # whose own types know no concurrency groups
+
+
+def on(group: str) -> Callable[[F], F]:
+    """Run a method on the threads of a group."""
+    return cast("Callable[[F], F]", ray.method(concurrency_group=group))
+
+
+control = on("control")
+life = on("life")
+
+WATCH_AGAIN_S = 0.5
+"""How long a proxy lets a controller that is gone come back before it asks again."""
+
+
+class Controlled:
+    """What the controller says to a replica or a proxy. Whoever obeyed an epoch refuses orders of an earlier one."""
+
+    server: ReplicaServer | Edge
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.phase = "starting"
+        #: Known once it was told what to be.
+        self.group: str | None = None
+        self.revision: str | None = None
+        self.address: Future[Address] = Future()
+
+    def obey(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise StaleEpoch(f"an order of epoch {epoch} came after one of epoch {self.epoch}")
+        self.epoch = epoch
+
+    @control
+    def here(self) -> int:
+        """Answers once the process is placed and up, whatever else it is doing."""
+        return os.getpid()
+
+    @life
+    def until_gone(self) -> None:
+        """Never returns: it fails for whoever waits, at the moment the process ends."""
+        threading.Event().wait()
+
+    @control
+    def describe(self, epoch: int) -> dict[str, Any]:
+        """Who this is, for a controller that was not there when it started."""
+        self.obey(epoch)
+        address = self.address.result() if self.phase != "starting" else None
+        return {"group": self.group, "revision": self.revision, "phase": self.phase, "address": address}
+
+    @control
+    def started(self) -> Address:
+        """Where it serves, once it does; raises what its start raised."""
+        return self.address.result()
+
+    def run_as(self, group: str, revision: str, epoch: int, start: Callable[[], Address]) -> Address:
+        """Come up, once: whoever asks a second time is told how the first went."""
+        self.obey(epoch)
+        if self.group is None:
+            self.group, self.revision = group, revision
+            try:
+                address = start()
+            except BaseException as error:
+                self.address.set_exception(error)
+            else:
+                self.phase = "running"
+                self.address.set_result(address)
+        return self.address.result()
+
+    @control
+    def probe(self, timeout_s: float, epoch: int) -> None:
+        self.obey(epoch)
+        self.server.probe(timeout_s)
+
+    @control
+    def drain(self, timeout_s: float, epoch: int) -> None:
+        self.obey(epoch)
+        self.phase = "draining"
+        self.server.drain(timeout_s)
+
+    @control
+    def stop(self, timeout_s: float, epoch: int) -> None:
+        self.obey(epoch)
+        self.phase = "stopping"
+        self.server.stop(timeout_s)
+
+    @control
+    def statistics(self) -> Any:
+        return self.server.statistics()
+
+
+class _Replica(Controlled):
+    def __init__(self) -> None:
+        super().__init__()
+        self.server: ReplicaServer = ReplicaServer(Signals())
+
+    @control
+    def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
+        with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
+            os.chdir(spec.working_dir or os.curdir)
+        address = Address(f"unix:{_sockets() / spec.id}.sock")
+        return self.run_as(group, revision, epoch, lambda: self.server.start(spec, secret, address))
+
+
+class _Proxy(Controlled):
+    @control
+    def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
+        self.caller = spec.id
+        options = HTTPOptions(
+            host=spec.host,
+            port=spec.port,
+            keep_alive_timeout_s=spec.keep_alive_timeout_s,
+            head_timeout_s=spec.head_timeout_s,
+        )
+        self.server: Edge = Edge(lambda: Proxy(secret, Router), options, self._watch)
+        return self.run_as(group, revision, epoch, self.server.start)
+
+    async def _watch(self, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        """What is new on the board, from whichever controller there is; nothing, and after a while, from none."""
+        try:
+            controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+            news: Mapping[str, Snapshot] = await controller.watch.remote(self.caller, dict(seen))
+        except (RayActorError, ValueError):
+            await asyncio.sleep(WATCH_AGAIN_S)
+            return {}
+        return news
+
+
+ReplicaActor: Any = remote(max_restarts=0, concurrency_groups=GROUPS)(_Replica)
+ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(_Proxy)
+
+
+def _sockets() -> Path:
+    """The folder of this node's sockets, inside the session's, which worker containers share."""
+    context = ray.get_runtime_context()
+    return Path(context.get_temp_dir()) / context.get_session_name() / "app_toolkit"

@@ -1,0 +1,84 @@
+"""The controller's actor, and what its process needs: the store, the launcher, the secret."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from app_toolkit.clock import SystemClock
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.controller.controller import Controller
+from app_toolkit.engines.ray.actors import remote
+from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
+from app_toolkit.engines.ray.store import RayStore
+from app_toolkit.errors import Conflict
+from app_toolkit.interfaces import Snapshot, Version
+
+SECRET = "secret"
+
+
+class _Controller:
+    """One per cluster, by name. Ray brings it back when it dies; it then adopts what it finds."""
+
+    def __init__(self) -> None:
+        # Runs on the actor's own loop, and again after each restart, whether anybody calls or not.
+        self._ready: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.get_running_loop().create_task(self._live())
+
+    async def _live(self) -> None:
+        try:
+            store = RayStore()
+            launcher = RayLauncher(await _secret(store))
+            controller = Controller(store, launcher, SystemClock())
+            await controller.start()
+        except Exception as error:
+            self._ready.set_exception(error)
+            raise
+        self._ready.set_result(controller)
+        await controller.run()
+        # It has put everything away, or was replaced: either way this process has no more to do.
+        await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
+
+    async def apply(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
+        await (await self._ready).apply(spec, http)
+
+    async def delete(self, application: str) -> None:
+        await (await self._ready).delete(application)
+
+    async def here(self) -> int:
+        """The process that decides just now."""
+        return os.getpid()
+
+    async def watch(self, caller: str, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen)
+        return news
+
+    async def status(self) -> Any:
+        return (await self._ready).status()
+
+    async def status_after(self, number: int, timeout_s: float) -> Any:
+        return await (await self._ready).status_after(number, timeout_s)
+
+    async def hold(self, owner: str) -> None:
+        (await self._ready).hold(owner)
+
+    async def shutdown(self) -> None:
+        await (await self._ready).shutdown()
+
+
+ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_000)(_Controller)
+
+
+async def _secret(store: RayStore) -> bytes:
+    """The cluster's secret: the first controller's choice, and every later one's."""
+    known = await store.get(SECRET)
+    if known is None:
+        try:
+            await store.compare_and_set(SECRET, None, new_secret())
+        except Conflict:
+            pass
+        known = await store.get(SECRET)
+    assert known is not None
+    return known

@@ -1,0 +1,177 @@
+"""A running toolkit, seen from a process outside it: the command line, a script, a test."""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.engines.ray.controller import ControllerActor
+from app_toolkit.errors import ConfigError, ToolkitError
+
+LEASE_EVERY_S = 5.0
+"""How often whoever keeps an instance in the foreground says so; unheard for thirty seconds, it is put away."""
+
+BACK_S = 60.0
+"""How long a controller that died may take to come back."""
+
+ASK_AGAIN_S = 0.2
+
+
+class Instance:
+    """One controller with its proxies and replicas.
+
+    * `start` and `connect` make this process a driver of the cluster; `close` or the end of a `with` ends that.
+    * An instance that was started here is put away once this process is gone or has not renewed its lease for 30 s.
+    * A Ray of our own ends with the instance; a cluster that was joined stays as it was, without us.
+    """
+
+    def __init__(self, controller: Any, *, own_ray: bool) -> None:
+        self._controller = controller
+        self._own_ray = own_ray
+        self._holder: threading.Thread | None = None
+        self._let_go = threading.Event()
+
+    @classmethod
+    def start(cls, *, address: str | None = None, num_cpus: float | None = None) -> Self:
+        """Join the cluster at `address`, or start a Ray of our own with `num_cpus` logical CPUs, and hold it.
+
+        Raises `ConfigError` where there is no cluster at the address, or Ray cannot be started.
+        """
+        own = address is None
+        _join(address or "local", num_cpus)
+        try:
+            controller = ControllerActor.options(
+                name=CONTROLLER, namespace=NAMESPACE, lifetime="detached", get_if_exists=True
+            ).remote()
+            instance = cls(controller, own_ray=own)
+            instance._hold()
+        except BaseException:
+            ray.shutdown()
+            raise
+        return instance
+
+    @classmethod
+    def connect(cls, address: str | None = None) -> Self:
+        """The instance that runs on the cluster at `address`, by default the one that this machine runs.
+
+        Raises `ConfigError` where there is none.
+        """
+        _join(address or "auto", None)
+        try:
+            return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), own_ray=False)
+        except ValueError:
+            ray.shutdown()
+            raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {address or 'of this machine'}") from None
+
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
+        """Make the cluster serve this application; gives back as soon as that is written down."""
+        self._ask("apply", spec, http)
+
+    def delete(self, application: str) -> None:
+        """Stop serving an application; gives back as soon as that is written down."""
+        self._ask("delete", application)
+
+    def status(self) -> Mapping[str, Any]:
+        """The whole instance as plain data; see `core.status`."""
+        return asdict(self._ask("status"))
+
+    def progress(self, after: int, timeout_s: float) -> tuple[int, Mapping[str, Any]]:
+        """Wait until the status is newer than number `after`, `timeout_s` at most; the status and its number."""
+        number, status = self._ask("status_after", after, timeout_s)
+        return number, asdict(status)
+
+    def url(self) -> str:
+        """Where clients come in: `http://host:port`. Raises `ConfigError` while no proxy is up."""
+        for group in self.status()["proxies"]:
+            for proxy in group["replicas"]:
+                if proxy["address"] is not None:
+                    return "http://" + str(proxy["address"]).removeprefix("tcp:")
+        raise ConfigError("no proxy of this instance is up")
+
+    def shutdown(self) -> None:
+        """Drain everything, wait for it, and end the controller; a Ray of our own ends, too."""
+        self._release()
+        try:
+            self._ask("shutdown")
+            ray.kill(self._controller, no_restart=True)
+        except ActorDiedError:
+            pass  # having put everything away, it has gone by itself
+        self.close()
+
+    def close(self) -> None:
+        """Let go, without stopping what runs, unless it runs on a Ray of our own."""
+        self._release()
+        ray.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hold(self) -> None:
+        owner = uuid.uuid4().hex
+        self._ask("hold", owner)
+        self._holder = threading.Thread(target=self._keep_holding, args=(owner,), name="app-toolkit lease", daemon=True)
+        self._holder.start()
+
+    def _keep_holding(self, owner: str) -> None:
+        while not self._let_go.wait(LEASE_EVERY_S):
+            try:
+                ray.get(self._controller.hold.remote(owner), timeout=LEASE_EVERY_S)
+            except RayError:
+                continue  # a controller that comes back gives us its lease anew
+
+    def _release(self) -> None:
+        self._let_go.set()
+        if self._holder is not None:
+            self._holder.join()
+            self._holder = None
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        """An answer of the controller's, also of one that is just being restarted: every question may be asked twice.
+
+        An error of ours arrives as itself.
+        """
+        deadline = time.monotonic() + BACK_S
+        while True:
+            try:
+                return ray.get(getattr(self._controller, question).remote(*arguments))
+            except RayTaskError as error:
+                if isinstance(error.cause, ToolkitError):
+                    raise error.cause from None
+                raise
+            except ActorUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(ASK_AGAIN_S)
+
+
+def _join(address: str, num_cpus: float | None) -> None:
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"{address} is a Ray Client address, which cannot host an instance: give the address of the cluster itself"
+        )
+    options: dict[str, Any] = {"address": address, "namespace": NAMESPACE, "logging_level": logging.ERROR}
+    if address == "local":
+        options |= {"include_dashboard": False, "num_cpus": num_cpus}
+    try:
+        ray.init(**options)
+    except ConnectionError as error:
+        where = "on this machine" if address == "auto" else f"at {address}"
+        raise ConfigError(f"no Ray cluster runs {where}") from error
+    except PermissionError as error:
+        raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
+
+

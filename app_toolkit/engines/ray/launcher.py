@@ -1,0 +1,243 @@
+"""Actions into actors, and what becomes of them into events."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+
+from app_toolkit.config.models import RayActorOptions
+from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Start, Stop
+from app_toolkit.core.replica_state import (
+    Drained,
+    Exited,
+    Found,
+    ProbeFailed,
+    Placed,
+    ProbePassed,
+    Started,
+    Unplaceable,
+)
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
+from app_toolkit.interfaces import Emit, ProxySpec
+from app_toolkit.types import Address, ReplicaId
+
+Handle = Any
+"""Of an actor; which methods it has, Ray's types cannot say."""
+
+PLACED_S = 1.0
+"""A process that has room is up within about this time; from then on we look whether there is room at all."""
+
+
+class RayLauncher:
+    """Performs actions on Ray, within the event loop of the controller's actor."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._epoch = 0
+        self._emit: Emit = lambda event: None
+        self._handles: dict[ReplicaId, Handle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def listen(self, emit: Emit, epoch: int) -> None:
+        self._emit, self._epoch = emit, epoch
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case Start():
+                self._run(self._start(action))
+            case Probe(replica, timeout_s):
+                self._run(self._probe(replica, timeout_s))
+            case Drain(replica, timeout_s):
+                self._run(self._drain(replica, timeout_s))
+            case Stop(replica, timeout_s):
+                self._run(self._stop(replica, timeout_s))
+            case Kill(replica):
+                self._run(self._kill(replica))
+
+    async def found(self) -> list[ReplicaId]:
+        """Every actor of ours but the controller, by name; each then says what it is."""
+        named = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+        ids = [
+            ReplicaId(actor["name"])
+            for actor in named
+            if actor["namespace"] == NAMESPACE and actor["name"] != CONTROLLER
+        ]
+        for replica in ids:
+            self._run(self._find(replica))
+        return ids
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, action: Start) -> None:
+        spec = action.spec
+        try:
+            handle = self._create(action)
+        except (RayError, ValueError) as error:
+            self._emit(Exited(spec.id, _sentence(error)))
+            return
+        self._handles[spec.id] = handle
+        self._run(self._until_gone(spec.id, handle))
+        placed = asyncio.create_task(self._tell_if_unplaceable(spec.id, handle, action.options))
+        try:
+            await self._until_started(
+                spec.id,
+                handle.start.remote(spec, action.group, action.revision, self._secret, self._epoch),
+            )
+        finally:
+            placed.cancel()
+
+    async def _until_started(self, replica: ReplicaId, start: Awaitable[Address]) -> None:
+        try:
+            address = await start
+        except RayTaskError as error:
+            # The process is up, but the user's app is not: it has nothing more to do.
+            self._emit(Exited(replica, _sentence(error)))
+            await self._kill(replica)
+        except RayError:
+            pass  # it is gone, which `until_gone` tells
+        else:
+            self._emit(Started(replica, address))
+
+    def _create(self, action: Start) -> Handle:
+        """The actor of that name; one that exists already is the one that an earlier order asked for."""
+        options: dict[str, Any] = {
+            "name": action.spec.id,
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            "get_if_exists": True,
+        }
+        if isinstance(action.spec, ProxySpec):
+            return ProxyActor.options(**options).remote()
+        return ReplicaActor.options(**options, **_resources(action.options)).remote()
+
+    async def _tell_if_unplaceable(
+        self, replica: ReplicaId, handle: Handle, options: RayActorOptions
+    ) -> None:
+        here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
+        told: Unplaceable | None = None
+        while True:
+            done, _ = await asyncio.wait([here], timeout=PLACED_S)
+            if done:
+                if here.exception() is None and told is not None:
+                    self._emit(Placed(replica))
+                return  # a process that died on the way is told by `until_gone`
+            verdict = await asyncio.to_thread(room_for, replica, options)
+            if verdict is not None and verdict != told:
+                told = verdict
+                self._emit(verdict)
+
+    async def _until_gone(self, replica: ReplicaId, handle: Handle) -> None:
+        try:
+            await handle.until_gone.remote()
+        except ActorDiedError as error:
+            self._handles.pop(replica, None)
+            self._emit(Exited(replica, _sentence(error)))
+        except RayActorError:
+            # Not reachable just now is not dead: ask again.
+            await asyncio.sleep(PLACED_S)
+            self._run(self._until_gone(replica, handle))
+
+    async def _find(self, replica: ReplicaId) -> None:
+        try:
+            handle = await asyncio.to_thread(ray.get_actor, replica, namespace=NAMESPACE)
+            self._handles[replica] = handle
+            self._run(self._until_gone(replica, handle))
+            about = await handle.describe.remote(self._epoch)
+        except (RayError, ValueError):
+            self._emit(Exited(replica, "it was gone when the controller came back"))
+            return
+        if about["group"] is None:
+            # Its creator ended before telling it what to be.
+            self._emit(Exited(replica, "it had not been told to start when the controller came back"))
+            await self._kill(replica)
+            return
+        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["address"]))
+        if about["phase"] == "starting":
+            await self._until_started(replica, handle.started.remote())
+
+    async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
+        try:
+            probe: Awaitable[None] = self._handles[replica].probe.remote(timeout_s, self._epoch)
+            # The replica keeps the time itself; the margin is for one whose interpreter is held up.
+            await asyncio.wait_for(probe, timeout_s + PLACED_S)
+        except KeyError:
+            self._emit(Exited(replica))
+        except (RayError, TimeoutError) as error:
+            self._emit(ProbeFailed(replica, _sentence(error) or f"no answer within {timeout_s:g} s"))
+        else:
+            self._emit(ProbePassed(replica))
+
+    async def _drain(self, replica: ReplicaId, timeout_s: float) -> None:
+        try:
+            await self._handles[replica].drain.remote(timeout_s, self._epoch)
+        except KeyError:
+            self._emit(Exited(replica))
+        except RayError:
+            pass  # gone, which `until_gone` tells, or past its time, for which the plan kills it
+        else:
+            self._emit(Drained(replica))
+
+    async def _stop(self, replica: ReplicaId, timeout_s: float) -> None:
+        with contextlib.suppress(RayError, KeyError, TimeoutError):
+            stop: Awaitable[None] = self._handles[replica].stop.remote(timeout_s, self._epoch)
+            await asyncio.wait_for(stop, timeout_s)
+        await self._kill(replica)
+
+    async def _kill(self, replica: ReplicaId) -> None:
+        handle = self._handles.get(replica)
+        if handle is None:
+            self._emit(Exited(replica))
+        else:
+            await asyncio.to_thread(ray.kill, handle, no_restart=True)
+
+
+def new_secret() -> bytes:
+    """What callers show to replicas: 256 bits, in letters that a header field can carry."""
+    return secrets.token_urlsafe(32).encode()
+
+
+def room_for(replica: ReplicaId, options: RayActorOptions) -> Unplaceable | None:
+    """Whether the cluster has room, None where it has: what is asked for, what is free, and if it will ever fit."""
+    asks = _amounts(options)
+    state: Any = ray  # these two have no types
+    nodes = [node["Resources"] for node in state.nodes() if node["Alive"]]
+    free = state.available_resources()
+    if all(free.get(name, 0.0) >= amount for name, amount in asks.items()):
+        return None
+    fits = any(all(node.get(name, 0.0) >= amount for name, amount in asks.items()) for node in nodes)
+    return Unplaceable(replica, _spoken(asks), _spoken({name: free.get(name, 0.0) for name in asks}), not fits)
+
+
+def _amounts(options: RayActorOptions) -> dict[str, float]:
+    named = {"CPU": options.num_cpus, "GPU": options.num_gpus, "memory": options.memory or 0.0}
+    return {name: float(amount) for name, amount in {**named, **options.resources}.items() if amount}
+
+
+def _spoken(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
+
+
+def _resources(options: RayActorOptions) -> dict[str, Any]:
+    return options.model_dump(exclude_none=True)
+
+
+def _sentence(error: BaseException) -> str | None:
+    """What to tell people: the user's own traceback where their code raised, else what Ray says happened."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        return str(cause) if str(cause) else error.traceback_str
+    if isinstance(error, ActorDiedError):
+        return "the process ended"
+    return str(error).strip() or None

@@ -1,0 +1,80 @@
+"""The answers that the proxy gives by itself: errors, `/-/healthz` and `/-/routes`."""
+
+import json
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from app_toolkit.errors import RequestError
+from app_toolkit.proxy.routes import Routes
+
+HEALTH = "/-/healthz"
+ROUTES = "/-/routes"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAnswer:
+    """A whole answer; its framing and the fields of every answer are added where it is written."""
+
+    status: int
+    body: bytes
+    fields: bytes = b"content-type: application/json\r\n"
+
+    @property
+    def status_line(self) -> bytes:
+        return b"HTTP/1.1 %d %b" % (self.status, HTTPStatus(self.status).phrase.encode())
+
+
+def failure(error: RequestError, request_id: str) -> OwnAnswer:
+    """What a client learns of an error: its reason, one sentence, and the id under which it is logged."""
+    answer = _json(error.status, {"error": error.reason, "detail": str(error), "request_id": request_id})
+    if error.retry_after_s is None:
+        return answer
+    return OwnAnswer(
+        answer.status, answer.body, answer.fields + b"retry-after: %d\r\n" % math.ceil(error.retry_after_s)
+    )
+
+
+def no_application(path: str, request_id: str) -> OwnAnswer:
+    detail = f"no application has a route prefix above {path[:200]!r}"
+    return _json(404, {"error": "not_found", "detail": detail, "request_id": request_id})
+
+
+def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> OwnAnswer | None:
+    """The proxy's own endpoints; None for what belongs to an application."""
+    if method not in (b"GET", b"HEAD"):
+        return None
+    if path == HEALTH:
+        return health(routes, draining)
+    return _json(200, listing(routes)) if path == ROUTES else None
+
+
+def health(routes: Routes, draining: bool) -> OwnAnswer:
+    if draining:
+        return _json(503, {"status": "draining"})
+    return _json(200, {"status": "ok"}) if routes.ready else _json(503, {"status": "no routes yet"})
+
+
+def listing(routes: Routes) -> dict[str, Any]:
+    """By prefix: the application, its default ingress, and the ingress of each route."""
+    return {
+        application.prefix: {
+            "application": application.name,
+            "default": application.default,
+            "routes": [
+                {
+                    "kind": kind,
+                    "path": path,
+                    "methods": None if methods is None else list(methods),
+                    "ingress": owner,
+                }
+                for kind, _, methods, path, owner in application.rows
+            ],
+        }
+        for application in routes.applications
+    }
+
+
+def _json(status: int, content: Any) -> OwnAnswer:
+    return OwnAnswer(status, json.dumps(content, separators=(",", ":")).encode())

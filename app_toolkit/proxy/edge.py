@@ -1,0 +1,135 @@
+"""A proxy on a thread of its own, fed from the board, and asked from other threads."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import uvloop
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.interfaces import Watch
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.server import ProxyServer, Statistics, bind
+from app_toolkit.types import Address
+
+logger = logging.getLogger("app_toolkit.proxy")
+
+T = TypeVar("T")
+
+LAST_WORDS_S = 5.0
+"""How long a server that was told to stop may take beyond the time that it was given."""
+
+
+class Edge:
+    """The HTTP edge of one process.
+
+    It accepts nobody before it has seen the routes, and goes by what it saw last while nobody posts. Every method is
+    called from threads other than its own, and waits no longer than it is told. One edge serves once.
+    """
+
+    def __init__(self, new_proxy: Callable[[], Proxy], options: HTTPOptions, watch: Watch) -> None:
+        """`new_proxy` is called, and `watch` awaited, on the edge's own event loop."""
+        self._new_proxy = new_proxy
+        self._options = options
+        self._watch = watch
+        self._thread: threading.Thread | None = None
+        # Set on the edge's thread while it comes up.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: ProxyServer | None = None
+
+    def start(self) -> Address:
+        """Bind, wait for the routes, and accept; gives where. Raises `StartupError` where nobody can listen there."""
+        listener = bind(self._options)
+        port = listener.getsockname()[1]
+        ready: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(self._serve(listener, ready))
+            except BaseException as error:  # the thread's edge: nobody else would hear of it
+                if ready.done():
+                    logger.critical("the proxy's loop ended", exc_info=error)
+                else:
+                    ready.set_exception(error)
+            finally:
+                listener.close()
+
+        self._thread = threading.Thread(target=run, name="app-toolkit edge", daemon=True)
+        self._thread.start()
+        ready.result()
+        return Address(f"tcp:{self._options.host}:{port}")
+
+    def probe(self, timeout: float) -> Statistics:
+        """Ask the loop that serves. Raises `TimeoutError` where it does not answer in time, `ReplicaGone` at its end."""
+
+        async def answer() -> Statistics:
+            return self.statistics()
+
+        asked = self._ask(answer())
+        try:
+            return asked.result(timeout)
+        except TimeoutError:
+            asked.cancel()
+            raise TimeoutError(f"the proxy's loop did not answer within {timeout:g} s") from None
+
+    def drain(self, timeout: float) -> None:
+        """Accept nobody any more, and wait, at most `timeout` seconds, until what runs has ended; then cut the rest."""
+        assert self._server is not None
+        with suppress(TimeoutError):
+            self._ask(self._server.drain(timeout)).result(timeout + LAST_WORDS_S)
+
+    def stop(self, timeout: float) -> None:
+        """`drain`, and end the thread. Nothing happens where it has ended."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        with suppress(ReplicaGone):
+            self.drain(timeout)
+        self._thread.join(LAST_WORDS_S)
+
+    def statistics(self) -> Statistics:
+        """What is going on. Raises `ReplicaGone` where it has not started."""
+        if self._server is None:
+            raise ReplicaGone("the proxy has not started")
+        return self._server.statistics()
+
+    async def _serve(self, listener: Any, ready: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        proxy = self._new_proxy()
+        self._server = ProxyServer(proxy, self._options)
+        while not proxy.routes.ready:
+            proxy.update(await self._watch(proxy.routes.versions))
+        following = asyncio.create_task(self._follow(proxy))
+        telling = asyncio.create_task(self._tell(ready))
+        try:
+            await self._server.serve([listener])
+        finally:
+            for task in (following, telling):
+                task.cancel()
+            await asyncio.gather(following, telling, return_exceptions=True)
+
+    async def _follow(self, proxy: Proxy) -> None:
+        while True:
+            try:
+                proxy.update(await self._watch(proxy.routes.versions))
+            except Exception:  # the edge between the board and what is served: the last known view stays
+                logger.exception("news of the board could not be taken")
+                await asyncio.sleep(1.0)
+
+    async def _tell(self, ready: Future[None]) -> None:
+        assert self._server is not None
+        await self._server.accepting()
+        ready.set_result(None)
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            question.close()
+            raise ReplicaGone("the proxy's loop has ended") from None

@@ -1,0 +1,535 @@
+"""One request's life at the proxy: it waits for a turn, is sent to a replica, and its answer is passed on."""
+
+import logging
+import time
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Protocol
+
+from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError
+from app_toolkit.proxy import builtin
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.request import KEPT_BODY, RETRYABLE, Request
+from app_toolkit.proxy.routes import Router, Turn
+from app_toolkit.transport import hop
+from app_toolkit.transport.pool import Answer, Connection
+from app_toolkit.types import Header, ReplicaId
+
+log = logging.getLogger("app_toolkit.proxy")
+access = logging.getLogger("app_toolkit.access")
+
+DISCARDED_BODY = 1024 * 1024
+"""Bytes of a body that nobody wants which are read nevertheless, so that the connection can be used again."""
+
+DEATHS = 2
+"""A request that saw one replica die is tried once more; one that saw two may be what kills them."""
+
+
+class Stage(Enum):
+    NEW = auto()
+    WAITING = auto()
+    DIALLING = auto()
+    SENT = auto()
+    ANSWERED = auto()
+    TUNNEL = auto()
+    DONE = auto()
+
+
+class Client(Protocol):
+    """The connection that an exchange answers to."""
+
+    peers: bytes
+
+    @property
+    def default_headers(self) -> list[Header]: ...
+
+    @property
+    def closing(self) -> bool:
+        """Whether the connection closes after this answer, whatever the request said."""
+
+    @property
+    def writable(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def regulate(self) -> None:
+        """Read from the client, or stop reading, as the exchange now wants it."""
+
+    def finished(self, request: Request, keep: bool) -> None:
+        """The answer has been written."""
+
+    def cut(self, reset: bool) -> None:
+        """The answer cannot be completed: close, so that the client sees the truncation."""
+
+
+class Exchange:
+    """One request and its answer.
+
+    * Its turn, its place in the queue and its connection are given up by whatever ends it.
+    * What no replica accepted is handed to another one, whatever its method, until it has waited too long.
+    * What a replica accepted and then died with is tried once more where the method allows it, the whole body
+      is still held, and the client has not seen a byte of the answer.
+    * Where the head announces a length, it leaves together with the first bytes of the body, so that a death
+      between the two can still be hidden.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_arrived",
+        "_avoid",
+        "_blocked",
+        "_bytes_out",
+        "_client",
+        "_connection",
+        "_continued",
+        "_deaths",
+        "_head",
+        "_holding",
+        "_keep",
+        "_proxy",
+        "_refusal",
+        "_replica",
+        "_router",
+        "_stage",
+        "_turn",
+        "_waiter",
+        "request",
+    )
+
+    def __init__(self, proxy: Proxy, client: Client, request: Request) -> None:
+        self._proxy = proxy
+        self._client = client
+        self.request = request
+        self._arrived = time.monotonic()
+        self._router: Router | None = None
+        self._stage = Stage.NEW
+        # What is held, and let go in `_release`.
+        self._turn: Turn | None = None
+        self._waiter: object | None = None
+        self._connection: Connection | None = None
+        # What was learned of replicas.
+        self._avoid: tuple[ReplicaId, ...] = ()
+        self._deaths = 0
+        self._replica: ReplicaId | None = None
+        # One try.
+        self._holding = False
+        self._blocked = False
+        self._refusal: bytes | None = None
+        # The answer.
+        self._answer: Answer | None = None
+        self._head: bytes | None = None
+        self._keep = False
+        self._continued = False
+        self._bytes_out = 0
+
+    # What the client's connection says
+
+    def begin(self) -> None:
+        request = self.request
+        if request.id is None:
+            request.id = self._proxy.mint_id()
+        try:
+            if request.refusal is not None:
+                raise request.refusal
+            own = builtin.endpoint(request.method, request.path, self._proxy.routes, self._proxy.draining)
+            if own is None:
+                kind = "websocket" if request.websocket else "http"
+                self._router = self._proxy.routes.find(kind, request.method.decode(), request.path)
+                if self._router is None:
+                    own = builtin.no_application(request.path, request.id.decode())
+        except RequestError as error:
+            self.fail(error)
+            return
+        if own is not None:
+            self._answer_with(own)
+        else:
+            self._ask()
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether more may be read. Once the request is complete, reading is how a hang-up is noticed."""
+        request = self.request
+        return request.complete or (not self._blocked and request.body.waiting <= KEPT_BODY)
+
+    @property
+    def body_is_due(self) -> bool:
+        """Whether the client is to send, now; not while it waits for a 100."""
+        request = self.request
+        return not (request.complete or request.websocket or (request.expects and not self._continued))
+
+    def body_arrived(self) -> None:
+        """The body has grown, or is complete."""
+        connection = self._connection
+        if connection is not None and not self._holding:
+            pieces = self.request.body.take()
+            if pieces:
+                connection.write_all(pieces)
+
+    def client_paused(self, paused: bool) -> None:
+        """The client does not take what is written, or does again; so the replica has to wait, or goes on."""
+        if self._connection is not None:
+            if paused:
+                self._connection.pause_reading()
+            else:
+                self._connection.resume_reading()
+
+    def client_gone(self) -> None:
+        """Closing the connection is how the replica learns that nobody waits for the answer."""
+        if self._stage is Stage.DONE:
+            return
+        tunnel = self._stage is Stage.TUNNEL
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # A tunnel's last words, such as a close frame, still have to arrive.
+            if tunnel:
+                connection.close()
+            else:
+                connection.abort()
+        self._release()
+        self._log(499 if self._answer is None else self._answer.status)
+
+    def fail(self, error: Exception) -> None:
+        """End the exchange with an error: as its answer, or by cutting the one that has begun."""
+        started = self._stage in (Stage.ANSWERED, Stage.TUNNEL)
+        self._drop_connection()
+        self._release()
+        if started:
+            self._log(0 if self._answer is None else self._answer.status)
+            self._client.cut(reset=False)
+            return
+        if not isinstance(error, RequestError):
+            log.error("an exchange failed", exc_info=error)
+            error = RequestError("the proxy failed")
+        assert self.request.id is not None
+        self._answer_with(builtin.failure(error, self.request.id.decode()))
+
+    # Waiting and sending
+
+    def _ask(self, first: bool = False) -> None:
+        assert self._router is not None
+        turn = self._router.try_turn(self._avoid)
+        if turn is not None:
+            self._granted(turn)
+            return
+        try:
+            waiter = self._router.wait(self._granted, self._arrived, avoid=self._avoid, first=first)
+        except RequestError as error:
+            self.fail(error)
+            return
+        self._stage = Stage.WAITING
+        self._waiter = waiter
+        self._proxy.waiting[waiter] = self
+
+    def _granted(self, turn: Turn) -> None:
+        self._leave_queue()
+        self._turn = turn
+        address = turn.endpoint.address
+        connection = self._proxy.pool.take(address)
+        if connection is not None:
+            self._send(connection)
+            return
+        self._stage = Stage.DIALLING
+        self._proxy.pool.dial(address, self._reached, self._unreached)
+
+    def _reached(self, connection: Connection) -> None:
+        if self._stage is Stage.DIALLING:
+            self._send(connection)
+        else:  # the client has gone meanwhile
+            self._proxy.pool.give_back(connection)
+
+    def _unreached(self, gone: ReplicaGone) -> None:
+        if self._stage is Stage.DIALLING:
+            self._hand_over()
+
+    def _send(self, connection: Connection) -> None:
+        request = self.request
+        assert request.id is not None
+        self._stage = Stage.SENT
+        self._connection = connection
+        self._holding = request.held or request.websocket
+        connection.begin(self, head_only=request.method == b"HEAD", decode=request.version == "1.0")
+        if not self._client.writable:
+            connection.pause_reading()
+        identity = hop.encode(self._proxy.secret, request.id, request.version.encode(), self._client.peers)
+        head = request.head(identity)
+        if self._holding:
+            connection.write(head)
+        else:
+            connection.write_all((head, *request.body.take()))
+
+    def _release_body(self) -> None:
+        if self._holding:
+            self._holding = False
+            self.body_arrived()
+            self._client.regulate()
+
+    # What the replica's connection says
+
+    def informed(self, answer: Answer) -> None:
+        to_client = self.request.version == "1.1"
+        if answer.status == 100 and not self.request.websocket:
+            self._release_body()
+            to_client = to_client and self.request.expects and not self._continued
+            self._continued = True
+        if to_client:
+            self._client.write(_head(answer.status_line, (), answer.fields, b"\r\n"))
+
+    def answered(self, answer: Answer) -> None:
+        if answer.refusal is not None:
+            self._refusal = answer.refusal
+        elif answer.status == 101:
+            self._open_tunnel(answer)
+        else:
+            self._answer = answer
+            self._keep = self._may_keep(answer)
+            head = self._final_head(answer, self._keep)
+            if answer.extent == "sized" or answer.extent == "none":
+                self._head = head
+            else:
+                self._start(head)
+
+    def received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
+        self._bytes_out += len(data)
+        head = self._head
+        if head is None:
+            self._client.write(data)
+        else:
+            self._head = None
+            self._start(head + data)
+
+    def ended(self, reusable: bool) -> None:
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        if reusable and self.request.complete and not self._holding:
+            # Reading goes on before the next exchange: an idle connection that is lost must be noticed.
+            if not self._client.writable:
+                connection.resume_reading()
+            self._proxy.pool.give_back(connection)
+        else:
+            connection.abort()
+        if self._refusal is not None:
+            self._refused(self._refusal)
+            return
+        if self._head is not None:
+            self._start(self._head)
+        self._finish()
+
+    def lost(self, error: ReplicaGone) -> None:
+        self._connection = None
+        if self._refusal is not None:
+            self._refused(self._refusal)
+        elif self._stage is Stage.SENT:
+            self._died(error)
+        else:
+            self._broke_off(error)
+
+    def writing_paused(self, paused: bool) -> None:
+        self._blocked = paused
+        self._client.regulate()
+
+    # The answer
+
+    def _start(self, data: bytes) -> None:
+        """From the first byte on nothing can be taken back."""
+        self._stage = Stage.ANSWERED
+        self.request.body.let_go()
+        self._client.write(data)
+
+    def _finish(self) -> None:
+        assert self._answer is not None
+        self._release()
+        self._log(self._answer.status)
+        self._client.finished(self.request, self._keep)
+
+    def _open_tunnel(self, answer: Answer) -> None:
+        if not self.request.websocket:
+            self._drop_connection()
+            self._end_with_loss("the replica switched protocols although nobody had asked for it")
+            return
+        self._answer = answer
+        self._stage = Stage.TUNNEL
+        self.request.body.let_go()
+        self._client.write(
+            _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
+        )
+        self._release_body()
+
+    def _final_head(self, answer: Answer, keep: bool) -> bytes:
+        fields = answer.fields
+        if self.request.version == "1.0":
+            fields = [field for field in fields if field[0] != b"transfer-encoding"]
+        end = self._id_line(answer) if keep else b"connection: close\r\n" + self._id_line(answer)
+        return _head(answer.status_line, self._client.default_headers, fields, end)
+
+    def _id_line(self, answer: Answer) -> bytes:
+        """The end of a head; an app that answers with an id of its own knows better."""
+        for name, _ in answer.fields:
+            if name == b"x-request-id":
+                return b"\r\n"
+        assert self.request.id is not None
+        return b"x-request-id: %b\r\n\r\n" % self.request.id
+
+    def _may_keep(self, answer: Answer | None) -> bool:
+        """Whether the client's connection serves another request after this one."""
+        request = self.request
+        if not request.keep_alive or self._client.closing or (answer and answer.extent == "until_close"):
+            return False
+        if request.complete:
+            return True
+        if request.expects and not self._continued:
+            return False  # whether the body still comes is the client's secret
+        missing = request.missing
+        return missing is None or missing <= DISCARDED_BODY
+
+    def _answer_with(self, own: builtin.OwnAnswer) -> None:
+        request = self.request
+        self._stage = Stage.DONE
+        keep = request.refusal is None and self._may_keep(None)
+        assert request.id is not None
+        end = b"%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n" % (
+            own.fields,
+            len(own.body),
+            request.id,
+            b"" if keep else b"connection: close\r\n",
+        )
+        body = b"" if request.method == b"HEAD" else own.body
+        self._bytes_out = len(body)
+        self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
+        self._log(own.status)
+        self._client.finished(request, keep)
+
+    # When a replica does not answer
+
+    def _hand_over(self, avoid: bool = True) -> None:
+        """Nothing of the request ran, so another replica may run it, whatever it is."""
+        assert self._router is not None
+        if not self.request.body.whole:
+            self._end_with_loss(f"replica {self._replica_id} refused the request after it had taken its body")
+            return
+        turn = self._end_try()
+        if avoid:
+            self._avoid = (*self._avoid, turn.endpoint.id)
+        # Left alone for a moment also where it was not reached: it may be the only one.
+        self._router.refused(turn)
+        if time.monotonic() - self._arrived >= self._router.max_wait_s:
+            self.fail(self._router.waited_too_long())
+        else:
+            self._ask(first=True)
+
+    def _refused(self, refusal: bytes) -> None:
+        if refusal == b"busy":
+            self._hand_over(avoid=False)
+        elif refusal == b"draining":
+            self._hand_over()
+        else:
+            log.error("replica %s refused the proxy itself: %s", self._replica_id, refusal.decode("latin-1"))
+            self._end_with_loss(f"replica {self._replica_id} refused the proxy; the request did not run")
+
+    def _died(self, error: ReplicaGone) -> None:
+        """The replica had accepted the request, and the client has seen nothing of an answer."""
+        request = self.request
+        self._deaths += 1
+        self._head = self._answer = None
+        log.warning("request %s: %s", (request.id or b"").decode(), error)
+        method = request.method.decode()
+        if request.method not in RETRYABLE or request.websocket:
+            self._end_with_loss(
+                f"replica {self._replica_id} was lost; the outcome of this {method} is unknown"
+            )
+        elif self._deaths >= DEATHS:
+            self._end_with_loss(
+                f"replica {self._replica_id} was lost, as one was before it; this is not tried again"
+            )
+        elif not request.body.whole:
+            self._end_with_loss(
+                f"replica {self._replica_id} was lost; the body of this {method} is no longer held"
+            )
+        else:
+            self._try_another()
+
+    def _try_another(self) -> None:
+        assert self._router is not None
+        turn = self._end_try()
+        self._avoid = (*self._avoid, turn.endpoint.id)
+        self._router.give_back(turn)
+        self._ask(first=True)
+
+    def _end_try(self) -> Turn:
+        """As it was before the turn, which is the caller's to give back."""
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        self._stage = Stage.NEW
+        self._refusal = None
+        self._holding = False
+        self.request.body.rewind()
+        if self._blocked:
+            self._blocked = False
+            self._client.regulate()
+        return turn
+
+    def _broke_off(self, error: ReplicaGone) -> None:
+        """The replica died while the client was already reading."""
+        tunnel = self._stage is Stage.TUNNEL
+        self._release()
+        self._log(0 if self._answer is None else self._answer.status)
+        if not tunnel:
+            log.warning("request %s is cut: %s", (self.request.id or b"").decode(), error)
+        # A client of HTTP/1.0 takes an orderly close for the end of the body.
+        self._client.cut(reset=not tunnel and self.request.version == "1.0")
+
+    def _end_with_loss(self, why: str) -> None:
+        self.fail(ReplicaLost(why))
+
+    @property
+    def _replica_id(self) -> str:
+        return self._turn.endpoint.id if self._turn is not None else "-"
+
+    # Letting go
+
+    def _leave_queue(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._proxy.waiting.pop(waiter, None)
+            assert self._router is not None
+            self._router.leave(waiter)
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def _release(self) -> None:
+        """Give back all that is held."""
+        self._stage = Stage.DONE
+        self._leave_queue()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._replica = turn.endpoint.id
+            assert self._router is not None
+            self._router.give_back(turn)
+
+    def _log(self, status: int) -> None:
+        if access.isEnabledFor(logging.INFO):
+            request = self.request
+            access.info(
+                "%s %s %d %d %.1fms %s %s",
+                request.method.decode("latin-1"),
+                request.raw_path.decode("latin-1"),
+                status,
+                self._bytes_out,
+                (time.monotonic() - self._arrived) * 1_000,
+                (request.id or b"-").decode(),
+                self._replica or "-",
+            )
+
+
+def _head(status_line: bytes, first: Iterable[Header], fields: Iterable[Header], end: bytes) -> bytes:
+    lines = [status_line, b"\r\n"]
+    for name, value in first:
+        lines += (name, b": ", value, b"\r\n")
+    for name, value in fields:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(end)
+    return b"".join(lines)

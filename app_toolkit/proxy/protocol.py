@@ -1,0 +1,338 @@
+"""One client's connection: it reads requests, begins their exchanges in order, and looks at its clocks."""
+
+import asyncio
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from app_toolkit.errors import RequestTimeout
+from app_toolkit.proxy.exchange import DISCARDED_BODY, Exchange
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.request import KEPT_BODY, Limits, Request, RequestParser
+from app_toolkit.transport import hop
+from app_toolkit.types import Header
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may take; seconds, and bytes a second."""
+
+    head_s: float = 10.0
+    keep_alive_s: float = 5.0
+    body_grace_s: float = 5.0
+    body_rate: float = 500.0
+    discard_s: float = 5.0
+    linger_s: float = 2.0
+    #: A slow reader's window opens in steps, which on a slow line take this long.
+    stalled_write_s: float = 120.0
+
+
+class ServerState(Protocol):
+    """What a connection and uvicorn's server know of each other."""
+
+    total_requests: int
+    connections: set[asyncio.Protocol]
+    default_headers: list[Header]
+
+
+class ClientConnection(asyncio.Protocol):
+    """A client's connection, as uvicorn's server holds it.
+
+    * Requests are answered in the order in which they came, one at a time; what follows waits as bytes.
+    * What the replica or the client does not take stops the other one from sending.
+    * The end of the client's stream means that it is gone, and ends what runs for it.
+    * Every state has a clock, which `sweep` looks at.
+    """
+
+    def __init__(self, proxy: Proxy, state: ServerState, limits: Limits, patience: Patience) -> None:
+        # Shared by all connections
+        self._proxy = proxy
+        self._state = state
+        self._patience = patience
+        # For the life of the connection
+        self.peers = b""
+        self.writable = True
+        self._transport: asyncio.Transport | None = None
+        self._parser = RequestParser(limits)
+        self._loop = asyncio.get_running_loop()
+        self._reading = True
+        self._stopping = False
+        #: What was read and waits until the requests before it are answered.
+        self._unparsed = b""
+        # One request at a time
+        self._exchange: Exchange | None = None
+        #: Answered, while its body still comes.
+        self._unwanted: Request | None = None
+        #: The last answer is written; what still comes is not understood any more.
+        self._leaving = False
+        self._left_over = 0
+        # Clocks
+        self._since = time.monotonic()
+        self._served = False
+        self._head_since: float | None = None
+        self._body_since: tuple[float, int] | None = None
+        self._stalled: tuple[float, int] | None = None
+
+    # What the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        self._state.connections.add(self)
+        scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self.peers = hop.peers(_address(transport, "peername"), _address(transport, "sockname"), scheme)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state.connections.discard(self)
+        self._transport = None
+        self._unparsed = b""
+        self._gone()
+
+    def eof_received(self) -> None:
+        self._gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self._leaving:
+            self._drop(len(data))
+        elif self._unparsed:
+            self._unparsed += data
+        else:
+            self._read(data)
+        self.regulate()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+        if self._exchange is not None:
+            self._exchange.client_paused(True)
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self._exchange is not None:
+            self._exchange.client_paused(False)
+        else:
+            self._go_on()
+
+    # What uvicorn's server says
+
+    def shutdown(self) -> None:
+        """Serve what has begun, and nothing after it."""
+        self._stopping = True
+        if self._exchange is None and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What an exchange says
+
+    @property
+    def default_headers(self) -> list[Header]:
+        return self._state.default_headers
+
+    @property
+    def closing(self) -> bool:
+        return self._stopping or self._proxy.draining
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
+
+    def regulate(self) -> None:
+        """Read, or stop reading."""
+        exchange = self._exchange
+        wanted = self._leaving or (
+            len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body)
+        )
+        if wanted is self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._body_since = None
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def finished(self, request: Request, keep: bool) -> None:
+        self._state.total_requests += 1
+        self._exchange = None
+        self._served = True
+        self._since = time.monotonic()
+        if self._head_since is not None:
+            self._head_since = self._since
+        if not keep or self._stopping:
+            self._leave(unread=not request.complete)
+            return
+        if not request.complete:
+            request.body.discard()
+            self._unwanted = request
+            self._left_over = request.body.received
+        elif self._unparsed or self._parser.requests:
+            # Not at once: thousands of short answers in a row would be as deep as they are many.
+            self._loop.call_soon(self._go_on)
+        self.regulate()
+
+    def cut(self, reset: bool) -> None:
+        self._exchange = None
+        self._leaving = True
+        self._since = time.monotonic()
+        if self._transport is None:
+            return
+        if not reset:
+            self._transport.close()
+            return
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    # Reading requests
+
+    def _go_on(self) -> None:
+        if not self._leaving and self._transport is not None:
+            self._advance()
+            data, self._unparsed = self._unparsed, b""
+            self._read(data)
+            self.regulate()
+
+    def _read(self, data: bytes) -> None:
+        """Feed the parser until a request waits for the one before it, and keep the rest."""
+        parser = self._parser
+        start, length = 0, len(data)
+        while start < length and not parser.requests and not self._leaving:
+            end = start + parser.appetite
+            parser.feed(data if start == 0 and end >= length else data[start:end])
+            start = end
+            self._advance()
+        if start < length and not self._leaving:
+            self._unparsed = data[start:]
+        if parser.in_head and self._head_since is None:
+            self._head_since = time.monotonic()
+
+    def _advance(self) -> None:
+        """Pass on what came for the request that runs, and begin the next one where none runs."""
+        parser = self._parser
+        if not parser.in_head:
+            self._head_since = None
+        if self._unwanted is not None:
+            self._skip(self._unwanted)
+        exchange = self._exchange
+        if exchange is not None:
+            refusal = exchange.request.refusal
+            if refusal is None:
+                exchange.body_arrived()
+            else:
+                exchange.fail(refusal)
+        while parser.requests and self._may_begin:
+            self._body_since = None
+            self._exchange = exchange = Exchange(self._proxy, self, parser.requests.popleft())
+            exchange.begin()
+
+    @property
+    def _may_begin(self) -> bool:
+        """One at a time, and none for a client that does not take its answers."""
+        return self._exchange is None and self._unwanted is None and self.writable and not self._leaving
+
+    def _skip(self, request: Request) -> None:
+        """Read the body of a request that has been answered, but not without end."""
+        if request.complete:
+            self._unwanted = None
+            self._since = time.monotonic()
+        elif request.refusal is not None or request.body.received - self._left_over > DISCARDED_BODY:
+            self._leave(unread=True)
+
+    def _leave(self, unread: bool) -> None:
+        """Close, but not so that input which nobody read destroys the answer on its way."""
+        self._leaving = True
+        self._unwanted = None
+        self._left_over = 0
+        self._since = time.monotonic()
+        unread = unread or bool(self._unparsed) or bool(self._parser.requests)
+        self._unparsed = b""
+        self._parser.close()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if unread and transport.can_write_eof():
+            transport.write_eof()
+            self.regulate()
+        else:
+            transport.close()
+
+    def _drop(self, length: int) -> None:
+        self._left_over += length
+        if self._left_over > DISCARDED_BODY and self._transport is not None:
+            self._transport.close()
+
+    def _gone(self) -> None:
+        self._leaving = True
+        self._parser.close()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+
+    # Clocks
+
+    def sweep(self, now: float) -> None:
+        """Look at the clocks; `now` as `time.monotonic()` counts."""
+        transport = self._transport
+        if transport is None:
+            return
+        unsent = transport.get_write_buffer_size()
+        if self._is_stalled(unsent, now):
+            transport.abort()
+        elif self._leaving:
+            if now - self._since > self._patience.linger_s:
+                transport.abort()
+        elif self._unwanted is not None:
+            if now - self._since > self._patience.discard_s:
+                self._leave(unread=True)
+        elif self._exchange is not None:
+            self._sweep_body(self._exchange, now)
+        elif not unsent:
+            self._sweep_idle(now, transport)
+
+    def _sweep_idle(self, now: float, transport: asyncio.Transport) -> None:
+        if self._head_since is not None:
+            if now - self._head_since > self._patience.head_s:
+                self._parser.refuse(
+                    RequestTimeout(f"the head did not arrive within {self._patience.head_s:g} s")
+                )
+                self._advance()
+        elif now - self._since > (self._patience.keep_alive_s if self._served else self._patience.head_s):
+            transport.close()
+
+    def _sweep_body(self, exchange: Exchange, now: float) -> None:
+        request = exchange.request
+        if not exchange.body_is_due or not self._reading:
+            self._body_since = None
+            return
+        if self._body_since is None:
+            self._body_since = now, request.body.received
+            return
+        since, received = self._body_since
+        if now - since < self._patience.body_grace_s:
+            return
+        if request.body.received - received < self._patience.body_rate * (now - since):
+            rate = self._patience.body_rate
+            self._parser.refuse(RequestTimeout(f"the body arrived at less than {rate:g} bytes a second"))
+            self._advance()
+        else:
+            self._body_since = now, request.body.received
+
+    def _is_stalled(self, waiting: int, now: float) -> bool:
+        """Whether the client has taken nothing for too long."""
+        if waiting == 0:
+            self._stalled = None
+        elif self._stalled is None or self._stalled[1] != waiting:
+            self._stalled = now, waiting
+        else:
+            return now - self._stalled[0] > self._patience.stalled_write_s
+        return False
+
+
+def _address(transport: asyncio.Transport, end: str) -> tuple[str, int] | None:
+    address = transport.get_extra_info(end)
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

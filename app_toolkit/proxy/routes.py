@@ -1,0 +1,188 @@
+"""Whose request it is: applications by their prefix, their route tables, and one router per ingress."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app_toolkit.core.routes import RouteTable, Row, strip_prefix
+from app_toolkit.errors import NoReplica
+from app_toolkit.interfaces import Endpoint, Snapshot, Version
+from app_toolkit.transport.pool import Pool
+from app_toolkit.types import Address, ReplicaId
+
+log = logging.getLogger("app_toolkit.proxy")
+
+ROUTES = "routes"
+REPLICAS = "replicas/"
+
+
+class Turn(Protocol):
+    """The right to run one request at one replica."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+
+class Router(Protocol):
+    """What the proxy asks of a router. Turns and places in the queue go back to the router that gave them."""
+
+    max_queued: int
+    max_wait_s: float
+
+    def try_turn(self, avoid: Collection[ReplicaId]) -> Turn | None: ...
+
+    def wait(
+        self, granted: Callable[[Any], None], now: float, *, avoid: Collection[ReplicaId], first: bool
+    ) -> Any: ...
+
+    def leave(self, waiter: Any) -> None: ...
+
+    def give_back(self, turn: Any) -> None: ...
+
+    def refused(self, turn: Any) -> None: ...
+
+    def expire(self, now: float) -> Iterable[Any]: ...
+
+    def waited_too_long(self) -> Exception: ...
+
+    def update(self, endpoints: Iterable[Endpoint]) -> None: ...
+
+    def close(self) -> Iterable[Any]: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def ongoing(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One application as the board shows it."""
+
+    name: str
+    prefix: str
+    default: str
+    rows: tuple[Row, ...]
+    table: RouteTable
+
+
+class Routes:
+    """From a request to the router of the ingress that owns it.
+
+    * Snapshots come in any order and more than once; an older one than was seen changes nothing.
+    * An ingress that has routes and no replicas yet has a router all the same: its requests wait.
+    * A router lives while a route or a replica set names it; the requests of one that goes are failed.
+    """
+
+    def __init__(
+        self, new_router: Callable[[str], Router], pool: Pool, failed: Callable[[Any, Exception], None]
+    ):
+        self.applications: tuple[Application, ...] = ()
+        self.ready = False
+        self.routers: dict[str, Router] = {}
+        self._new_router = new_router
+        self._pool = pool
+        self._failed = failed
+        self._versions: dict[str, Version] = {}
+        self._published: dict[str, dict[Address, int]] = {}
+
+    def find(self, kind: str, method: str, path: str) -> Router | None:
+        """The owner's router; None below no application's prefix. Raises `NoReplica` before any routes."""
+        if not self.ready:
+            raise NoReplica("this proxy has no routes yet")
+        for application in self.applications:
+            below = strip_prefix(application.prefix, path)
+            if below is not None:
+                owner = application.table.owner("websocket" if kind == "websocket" else "http", method, below)
+                return self.routers[f"{application.name}/{owner}"]
+        return None
+
+    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
+        """Take what is new on the board; replica sets first, so that a new route finds its replicas."""
+        for key in sorted(snapshots):
+            snapshot = snapshots[key]
+            seen = self._versions.get(key)
+            if seen is not None and snapshot.version <= seen:
+                continue
+            if key == ROUTES:
+                self._take_routes(snapshot.value)
+            elif key.startswith(REPLICAS):
+                self._take_replicas(key.removeprefix(REPLICAS), snapshot.value)
+            self._versions[key] = snapshot.version
+        self._close_unnamed()
+
+    def expire(self, now: float) -> None:
+        """Fail those who have waited too long."""
+        for router in self.routers.values():
+            for waiter in router.expire(now):
+                self._failed(waiter, router.waited_too_long())
+
+    @property
+    def versions(self) -> dict[str, Version]:
+        """What of the board has been seen."""
+        return dict(self._versions)
+
+    @property
+    def waiting(self) -> int:
+        return sum(router.waiting for router in self.routers.values())
+
+    @property
+    def ongoing(self) -> int:
+        return sum(router.ongoing for router in self.routers.values())
+
+    def _take_routes(self, value: Mapping[str, Any] | None) -> None:
+        applications = []
+        for posted in (value or {}).get("applications", ()):
+            rows = tuple(
+                (kind, pattern, methods, path, owner)
+                for kind, pattern, methods, path, owner in posted["routes"]
+            )
+            table = RouteTable(posted["default"], rows)
+            applications.append(Application(posted["name"], posted["prefix"], posted["default"], rows, table))
+        applications.sort(key=lambda application: len(application.prefix), reverse=True)
+        self.applications = tuple(applications)
+        self.ready = self.ready or value is not None
+        for name in self._named_by_routes():
+            self._router(name)
+
+    def _take_replicas(self, name: str, value: Mapping[str, Any] | None) -> None:
+        before = self._published.pop(name, {})
+        endpoints: list[Endpoint] = []
+        if value is not None:
+            endpoints = [
+                Endpoint(replica["id"], replica["address"], replica["max_ongoing_requests"])
+                for replica in value["replicas"]
+            ]
+            router = self._router(name)
+            router.max_queued = value["max_queued_requests"]
+            router.max_wait_s = value["max_queue_wait_s"]
+            self._published[name] = {
+                endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints
+            }
+        for endpoint in endpoints:
+            self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
+        for address in before.keys() - self._published.get(name, {}).keys():
+            self._pool.forget(address)
+        if name in self.routers:
+            self.routers[name].update(endpoints)
+
+    def _router(self, name: str) -> Router:
+        router = self.routers.get(name)
+        if router is None:
+            router = self.routers[name] = self._new_router(name)
+        return router
+
+    def _named_by_routes(self) -> set[str]:
+        return {
+            f"{application.name}/{owner}"
+            for application in self.applications
+            for owner in (application.default, *(row[4] for row in application.rows))
+        }
+
+    def _close_unnamed(self) -> None:
+        for name in self.routers.keys() - self._named_by_routes() - self._published.keys():
+            router = self.routers.pop(name)
+            for waiter in router.close():
+                self._failed(waiter, NoReplica(f"{name} is not served any more"))

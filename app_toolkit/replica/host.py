@@ -1,0 +1,105 @@
+"""The user's app: found by its import path, told what it serves, and asked why it did not come up."""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Awaitable
+from functools import reduce
+from types import ModuleType
+from typing import Any
+
+from app_toolkit.errors import TargetError
+from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_NAMES = 20
+"""How many of a module's names an error lists."""
+
+
+def load(target: str, app_dir: str) -> ASGIApp:
+    """The app at `module:attribute` (the attribute may be dotted), imported with `app_dir` first on the
+    import path.
+
+    Raises `TargetError`; where the user's own code failed while it was imported, that error is its
+    `__cause__`.
+    """
+    name, _, attribute = target.partition(":")
+    if not name or not attribute:
+        raise TargetError(f"the target {target!r} is not of the form 'module:attribute'")
+    module = _imported(name, app_dir)
+    try:
+        app: Any = reduce(getattr, attribute.split("."), module)
+    except AttributeError:
+        raise TargetError(
+            f"{name!r} ({module.__file__}) has no {attribute!r}; it has {_names(module)}"
+        ) from None
+    if not callable(app):
+        raise TargetError(f"{target!r} is of type {type(app).__name__}, not an ASGI app")
+    return app  # type: ignore[no-any-return]
+
+
+def host(app: ASGIApp, ingress: str) -> ASGIApp:
+    """Make the app serve one ingress, where it has several. Raises `PlanningError` for one that it lacks."""
+    serve_only = getattr(app, "serve_only", None)
+    if serve_only is not None:
+        serve_only(ingress)
+    return app
+
+
+class Lifespan:
+    """Passes everything on to the app, and keeps what a startup that failed said."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.failure: str | None = None
+        """Why startup failed, usually a traceback; None: it did not."""
+        self._app = app
+
+    # No coroutine of its own for requests: they get the app's.
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] == "lifespan":
+            return self._lifespan(scope, receive, send)
+        return self._app(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answered = False
+
+        async def listen(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            if message["type"] == "lifespan.startup.failed":
+                self.failure = message.get("message") or "the app gave no reason"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, listen)
+        except BaseException as error:  # whatever it is, uvicorn takes it from here
+            if not answered:
+                self.failure = "".join(traceback.format_exception(error))
+            raise
+
+
+def _imported(name: str, app_dir: str) -> ModuleType:
+    if sys.path[:1] != [app_dir]:
+        sys.path.insert(0, app_dir)
+    importlib.invalidate_caches()  # the folder may have been written a moment ago
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise TargetError(
+                f"there is no module {error.name!r} in {app_dir}, nor on the rest of the path"
+            ) from None
+        raise TargetError(f"importing {name!r} from {app_dir} failed: {error}") from error
+    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+        raise TargetError(
+            f"importing {name!r} from {app_dir} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _names(module: ModuleType) -> str:
+    names = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    ]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return (", ".join(sorted(names)[:MOST_NAMES]) or "no public names") + more

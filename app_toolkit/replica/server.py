@@ -1,0 +1,370 @@
+"""The replica's process: uvicorn on sockets of ours and a thread of its own, told what to do by others."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import stat
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+import uvloop
+
+from app_toolkit.errors import ReplicaGone, StartupError
+from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.replica.host import Lifespan, host, load
+from app_toolkit.replica.replica import Replica, Reported, Statistics
+from app_toolkit.replica.signals import Signals
+from app_toolkit.types import Address
+
+logger = logging.getLogger("app_toolkit.replica")
+
+T = TypeVar("T")
+
+BACKLOG = 2048
+LONGEST_SOCKET_PATH = 107
+"""Bytes that Linux has room for, less the one that ends the path."""
+KEEP_ALIVE_S = 3600
+"""Longer than any pool keeps a connection: where the replica closes first, a request may meet the closing."""
+FIRST_PROBE_S = 30.0
+"""How long the first probe may take: the app's own tasks may still be warming up."""
+SHUTDOWN_S = 10.0
+"""How long a lifespan's shutdown may take after the last exchange."""
+
+
+class ReplicaServer:
+    """One replica, for the threads that control it.
+
+    Every method is called from threads other than the data loop's, which this class starts; a handler that
+    blocks that loop makes them wait no longer than they are told. One server serves once.
+    """
+
+    def __init__(self, signals: Signals | None = None) -> None:
+        """`signals` lets user code install signal handlers; None: off the main thread, Python refuses."""
+        self._signals = signals
+        self._thread: threading.Thread | None = None
+        self._address = Address("")
+        self._listener: socket.socket | None = None
+        # Set on the data loop while the replica comes up.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._replica: Replica | None = None
+
+    def start(self, spec: ReplicaSpec, secret: bytes, address: Address) -> Address:
+        """Import the app, run its startup, listen, answer one probe; gives the address that it listens on.
+
+        `address`: `unix:/path` (where that cannot be, some port of this host alone), or `tcp:host:port` with
+        port 0 for any free one. Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback
+        of the app's own.
+        """
+        if self._thread is not None:
+            raise StartupError(f"replica {spec.id} was started before")
+        if not secret:
+            raise StartupError(f"replica {spec.id} was given an empty secret")
+        self._listener, self._address = bind(address)
+        _close_in_children(self)
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(spec, secret, ready), name=f"app-toolkit data {spec.id}", daemon=True
+        )
+        self._thread.start()
+        try:
+            ready.result()
+            self.probe(FIRST_PROBE_S)
+        except TimeoutError as error:
+            self.stop(0)
+            raise StartupError(f"replica {spec.id} started, and then {error}") from None
+        except BaseException:
+            self.stop(0)
+            raise
+        return self._address
+
+    def probe(self, timeout: float) -> Statistics:
+        """Ask the data loop, where user code runs, whether it still turns.
+
+        Raises `TimeoutError` where it does not within `timeout` seconds, `ReplicaGone` where it has ended.
+        """
+        replica, loop = self._alive()
+
+        async def answer() -> Statistics:
+            return replica.statistics()
+
+        asked = self._ask(answer(), loop)
+        try:
+            return asked.result(timeout)
+        except TimeoutError:
+            asked.cancel()
+            raise TimeoutError(
+                f"the data loop of {replica.name} did not answer within {timeout:g} s"
+            ) from None
+
+    def statistics(self) -> Statistics:
+        """What is going on, without asking the data loop. Raises `ReplicaGone` where that has ended."""
+        return self._alive()[0].statistics()
+
+    def reconfigure(self, *, max_ongoing_requests: int) -> None:
+        """Take up options that need no restart. Raises `ReplicaGone`."""
+        self._alive()[0].max_ongoing_requests = max_ongoing_requests
+
+    def drain(self, timeout: float) -> bool:
+        """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
+
+        Gives whether that came about within `timeout` seconds. Raises `ReplicaGone`.
+        """
+        replica, loop = self._alive()
+        asked = self._ask(replica.drain(timeout), loop)
+        try:
+            return asked.result(timeout + 1)
+        except TimeoutError:
+            # Something blocks the loop: it admits nobody meanwhile, and drains when it goes on.
+            return False
+
+    def stop(self, timeout: float) -> bool:
+        """Close WebSockets (1012), give exchanges `timeout` seconds, cut the rest, run the app's shutdown.
+
+        Gives whether all of that has ended; where it has not, something blocks, and only the end of the
+        process helps. Nothing happens where it was not started, or has been stopped.
+        """
+        thread, loop = self._thread, self._loop
+        if thread is None:
+            return True
+        if loop is not None and thread.is_alive():
+            with suppress(RuntimeError):  # it ended by itself a moment ago
+                loop.call_soon_threadsafe(self._begin_stop, timeout)
+            thread.join(timeout + SHUTDOWN_S)
+        if thread.is_alive():
+            return False
+        self._remove_socket()
+        return True
+
+    def __repr__(self) -> str:
+        return f"<ReplicaServer {self._replica!r} at {self._address or 'no address'}>"
+
+    def _alive(self) -> tuple[Replica, asyncio.AbstractEventLoop]:
+        if self._thread is None or self._replica is None or self._loop is None:
+            raise ReplicaGone("the replica has not started")
+        if not self._thread.is_alive() or self._loop.is_closed():
+            raise ReplicaGone(f"the data loop of {self._replica.name} has ended")
+        return self._replica, self._loop
+
+    def _ask(self, question: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> Future[T]:
+        try:
+            return asyncio.run_coroutine_threadsafe(question, loop)
+        except RuntimeError:  # it ended since `_alive` looked
+            question.close()
+            raise ReplicaGone(f"the data loop of {self._replica!r} has ended") from None
+
+    # On the data thread
+
+    def _run(self, spec: ReplicaSpec, secret: bytes, ready: Future[None]) -> None:
+        try:
+            with asyncio.Runner(loop_factory=self._new_loop) as runner:
+                runner.run(self._serve(spec, secret, ready))
+        except BaseException as error:  # the thread's edge: nobody else would hear of it
+            if not ready.done():
+                ready.set_exception(error)
+            else:
+                logger.critical("the data loop of %s ended", spec.id, exc_info=error)
+        finally:
+            if not ready.done():
+                ready.set_exception(StartupError(f"replica {spec.id} ended while it started"))
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        self._loop = uvloop.new_event_loop() if self._signals is None else self._signals.new_loop()
+        return self._loop
+
+    async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None]) -> None:
+        assert self._listener is not None
+        # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
+        app = host(load(spec.target, spec.app_dir), spec.ingress)
+        self._replica = Replica(
+            app,
+            name=spec.id,
+            max_ongoing_requests=spec.max_ongoing_requests,
+            secret=secret,
+            root_path=spec.root_path,
+            trusted_without_hop=self._address.startswith("unix:"),
+        )
+        self._server = Server(Lifespan(self._replica), lambda: ready.set_result(None))
+        await self._server.serve(sockets=[self._listener])
+
+    def _begin_stop(self, timeout: float) -> None:
+        if self._server is not None:  # else the loop has not begun to turn
+            self._server.end(timeout)
+
+    # Sockets
+
+    def _remove_socket(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._address.startswith("unix:"):
+            Path(self._address.removeprefix("unix:")).unlink(missing_ok=True)
+
+    def _descriptors(self) -> list[int]:
+        """Of the listening socket and of every connection."""
+        found = [] if self._listener is None else [self._listener.fileno()]
+        for connection in () if self._server is None else self._server.server_state.connections:
+            inner = connection.transport.get_extra_info("socket")
+            if inner is not None:
+                found.append(inner.fileno())
+        return [descriptor for descriptor in found if descriptor >= 0]
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a startup that tells why it failed and a shutdown that leaves no connection."""
+
+    def __init__(self, lifespan: Lifespan, started: Callable[[], None]) -> None:
+        config = uvicorn.Config(
+            lifespan,
+            http="httptools",
+            ws="websockets-sansio",
+            lifespan="on",
+            interface="asgi3",
+            # What the client is, the hop says; what goes back to it, the proxy says.
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            access_log=False,
+            log_config=None,
+            workers=1,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        super().__init__(config)
+        self._startup = lifespan
+        self._started = started
+        logging.getLogger("uvicorn.error").addFilter(_not_reported)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            raise StartupError(f"the app's startup failed:\n{self._startup.failure}") from None
+        self._started()
+
+    def end(self, timeout: float) -> None:
+        """Begin to shut down; exchanges have `timeout` seconds."""
+        # it goes to asyncio.wait_for
+        self.config.timeout_graceful_shutdown = timeout  # type: ignore[assignment]
+        # As a signal would: libraries that end streams when the server ends listen here.
+        self.handle_exit(signal.SIGTERM, None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # At its deadline uvicorn cancels tasks, and leaves open a connection whose reader has stalled.
+        grace = self.config.timeout_graceful_shutdown or 0
+        deadline = asyncio.get_running_loop().call_later(grace, self._cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            deadline.cancel()
+            self._cut()
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def bind(address: Address) -> tuple[socket.socket, Address]:
+    """A socket bound to the address, not listening yet, and the address it got.
+
+    A Unix socket has mode 0600 in a folder that only this user may enter (made where it does not exist).
+    Where that cannot be had, the socket is TCP on 127.0.0.1 instead, and a warning says why. Raises
+    `StartupError` for a TCP address that cannot be had, and for what is no address.
+    """
+    kind, _, place = address.partition(":")
+    if kind == "unix" and place:
+        try:
+            return _bind_unix(place), address
+        except (OSError, _Unsuitable) as error:
+            logger.warning("cannot listen on %s (%s); listening on TCP at 127.0.0.1 instead", address, error)
+            return _bind_tcp("127.0.0.1", 0)
+    name, _, port = place.rpartition(":")
+    if kind != "tcp" or not name or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise StartupError(f"{address!r} is not an address: unix:/path or tcp:host:port")
+    return _bind_tcp(name, int(port))
+
+
+class _Unsuitable(Exception):
+    """Why a path cannot hold a private socket."""
+
+
+def _bind_unix(path: str) -> socket.socket:
+    length = len(os.fsencode(path))
+    if length > LONGEST_SOCKET_PATH:
+        raise _Unsuitable(f"the path has {length} bytes, a socket's has at most {LONGEST_SOCKET_PATH}")
+    folder = Path(path).parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise _Unsuitable(f"the folder {folder} belongs to user {found.st_uid}, this is user {os.geteuid()}")
+    if found.st_mode & 0o077:
+        raise _Unsuitable(f"the folder {folder} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700")
+    _remove_dead(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)  # nobody connects in between: it does not listen, and the folder is closed
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_dead(path: str) -> None:
+    """Remove the socket of a replica that ended without doing so."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(path)
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            Path(path).unlink(missing_ok=True)
+            return
+    raise _Unsuitable("another process listens there")
+
+
+def _bind_tcp(name: str, port: int) -> tuple[socket.socket, Address]:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            name.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise StartupError(f"cannot listen on tcp:{name}:{port}: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+    except OSError as error:
+        listener.close()
+        raise StartupError(f"cannot listen on tcp:{name}:{port}: {error}") from None
+    return listener, Address(f"tcp:{name}:{listener.getsockname()[1]}")
+
+
+def _close_in_children(server: ReplicaServer) -> None:
+    """A process that user code forks must not keep connections open: callers would wait for it to end."""
+    remembered = weakref.ref(server)
+
+    def close() -> None:
+        parent = remembered()
+        if parent is None:
+            return
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in parent._descriptors():
+            # Replaced, not closed: the objects that own these numbers live on in the child.
+            os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
+
+    os.register_at_fork(after_in_child=close)
+
+
+def _not_reported(record: logging.LogRecord) -> bool:
+    """Keeps uvicorn from logging again what the gate has logged, with the request's id."""
+    information: Any = record.exc_info
+    return not (isinstance(information, tuple) and isinstance(information[1], Reported))

@@ -1,0 +1,209 @@
+"""Signal handlers for user code that does not run on the main thread.
+
+Under plain uvicorn an app runs on the main thread and may install signal handlers in its lifespan. In a
+replica it runs on the data loop's thread, where Python refuses them. Here the main thread installs them
+instead: one signal that nobody uses wakes it, it calls the real `signal.signal`, and what arrives is
+forwarded to the data loop. It works wherever the main thread lets Python run now and then, as an idle worker
+of Ray does every few milliseconds.
+"""
+
+import asyncio
+import inspect
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
+from types import FrameType
+from typing import Any, TypeVar, TypeVarTuple
+
+import uvloop
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+WAKE = signal.SIGRTMIN + 7
+"""Asks the main thread to look at what is queued for it. No program that we know of uses it."""
+WAIT_S = 2.0
+"""How long the main thread may take to do so: an idle one takes milliseconds."""
+
+Handler = Any
+"""What the standard library takes and gives: a callable, an int, a `signal.Handlers` or None."""
+
+
+class Signals:
+    """Lets the data loop's thread, beside the main one, install signal handlers.
+
+    `signal.signal`, `loop.add_signal_handler` and `loop.remove_signal_handler` do on the data thread what
+    they do on the main thread of a plain server; handlers run on the data loop. Until user code installs one
+    of its own, a signal keeps the handler that it had.
+    """
+
+    def __init__(self) -> None:
+        """On the main thread only. Raises `RuntimeError` elsewhere, or where the wake-up signal is taken."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(
+                f"Signals() was called on thread {threading.current_thread().name!r}, not the main one"
+            )
+        if (taken := signal.getsignal(WAKE)) is not signal.SIG_DFL:
+            raise RuntimeError(
+                f"signal {int(WAKE)}, which wakes the main thread, has a handler already: {taken!r}"
+            )
+        self._signal = signal.signal
+        self._getsignal = signal.getsignal
+        self._data_thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # At most one at a time: the data thread waits for each.
+        self._queued: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        # What a signal had before user code came: whoever restores it gets that very handler, not a forwarded
+        # one.
+        self._found: dict[int, Handler] = {}
+        signal.signal(WAKE, self._run_queued)
+
+    def new_loop(self) -> "Loop":
+        """An event loop for the calling thread, which from now on is the one that user code runs on."""
+        self._data_thread = threading.current_thread()
+        self._loop = loop = Loop(self)
+        signal.signal = self.signal  # type: ignore[assignment]
+        signal.getsignal = self.getsignal  # type: ignore[assignment]
+        return loop
+
+    def close(self) -> None:
+        """Put everything back as it was found. On the main thread, after the loop has ended."""
+        signal.signal = self._signal
+        signal.getsignal = self._getsignal
+        self._give_back()
+        self._signal(WAKE, signal.SIG_DFL)
+
+    # What stands in for the standard library
+
+    def signal(self, signalnum: int, handler: Handler, /) -> Handler:
+        """`signal.signal`, also on the data thread."""
+        if not self._on_data_thread():
+            return _as_set(self._signal(signalnum, handler))  # which refuses any thread but the main one
+        if callable(handler) and handler is not self._found.get(signalnum):
+            assert self._loop is not None
+            handler = Forward(self._loop, handler, (signalnum, None), seen_as=handler)
+        return _as_set(self.install(signalnum, handler))
+
+    def getsignal(self, signalnum: int, /) -> Handler:
+        """`signal.getsignal`, which knows what user code installed."""
+        return _as_set(self._getsignal(signalnum))
+
+    def install(self, signalnum: int, handler: Handler) -> Handler:
+        """Install a handler from the data thread; gives the one before."""
+        if not self._on_data_thread():
+            raise RuntimeError("signal handlers of the data loop are installed from its own thread")
+
+        def install() -> Handler:
+            before = self._signal(signalnum, handler)
+            if not isinstance(before, Forward):
+                self._found.setdefault(signalnum, before)
+            return before
+
+        return self._on_main(install)
+
+    def restore(self, signalnum: int) -> bool:
+        """Give a signal back the handler it had before the data loop's own; False where the loop has none."""
+        current = self._getsignal(signalnum)
+        if not isinstance(current, Forward) or current.seen_as is not None:
+            return False
+        self.install(signalnum, _installable(self._found.get(signalnum)))
+        return True
+
+    def loop_ends(self) -> None:
+        """Give back every signal that user code took: nobody would answer it any more."""
+        if self._found:
+            with suppress(RuntimeError):  # a main thread that does not listen now hears of no signal either
+                self._on_main(self._give_back)
+
+    def _give_back(self) -> None:
+        for number, found in self._found.items():
+            self._signal(number, _installable(found))
+        self._found.clear()
+
+    # The way to the main thread
+
+    def _on_data_thread(self) -> bool:
+        return threading.current_thread() is self._data_thread
+
+    def _on_main(self, work: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+        self._queued.append((done, work))
+        os.kill(os.getpid(), WAKE)
+        try:
+            return done.result(WAIT_S)
+        except TimeoutError:
+            if not done.cancel():  # it has begun after all
+                return done.result()
+            raise RuntimeError(
+                f"the main thread did not install a signal handler within {WAIT_S:g} s: "
+                "it is busy in code that lets no Python run"
+            ) from None
+
+    def _run_queued(self, signalnum: int, frame: FrameType | None) -> None:
+        while self._queued:
+            done, work = self._queued.popleft()
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except Exception as error:  # whoever waits is told
+                    done.set_exception(error)
+
+
+class Forward:
+    """A handler on the main thread: has the data loop call the user's, in the context of its installation."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        seen_as: Handler,
+    ) -> None:
+        self.seen_as = seen_as
+        """What user code gave to `signal.signal`; None for a handler of `loop.add_signal_handler`."""
+        self._loop = loop
+        self._call = call
+        self._arguments = arguments
+        self._context = copy_context()
+
+    def __call__(self, signalnum: int, frame: FrameType | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and what it would have called with it
+            self._loop.call_soon_threadsafe(self._call, *self._arguments, context=self._context)
+
+
+class Loop(uvloop.Loop):
+    """uvloop whose signal handlers go by the main thread."""
+
+    def __init__(self, signals: Signals) -> None:
+        super().__init__()
+        self._signals = signals
+
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Raises as asyncio does: `TypeError` for a coroutine, else `ValueError` or `RuntimeError`."""
+        if inspect.iscoroutine(callback) or inspect.iscoroutinefunction(callback):
+            raise TypeError("coroutines cannot be used with add_signal_handler()")
+        try:
+            self._signals.install(sig, Forward(self, callback, args, seen_as=None))
+        except OSError:
+            raise RuntimeError(f"signal {sig} cannot be caught") from None
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self._signals.restore(sig)
+
+    def close(self) -> None:
+        self._signals.loop_ends()
+        super().close()
+
+
+def _installable(found: Handler) -> Handler:
+    # None: it was not installed from Python, and so cannot be put back from Python.
+    return signal.SIG_DFL if found is None else found
+
+
+def _as_set(handler: Handler) -> Handler:
+    return handler.seen_as if isinstance(handler, Forward) else handler

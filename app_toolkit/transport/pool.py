@@ -1,0 +1,442 @@
+"""Pooled HTTP/1.1 connections to replicas: one exchange at a time, then reused or aborted."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
+from app_toolkit.types import Address, Header
+
+MAX_HEAD = 64 * 1024
+DIAL_S = 5.0
+"""A replica accepts in milliseconds; a black hole on the network must not hold a request for longer."""
+
+IDLE_S = 300.0
+"""Far below the keep-alive timeout of a replica, because only the pool may close an idle connection."""
+
+HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"upgrade"))
+
+Extent = Literal["none", "sized", "chunked", "until_close"]
+"""How the end of a body is known."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The head of a response. `fields` go end to end, names in lower case; `refusal` is the gate's word."""
+
+    status: int
+    status_line: bytes
+    fields: list[Header]
+    extent: Extent
+    refusal: bytes | None
+    reusable: bool
+
+
+class Listener(Protocol):
+    """The other side of a connection during one exchange.
+
+    The calls come in this order: `informed` any number of times, `answered` once, `received` any number of
+    times, `ended` once. `lost` comes instead of what is missing. After either, or an `abort`, nothing comes.
+    """
+
+    def informed(self, answer: Answer) -> None:
+        """An interim answer, 1xx without 101."""
+
+    def answered(self, answer: Answer) -> None: ...
+
+    def received(self, data: bytes) -> None:
+        """Bytes of the body, as they came or decoded; after 101, bytes of the tunnel."""
+
+    def ended(self, reusable: bool) -> None:
+        """The answer is complete. A connection that is reusable may go back to the pool."""
+
+    def lost(self, error: ReplicaGone) -> None:
+        """The connection broke, or what came over it was not HTTP."""
+
+    def writing_paused(self, paused: bool) -> None:
+        """The replica does not take what is written, or does again."""
+
+
+class _Framing:
+    """What the parser says of one response; bytes of the body are none of its business."""
+
+    def __init__(self) -> None:
+        self.fields: list[Header] = []
+        self.in_head = True
+        self.ended = False
+        self.excess = False
+        self.body: list[bytes] = []
+
+    def renew(self) -> None:
+        self.fields = []
+        self.in_head = True
+        self.ended = self.excess = False
+
+    def on_message_begin(self) -> None:
+        self.excess = self.ended
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.in_head:  # what comes later is a trailer
+            self.fields.append((name.lower(), value))
+
+    def on_message_complete(self) -> None:
+        self.ended = True
+
+
+class _Decoding(_Framing):
+    """The same, for listeners that want the body without its framing."""
+
+    def on_body(self, data: bytes) -> None:
+        self.body.append(data)
+
+
+class Connection(asyncio.Protocol):
+    """One connection to one replica.
+
+    * It serves one exchange at a time, from `begin` until the listener hears its end or ends it itself.
+    * An answer that nobody asked for, and a byte beyond the end of one, end the connection.
+    """
+
+    def __init__(self, address: Address, idle_lost: Callable[["Connection"], None]) -> None:
+        # For its life
+        self.address = address
+        self.idle_since = 0.0
+        self._idle_lost = idle_lost
+        self._transport: asyncio.Transport | None = None
+        self._framing = _Framing()
+        self._parser: HttpResponseParser | None = None
+        # For one exchange
+        self._listener: Listener | None = None
+        self._bodyless = False
+        self._head = b""
+        self._answer: Answer | None = None
+        self._tunnel = False
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    # What a listener does
+
+    def begin(self, listener: Listener, *, head_only: bool = False, decode: bool = False) -> None:
+        """The next answer is for `listener`; `head_only`: to a HEAD; `decode`: without the body's framing."""
+        self._listener = listener
+        self._bodyless = head_only
+        self._head = b""
+        self._answer = None
+        if decode is not isinstance(self._framing, _Decoding):
+            self._framing = _Decoding() if decode else _Framing()
+            self._parser = None
+        if self._parser is None:
+            self._parser = HttpResponseParser(self._framing)
+        self._framing.renew()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def write_all(self, pieces: Sequence[bytes]) -> None:
+        if self._transport is not None:
+            self._transport.writelines(pieces)
+
+    def pause_reading(self) -> None:
+        if self.usable:
+            assert self._transport is not None
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.usable:
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """End the exchange and the connection at once; the replica sees its client go away."""
+        self._listener = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """End the exchange, and the connection once what was written has left."""
+        self._listener = None
+        if self._transport is not None:
+            self._transport.close()
+
+    # What the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._parser = None
+        listener, self._listener = self._listener, None
+        if listener is None:
+            self._idle_lost(self)
+        elif exc is None and self._answer is not None and self._answer.extent == "until_close":
+            listener.ended(reusable=False)
+        else:
+            listener.lost(ReplicaGone(f"the connection to {self.address} ended before the answer did"))
+
+    def pause_writing(self) -> None:
+        if self._listener is not None:
+            self._listener.writing_paused(True)
+
+    def resume_writing(self) -> None:
+        if self._listener is not None:
+            self._listener.writing_paused(False)
+
+    def data_received(self, data: bytes) -> None:
+        listener = self._listener
+        if listener is None:
+            self.abort()
+            return
+        if self._answer is None:
+            data = self._read_heads(self._head + data if self._head else data)
+            if self._answer is None or self._listener is not listener:
+                return
+        if self._answer.status == 101:
+            if data:
+                listener.received(data)
+            return
+        self._read_body(data, listener)
+
+    # Reading an answer
+
+    def _read_heads(self, data: bytes) -> bytes:
+        """Take heads up to the final one; gives what follows it."""
+        while self._answer is None:
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4:
+                self._head = data
+                if len(data) > MAX_HEAD:
+                    self._broken(f"the head of an answer is {len(data)} bytes long, the limit is {MAX_HEAD}")
+                return b""
+            head, data = data[:end], data[end:]
+            answer = self._read_head(head)
+            listener = self._listener
+            if answer is None or listener is None:
+                return b""
+            if answer.status >= 200 or answer.status == 101:
+                self._answer = answer
+                listener.answered(answer)
+            else:
+                self._framing.renew()
+                listener.informed(answer)
+                if self._listener is None:
+                    return b""
+        return data
+
+    def _read_head(self, head: bytes) -> Answer | None:
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(head)
+        except HttpParserUpgrade:
+            pass  # after a 101 nothing more goes through the parser
+        except HttpParserError as error:
+            self._broken(f"an answer is not HTTP: {error}")
+            return None
+        if not head.startswith(b"HTTP/1."):
+            self._broken("an answer does not begin with its version")
+            return None
+        self._framing.in_head = False
+        # A replica that speaks 1.0 is answered for by us, who speak 1.1.
+        status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n")]
+        answer = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields)
+        answer.reusable = answer.reusable and head.startswith(b"HTTP/1.1")
+        if self._bodyless and answer.status >= 200:
+            # The parser would wait for the body that the length announces, and take the next answer for it.
+            answer.extent = "none"
+            self._framing.ended = True
+            self._parser = None
+        elif self._framing.ended:
+            answer.extent = "none"
+        return answer
+
+    def _read_body(self, data: bytes, listener: Listener) -> None:
+        framing = self._framing
+        if data:
+            if self._parser is None:
+                framing.excess = True
+            else:
+                try:
+                    self._parser.feed_data(data)
+                except HttpParserError as error:
+                    self._broken(f"the body of an answer is not HTTP: {error}")
+                    return
+            if framing.excess:
+                self._broken("more came than the answer")
+                return
+            if framing.body:
+                data = b"".join(framing.body)
+                framing.body.clear()
+            elif isinstance(framing, _Decoding):
+                data = b""
+            if data:
+                listener.received(data)
+        if framing.ended and self._listener is listener:
+            assert self._answer is not None
+            self._listener = None
+            listener.ended(self._answer.reusable and self.usable)
+
+    def _broken(self, reason: str) -> None:
+        listener, self._listener = self._listener, None
+        if self._transport is not None:
+            self._transport.abort()
+        if listener is not None:
+            listener.lost(ReplicaGone(f"{self.address}: {reason}"))
+
+
+def _read_fields(status: int, status_line: bytes, fields: list[Header]) -> Answer:
+    """Sort the fields: those of this hop are taken out, and say where the body ends."""
+    answer = Answer(status, status_line, [], "until_close", None, True)
+    kept = answer.fields
+    for field in fields:
+        name = field[0]
+        if name == b"content-length":
+            answer.extent = "sized"
+        elif name == b"transfer-encoding":
+            answer.extent = "chunked"
+        elif name in HOP_BY_HOP:
+            if name == b"connection" and b"close" in field[1].lower():
+                answer.reusable = False
+            if status not in (101, 426):  # the two that name a protocol to the client
+                continue
+        elif name.startswith(INTERNAL_PREFIX):
+            if name == REFUSED:
+                answer.refusal = field[1]
+            continue
+        kept.append(field)
+    if answer.extent == "until_close":
+        answer.reusable = answer.reusable and status in (204, 304)
+    return answer
+
+
+@dataclass(slots=True)
+class _Room:
+    """The idle connections to one replica, the one used last at the right end."""
+
+    most: int
+    idle: deque[Connection]
+
+
+class Pool:
+    """Connections to replicas that wait for their next exchange.
+
+    * At most so many per replica as `allow` said; none to an address that was not allowed or is forgotten.
+    * Only the pool closes an idle connection, after `IDLE_S`.
+
+    Not safe across threads.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[Address, _Room] = {}
+        self._dials: set[asyncio.Task[None]] = set()
+
+    def allow(self, address: Address, most: int) -> None:
+        """Keep up to `most` idle connections to this address."""
+        room = self._rooms.setdefault(address, _Room(most, deque()))
+        room.most = most
+        while len(room.idle) > most:
+            room.idle.popleft().close()
+
+    def forget(self, address: Address) -> None:
+        """Close the idle connections to a replica that left; those in use are closed when they come back."""
+        room = self._rooms.pop(address, None)
+        for connection in room.idle if room else ():
+            connection.close()
+
+    def take(self, address: Address) -> Connection | None:
+        """An idle connection, None where there is none."""
+        room = self._rooms.get(address)
+        while room is not None and room.idle:
+            connection = room.idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection whose exchange has ended as reusable."""
+        room = self._rooms.get(connection.address)
+        if room is None or len(room.idle) >= room.most or not connection.usable:
+            connection.close()
+            return
+        connection.idle_since = time.monotonic()
+        room.idle.append(connection)
+
+    def dial(
+        self,
+        address: Address,
+        reached: Callable[[Connection], None],
+        failed: Callable[[ReplicaGone], None],
+    ) -> None:
+        """Open a connection; one of the two is called, unless the pool is closed before.
+
+        Who no longer wants it gives it back.
+        """
+        task = asyncio.get_running_loop().create_task(self._dial(address, reached, failed))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+
+    def expire(self, now: float) -> None:
+        """Close what has been idle for too long; `now` as `time.monotonic()` counts."""
+        for room in self._rooms.values():
+            while room.idle and now - room.idle[0].idle_since > IDLE_S:
+                room.idle.popleft().close()
+
+    async def aclose(self) -> None:
+        dials = list(self._dials)
+        for task in dials:
+            task.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+        for address in list(self._rooms):
+            self.forget(address)
+        await asyncio.sleep(0)  # a transport closes when the loop turns
+
+    @property
+    def idle(self) -> int:
+        return sum(len(room.idle) for room in self._rooms.values())
+
+    def __repr__(self) -> str:
+        return f"<Pool [{self.idle} idle, {len(self._dials)} dialling | {len(self._rooms)} replicas]>"
+
+    async def _dial(
+        self,
+        address: Address,
+        reached: Callable[[Connection], None],
+        failed: Callable[[ReplicaGone], None],
+    ) -> None:
+        try:
+            async with asyncio.timeout(DIAL_S):
+                connection = await connect(address, self._lost)
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            failed(ReplicaGone(f"{address} was not reached: {error or 'no answer'}"))
+        else:
+            reached(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        room = self._rooms.get(connection.address)
+        if room is not None and connection in room.idle:
+            room.idle.remove(connection)
+
+
+async def connect(address: Address, idle_lost: Callable[[Connection], None]) -> Connection:
+    """A connection to `unix:/path` or `tcp:host:port`. Raises `OSError`, or `ValueError` for another form."""
+    loop = asyncio.get_running_loop()
+    kind, _, where = address.partition(":")
+    if kind == "unix":
+        _, connection = await loop.create_unix_connection(lambda: Connection(address, idle_lost), where)
+        return connection
+    host, _, port = where.rpartition(":")
+    if kind != "tcp" or not host:
+        raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
+    _, connection = await loop.create_connection(
+        lambda: Connection(address, idle_lost), host.strip("[]"), int(port)
+    )
+    return connection

@@ -1,0 +1,1 @@
+"""A first application: two ingresses, and one endpoint of each kind."""

@@ -1,0 +1,104 @@
+"""`dev`: a real server in one process, and in one that is replaced when a file changes."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+PATIENCE_S = 30.0
+
+APP = """
+import os
+from app_toolkit import Toolkit
+app = Toolkit()
+
+@app.get("/")
+def read() -> dict[str, str | None]:
+    return {"said": "first", "environment": os.environ.get("FASTAPI_ENV")}
+"""
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def dev(tmp_path: Path, port: int) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts `app-toolkit dev` in the folder of the app, and ends it as Ctrl-C would."""
+    started: list[subprocess.Popen[bytes]] = []
+    (tmp_path / "main.py").write_text(APP)
+
+    def dev(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", str(port), *arguments]
+        environment = {name: value for name, value in os.environ.items() if name != "FASTAPI_ENV"}
+        started.append(
+            subprocess.Popen(
+                command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+        )
+        return started[0]
+
+    yield dev
+    for process in started:
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
+
+
+def answers(port: int) -> dict[str, str] | None:
+    try:
+        answer: dict[str, str] = httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).json()
+        return answer
+    except httpx.TransportError:
+        return None
+
+
+def test_it_serves_the_app_it_finds_and_calls_the_environment_development(
+    dev: Callable[..., object], port: int
+) -> None:
+    dev("--no-reload")
+    eventually(lambda: answers(port) == {"said": "first", "environment": "development"})
+
+
+def test_a_changed_file_replaces_the_process(dev: Callable[..., object], port: int, tmp_path: Path) -> None:
+    dev("main:app")
+    eventually(lambda: answers(port) is not None)
+
+    def says_second() -> bool:
+        # Written again each time: a watcher that is only just starting misses what happens before it watches.
+        (tmp_path / "main.py").write_text(APP.replace("first", "second"))
+        return (answers(port) or {}).get("said") == "second"
+
+    eventually(says_second)
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", port],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert re.fullmatch(rf"Error: port {port} on 127.0.0.1 is in use\n", done.stderr)

@@ -1,0 +1,128 @@
+"""`plan`: what it prints, and how `run` asks for it in a child process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.cli.main import main
+from app_toolkit.cli.plan import Planning, PlanOptions
+from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.errors import PlanningError
+
+EXAMPLE = Path(__file__).parents[2] / "examples/hello/app.py"
+NOISY = """
+import os, sys
+print("a print")
+os.write(1, b"a write\\n")
+from fastapi import FastAPI
+app = FastAPI()
+import atexit
+atexit.register(print, "a last word")
+"""
+
+
+def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app_toolkit.cli", "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def always() -> bool:
+    return True
+
+
+def test_json_is_the_whole_spec() -> None:
+    done = plan(str(EXAMPLE), "--format", "json", "--name", "greeter", "--route-prefix", "/g", "-n", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    spec = ApplicationSpec(**json.loads(done.stdout))
+    assert (spec.name, spec.route_prefix, spec.target) == ("greeter", "/g", "hello.app:app")
+    assert [i.config.num_replicas for i in spec.ingresses] == [3, 3]
+
+
+def test_the_table_is_plain_lines_where_nobody_looks_at_a_terminal() -> None:
+    done = plan(str(EXAMPLE))
+    assert "ingress=chat  replicas=2" in done.stdout
+    assert "path=/chat/ws  methods=websocket  ingress=chat" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_an_app_that_does_not_import_is_a_sentence_and_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def build():\n    raise ValueError('no model')\n\nbuild()\n")
+    done = plan(str(tmp_path / "broken.py"))
+    assert (done.returncode, done.stdout) == (2, "")
+    sentence, *traceback = done.stderr.splitlines()
+    assert sentence == "Error: the module 'broken' does not import: ValueError: no model"
+    assert traceback[-1] == "ValueError: no model"
+    assert not any("app_toolkit" in line for line in traceback)
+
+
+def test_an_option_out_of_bounds_is_a_sentence() -> None:
+    done = plan(str(EXAMPLE), "-n", "0")
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "Error: DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1\n"
+    )
+
+
+def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    with Planning(str(tmp_path / "noisy.py"), None, PlanOptions()) as planning:
+        spec = planning.result(always)
+    assert spec is not None
+    assert spec.target == "noisy:app"
+
+
+def test_a_child_plans_what_this_process_would() -> None:
+    options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4)
+    with Planning("hello.app:app", EXAMPLE.parents[1], options) as planning:
+        spec = planning.result(always)
+    assert spec is not None
+    assert (spec.name, spec.route_prefix, spec.app_dir) == ("greeter", "/g", str(EXAMPLE.parents[1]))
+    assert {i.config.num_replicas for i in spec.ingresses} == {4}
+
+
+def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Planning("absent:app", None, PlanOptions()) as planning, pytest.raises(SystemExit) as ended:
+        planning.result(always)
+    assert ended.value.code == 2
+    assert capfd.readouterr().err.startswith("Error: there is no module 'absent'")
+
+
+def test_a_child_that_dies_is_told_by_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(7)\n")
+    with (
+        Planning(str(tmp_path / "deadly.py"), None, PlanOptions()) as planning,
+        pytest.raises(PlanningError, match=r"deadly.py ended with exit code 7"),
+    ):
+        planning.result(always)
+
+
+def test_a_plan_that_is_not_wanted_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    with Planning(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
+        assert planning.result(lambda: False) is None
+    assert planning._process.returncode is not None
+
+
+def test_planning_imports_no_ray() -> None:
+    code = (
+        "import sys, app_toolkit.cli.main as m\n"
+        f"try: m.main(['plan', {str(EXAMPLE)!r}])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('ray' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for command in ("run", "dev", "plan", "status", "shutdown"):
+        assert f"\n  {command} " in said

@@ -1,0 +1,341 @@
+"""`run` from its first line to its last, against an instance that follows a script."""
+
+import io
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from app_toolkit.cli.instance import Engine, Status
+from app_toolkit.cli.plan import PlanOptions
+from app_toolkit.cli.run import RunOptions, check_port_is_free, run
+from app_toolkit.cli.screen import Screen
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.errors import ConfigError, PlacementError, StartupError
+
+APP = """
+from fastapi import APIRouter
+from app_toolkit import DeploymentConfig, Toolkit
+
+app = Toolkit(title="Shop")
+app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="chat", num_replicas=2))
+"""
+
+Step = Callable[[], Status]
+
+
+def group(
+    name: str,
+    running: int,
+    target: int,
+    status: str = "starting",
+    last_error: str | None = None,
+    asks: str = "",
+) -> GroupStatus:
+    waiting = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, asks or None, "0 GPU" if asks else None)
+    return GroupStatus(name, status, target, "r", {"running": running}, (waiting,), 0, last_error)
+
+
+def status(
+    *ingresses: GroupStatus, proxies: Sequence[GroupStatus] = (group("proxy", 1, 1, "healthy"),)
+) -> Status:
+    application = ApplicationStatus("default", "starting", "/", ingresses)
+    return asdict(InstanceStatus(1, 1, "starting", (application,), tuple(proxies), ()))
+
+
+def ctrl_c() -> Status:
+    signal.raise_signal(signal.SIGINT)
+    return ready()
+
+
+def terminate() -> Status:
+    signal.raise_signal(signal.SIGTERM)
+    return ready()
+
+
+def nothing_yet() -> Status:
+    return asdict(InstanceStatus(1, 0, "healthy", (), (), ()))
+
+
+def ready() -> Status:
+    return status(APP_UP, group("default/chat", 2, 2, "healthy"))
+
+
+APP_UP = group("default/app", 1, 1, "healthy")
+
+
+class Scripted:
+    """An engine and its one instance: each look at the status takes the script's next step."""
+
+    def __init__(
+        self,
+        *script: Step,
+        on_start: Callable[[], object] = lambda: None,
+        on_shutdown: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.script = iter(script)
+        self.on_start = on_start
+        self.on_shutdown = on_shutdown
+        self.did: list[str] = []
+        self.num_cpus: float | None = None
+        self.spec: ApplicationSpec | None = None
+        self.number = 0
+
+    def start(self, *, address: str | None, num_cpus: float | None) -> "Scripted":
+        self.did.append("start")
+        self.on_start()
+        self.num_cpus = num_cpus
+        return self
+
+    def connect(self, address: str | None) -> "Scripted":
+        return self
+
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
+        self.did.append("deploy")
+        self.spec = spec
+
+    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
+        assert after == self.number, "every look starts where the last one ended"
+        self.number += 1
+        return self.number, next(self.script)()
+
+    def url(self) -> str:
+        return "http://127.0.0.1:8000"
+
+    def status(self) -> Status:
+        return ready()
+
+    def shutdown(self) -> None:
+        self.did.append("shutdown")
+        self.on_shutdown()
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> str:
+    path = tmp_path / "shop.py"
+    path.write_text(APP)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    yield
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def options(app: str, **more: Any) -> RunOptions:
+    return RunOptions(target=app, app_dir=None, http=HTTPOptions(port=0), plan=PlanOptions(), **more)
+
+
+def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> str:
+    """What `run` said."""
+    output = io.StringIO()
+    console = Console(
+        file=output, force_terminal=terminal, width=100, highlight=False, soft_wrap=not terminal
+    )
+
+    def ray() -> Engine:
+        return engine
+
+    run(options(app, **more), Screen(console), ray)
+    return output.getvalue()
+
+
+def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) -> None:
+    engine = Scripted(
+        nothing_yet,
+        lambda: status(
+            group("default/app", 0, 1), group("default/chat", 0, 2), proxies=[group("proxy", 0, 1)]
+        ),
+        lambda: status(APP_UP, group("default/chat", 1, 2)),
+        lambda: status(APP_UP, group("default/chat", 1, 2)),
+        ready,
+        ready,
+        ctrl_c,
+    )
+    assert ran(app, engine).splitlines() == [
+        "proxy: starting, 0 of 1 running",
+        "app: starting, 0 of 1 running",
+        "chat: starting, 0 of 2 running",
+        "proxy: healthy, 1 of 1 running",
+        "app: healthy, 1 of 1 running",
+        "chat: starting, 1 of 2 running",
+        "chat: healthy, 2 of 2 running",
+        "Serving Shop at http://127.0.0.1:8000",
+        "Documentation at http://127.0.0.1:8000/docs",
+        "Ctrl-C drains and stops.",
+        "Draining; Ctrl-C again does not wait for it.",
+    ]
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.spec is not None
+    assert engine.spec.target == "shop:app"
+
+
+def test_sigterm_drains_as_well(app: str) -> None:
+    engine = Scripted(ready, terminate)
+    ran(app, engine)
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_an_engine_that_takes_the_signals_as_it_starts_does_not_keep_them(app: str) -> None:
+    engine = Scripted(ready, terminate, on_start=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    ran(app, engine)
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_ctrl_c_while_the_engine_starts_deploys_nothing(app: str) -> None:
+    engine = Scripted(on_start=lambda: signal.raise_signal(signal.SIGINT))
+    ran(app, engine)
+    assert engine.did == ["start", "shutdown", "close"]
+
+
+def test_a_terminal_gets_a_table_that_moves(app: str) -> None:
+    said = ran(app, Scripted(ready, ctrl_c), terminal=True)
+    assert "\x1b[" in said
+    assert "2/2" in said
+
+
+def test_an_ingress_that_breaks_later_and_heals_is_told(app: str) -> None:
+    def broken() -> Status:
+        return status(
+            APP_UP, group("default/chat", 1, 2, last_error="default.chat-1-2 exited while it was running")
+        )
+
+    said = ran(app, Scripted(ready, broken, broken, ready, ctrl_c))
+    assert said.count("chat: starting, 1 of 2 running (default.chat-1-2 exited while it was running)") == 1
+    assert said.count("chat: healthy, 2 of 2 running") == 2
+
+
+def test_the_url_is_told_once_a_proxy_listens(app: str) -> None:
+    def no_proxy() -> Status:
+        return status(APP_UP, proxies=[])
+
+    engine = Scripted(no_proxy, no_proxy, ctrl_c)
+    assert "Serving" not in ran(app, engine)
+
+
+def test_ctrl_c_while_replicas_start_drains_what_there_is(app: str) -> None:
+    engine = Scripted(lambda: status(group("default/app", 0, 1)), ctrl_c)
+    assert "Serving" not in ran(app, engine)
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_draining(app: str) -> None:
+    engine = Scripted(ready, ctrl_c, on_shutdown=lambda: signal.raise_signal(signal.SIGINT))
+    assert "Not waiting: what is left is ended." in ran(app, engine)
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_an_app_that_fails_at_startup_is_drained_and_told_with_its_traceback(app: str) -> None:
+    traceback = "\n".join([*(f"line {number}" for number in range(100)), "ValueError: no model"])
+    failed = group("default/chat", 0, 2, "failed", last_error=traceback)
+    engine = Scripted(lambda: status(APP_UP, failed))
+    with pytest.raises(StartupError, match=r"^'chat' did not come up: ValueError: no model") as raised:
+        ran(app, engine)
+    (note,) = raised.value.__notes__
+    assert note.splitlines()[0] == "line 81"
+    assert note.endswith("ValueError: no model")
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_a_proxy_that_does_not_come_up_is_told_as_well(app: str) -> None:
+    failed = group("proxy", 0, 1, "failed", last_error="port 8000 on 127.0.0.1 is in use")
+    with pytest.raises(StartupError, match=r"^'proxy' did not come up: port 8000 on 127.0.0.1 is in use$"):
+        ran(app, Scripted(lambda: status(APP_UP, proxies=[failed])))
+
+
+def test_what_can_never_be_placed_is_told_at_once_and_what_may_is_waited_for(app: str) -> None:
+    waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
+    never = group(
+        "default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the cluster has 1 GPU"
+    )
+    engine = Scripted(lambda: status(waits), lambda: status(never))
+    with pytest.raises(
+        PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"
+    ):
+        ran(app, engine)
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_what_waits_for_resources_says_what_for(app: str) -> None:
+    waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
+    said = ran(app, Scripted(lambda: status(waits), ctrl_c))
+    assert "chat: waiting for resources, 0 of 2 running (one replica asks for 1 GPU; 0 GPU is free)" in said
+
+
+def test_an_engine_that_breaks_is_left_behind_drained(app: str) -> None:
+    def broken() -> Status:
+        raise ConnectionError("the cluster is gone")
+
+    engine = Scripted(broken)
+    with pytest.raises(ConnectionError):
+        ran(app, engine)
+    assert engine.did == ["start", "deploy", "shutdown", "close"]
+
+
+def test_an_app_that_does_not_import_starts_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("raise ValueError('no model')\n")
+    engine = Scripted()
+    with pytest.raises(SystemExit) as ended:
+        ran(str(tmp_path / "broken.py"), engine)
+    assert ended.value.code == 2
+    assert engine.did == []
+    assert "Error: the module 'broken' does not import: ValueError: no model" in capfd.readouterr().err
+
+
+def test_a_ray_of_our_own_has_as_many_logical_cpus_as_the_plan_asks_for(
+    app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    engine = Scripted(ready, ctrl_c)
+    ran(app, engine)
+    assert engine.num_cpus == 2
+    Path(app).write_text(APP.replace("num_replicas=2", "num_replicas=44"))
+    engine = Scripted(ready, ctrl_c)
+    said = ran(app, engine)
+    assert engine.num_cpus == 5
+    assert "The replicas ask for 4.5 logical CPUs; this machine has 2 physical ones." in said
+
+
+def test_a_cluster_that_is_joined_keeps_its_own_cpus(app: str) -> None:
+    engine = Scripted(ready, ctrl_c)
+    ran(app, engine, address="auto")
+    assert engine.num_cpus is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_port_that_is_taken_is_refused_before_anything_starts(app: str, host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"^port {port} on {host} is in use$"):
+            check_port_is_free(host, port)
+        engine = Scripted()
+        taken = RunOptions(app, None, HTTPOptions(host=host, port=port), PlanOptions())
+        with pytest.raises(ConfigError, match="is in use"):
+            run(taken, Screen(), lambda: engine)
+        assert engine.did == []
+    check_port_is_free(host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("no such host", "the host 'no such host' has no address"),
+        ("192.0.2.1", "port 8000 on 192.0.2.1 cannot be bound: "),
+    ],
+)
+def test_a_host_that_is_not_ours_is_refused(host: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_port_is_free(host, 8000)

@@ -1,0 +1,111 @@
+"""`status` and `shutdown`: what they say, and that they let go of the cluster."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from app_toolkit.cli import main as command_line
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.errors import ConfigError
+
+WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
+STATUS = asdict(
+    InstanceStatus(
+        epoch=1,
+        change=7,
+        status="waiting_for_resources",
+        applications=(
+            ApplicationStatus(
+                "shop",
+                "waiting_for_resources",
+                "/shop",
+                (
+                    GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, "it died, once"),
+                    GroupStatus(
+                        "shop/chat",
+                        "waiting_for_resources",
+                        2,
+                        "r",
+                        {"running": 1, "starting": 1},
+                        (WAITING,),
+                        0,
+                        None,
+                    ),
+                ),
+            ),
+        ),
+        proxies=(GroupStatus("proxy", "healthy", 1, "r", {"running": 1}, (), 0, None),),
+        leaving=(),
+    )
+)
+
+
+class Running:
+    """An engine on whose cluster one instance runs."""
+
+    def __init__(self) -> None:
+        self.did: list[object] = []
+
+    def connect(self, address: str | None) -> "Running":
+        self.did.append(address)
+        return self
+
+    def status(self) -> object:
+        return STATUS
+
+    def shutdown(self) -> None:
+        self.did.append("shutdown")
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+class Nothing:
+    def connect(self, address: str | None) -> Running:
+        raise ConfigError("no instance runs here")
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Running:
+    running = Running()
+    monkeypatch.setattr(command_line, "_ray", lambda: running)
+    return running
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "application shop at /shop",
+        "  proxy: healthy, 1 of 1 running",
+        "  app: healthy, 1 of 1 running",
+        "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
+    ]
+    assert running.did == [None, "close"]
+
+
+def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("status", "--json", "--address", "head:6379") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(STATUS))
+    assert running.did == ["head:6379", "close"]
+
+
+def test_shutdown_drains_and_lets_go(running: Running) -> None:
+    assert command("shutdown") == 0
+    assert running.did == [None, "shutdown", "close"]
+
+
+@pytest.mark.parametrize("name", ["status", "shutdown"])
+def test_where_nothing_runs_that_is_said(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "_ray", Nothing)
+    assert command(name) == 2
+    assert capsys.readouterr().err == "Error: no instance runs here\n"

@@ -1,0 +1,147 @@
+"""An app on Ray: proxy, router, replicas, and what becomes of requests when one of these dies."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import httpx
+from websockets.sync.client import connect
+
+from app_toolkit.errors import ConfigError
+from tests.e2e.conftest import PATIENCE_S, Cluster, Served
+
+
+def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
+    with served.client() as client:
+        return {client.get(path).json() for _ in range(tries)}
+
+
+def test_each_ingress_is_served_by_replicas_of_its_own(victim: Served) -> None:
+    assert victim.status()["status"] == "healthy"
+    apps, others = pids(victim), pids(victim, "/other/pid")
+    assert (len(apps), len(others)) == (3, 1)
+    assert not apps & others
+    with victim.client() as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        assert {"/pid", "/other/pid"} <= set(paths)
+
+
+def test_a_websocket_passes_through(victim: Served) -> None:
+    with connect(victim.url.replace("http", "ws") + "/other/echo", proxy=None) as socket:
+        for text in ("one", "two"):
+            socket.send(text)
+            assert socket.recv(timeout=10) == text
+
+
+def test_a_handler_that_raises_is_a_500_with_an_id_and_the_replica_goes_on(victim: Served) -> None:
+    with victim.client() as client:
+        answer = client.get("/boom", headers={"x-request-id": "my-id"})
+        assert (answer.status_code, answer.text) == (500, "Internal Server Error")
+        assert answer.headers["x-request-id"] == "my-id"
+        assert client.get("/pid").status_code == 200
+
+
+def test_the_proxy_says_whether_it_is_well_and_what_it_routes(victim: Served) -> None:
+    with httpx.Client(base_url=victim.cluster.proxy_url(), trust_env=False) as client:
+        assert client.get("/-/healthz").json() == {"status": "ok"}
+        routes = client.get("/-/routes").json()[victim.spec.route_prefix]
+        assert routes["application"] == victim.spec.name
+        owners = {route["path"]: route["ingress"] for route in routes["routes"]}
+        assert (owners["/pid"], owners["/other/pid"]) == ("app", "other")
+        assert client.get("/nobody/is/here").status_code == 404
+
+
+def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: Served) -> None:
+    before = pids(victim)
+    outcomes: Counter[object] = Counter()
+    stop = threading.Event()
+
+    def load() -> None:
+        with victim.client() as client:
+            while not stop.is_set():
+                try:
+                    outcomes[client.get("/sleep/0.01").status_code] += 1
+                except httpx.HTTPError as error:
+                    outcomes[repr(error)] += 1
+
+    clients = [threading.Thread(target=load, name=f"app-toolkit client {n}") for n in range(8)]
+    for client in clients:
+        client.start()
+    killed = before.copy()
+    try:
+        for _ in range(2):
+            served = sum(outcomes.values())
+            wait_until(lambda served=served: sum(outcomes.values()) > served + 100)  # type: ignore[misc]
+            os.kill(victim_pid := killed.pop(), signal.SIGKILL)
+            wait_until(lambda gone=victim_pid: len(now := pids(victim)) == 3 and gone not in now)  # type: ignore[misc]
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    assert set(outcomes) == {200}, outcomes
+    assert victim.ingress("app")["restarts"] == 2
+    victim.wait(lambda now: now["status"] == "healthy")
+
+
+def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Served) -> None:
+    before = pids(victim), pids(victim, "/other/pid")
+    epoch = victim.cluster.instance.status()["epoch"]
+    os.kill(victim.cluster.controller_pid(), signal.SIGKILL)
+    with victim.client() as client:
+        deadline = time.monotonic() + PATIENCE_S
+        while victim.cluster.instance.status()["epoch"] == epoch:
+            assert client.get("/pid").status_code == 200
+            assert time.monotonic() < deadline
+    victim.wait(lambda now: now["status"] == "healthy")
+    assert (pids(victim), pids(victim, "/other/pid")) == before
+    # It looks after them as before.
+    os.kill(gone := next(iter(before[0])), signal.SIGKILL)
+    wait_until(lambda: len(now := pids(victim)) == 3 and gone not in now)
+
+
+def test_a_killed_proxy_comes_back(victim: Served) -> None:
+    before = pids(victim)
+    os.kill(victim.cluster.proxy_pid(), signal.SIGKILL)
+
+    def serves_again() -> bool:
+        try:
+            return pids(victim) == before
+        except (httpx.HTTPError, ConfigError):  # ConfigError: none is up
+            return False
+
+    wait_until(serves_again)
+
+
+def test_an_app_whose_startup_raises_fails_with_the_users_traceback(cluster: Cluster) -> None:
+    served = cluster.deploy("broken:app")
+    try:
+        ingress = served.ingress("app")
+        assert ingress["status"] == "failed"
+        assert "RuntimeError: the model file is missing" in ingress["last_error"]
+        assert "broken.py" in ingress["last_error"]
+    finally:
+        served.delete()
+
+
+def test_a_replica_that_can_never_be_placed_is_told_with_what_it_asks_for(cluster: Cluster) -> None:
+    from app_toolkit.config.models import DeploymentConfig, IngressSpec
+
+    spec = cluster.deploy("broken:app").spec
+    cluster.instance.delete(spec.name)
+    greedy = DeploymentConfig(name="app", ray_actor_options={"num_gpus": 3})  # type: ignore[arg-type]
+    served = cluster.apply(spec.model_copy(update={"ingresses": (IngressSpec(config=greedy),)}))
+    try:
+        ingress = served.ingress("app")
+        assert ingress["status"] == "failed"
+        assert "asks for 0.1 CPU, 3 GPU" in ingress["last_error"]
+    finally:
+        served.delete()
+
+
+def wait_until(condition: "object") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.05)

@@ -1,0 +1,7 @@
+"""The reference: plain FastAPI."""
+
+from fastapi import FastAPI
+
+from .app import build
+
+bare = build(FastAPI)

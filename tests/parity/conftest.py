@@ -1,0 +1,63 @@
+"""One server per form, started when its first probe runs and stopped before the next form's."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .client import Client, Observation
+from .probes import PROBES
+from .servers import running
+
+RAY_RUNS = False
+"""Whether `app-toolkit run` is there."""
+
+
+@pytest.fixture(scope="session")
+def bare_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running("bare", tmp_path_factory.mktemp("bare") / "log") as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Observation]:
+    """What bare uvicorn answers to a probe, asked once for all forms."""
+    known: dict[str, Observation] = {}
+
+    def ask(name: str) -> Observation:
+        if name not in known:
+            known[name] = observe(name, bare_port, tmp_path_factory)
+        return known[name]
+
+    return ask
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        "control",
+        "embedded",
+        *(
+            pytest.param(
+                form, marks=pytest.mark.skipif(not RAY_RUNS, reason="`app-toolkit run` is not there yet")
+            )
+            for form in ("ray-1", "ray-2")
+        ),
+    ],
+)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def port(form: str, bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running(form, tmp_path_factory.mktemp(form) / "log") as port:
+        yield port
+
+
+def observe(name: str, port: int, tmp_path_factory: pytest.TempPathFactory) -> Observation:
+    async def within_time() -> Observation:
+        async with asyncio.timeout(20):
+            return await PROBES[name](Client(port, tmp_path_factory.mktemp("probe")))
+
+    return asyncio.run(within_time())

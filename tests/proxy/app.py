@@ -1,0 +1,221 @@
+"""The app behind the proxy in these tests, as a user might write it, and a process that serves it."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.responses import StreamingResponse
+
+from app_toolkit.replica.replica import Replica
+
+SECRET = b"open-sesame"
+CHUNK = b"x" * 65_536
+
+
+class Journal:
+    """What happened in an app, for the test to read from its own thread."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.produced = 0
+        self.consumed = 0
+        self.release = asyncio.Event()
+
+
+def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
+    """`marks`: a file that gets a line whenever a request begins that may kill the process."""
+    app = FastAPI()
+
+    @app.get("/hello")
+    async def hello() -> dict[str, str]:
+        return {"replica": name}
+
+    @app.get("/path/{rest:path}")
+    async def path(rest: str, request: Request) -> dict[str, Any]:
+        scope = request.scope
+        return {
+            "path": scope["path"],
+            "raw_path": scope["raw_path"].decode(),
+            "query": scope["query_string"].decode(),
+        }
+
+    @app.api_route("/seen", methods=["GET", "POST", "OPTIONS"])
+    async def seen(request: Request) -> dict[str, Any]:
+        scope = request.scope
+        return {
+            "method": scope["method"],
+            "headers": [
+                [name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]
+            ],
+            "client": scope["client"],
+            "server": scope["server"],
+            "scheme": scope["scheme"],
+            "version": scope["http_version"],
+            "id": scope["extensions"]["app_toolkit"]["request_id"],
+            "length": len(await request.body()),
+        }
+
+    @app.api_route("/echo", methods=["POST", "PUT", "PATCH"])
+    async def echo(request: Request) -> Response:
+        return Response(await request.body())
+
+    @app.post("/digest")
+    async def digest(request: Request) -> dict[str, Any]:
+        sha, length = hashlib.sha256(), 0
+        async for piece in request.stream():
+            sha.update(piece)
+            length += len(piece)
+            journal.consumed += len(piece)
+        return {"sha256": sha.hexdigest(), "length": length}
+
+    @app.post("/slow-upload")
+    async def slow_upload(request: Request) -> dict[str, int]:
+        async for piece in request.stream():
+            journal.consumed += len(piece)
+            await journal.release.wait()
+        return {"length": journal.consumed}
+
+    @app.get("/stream")
+    async def stream(n: int = 3) -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            for i in range(n):
+                yield b"part %d\n" % i
+
+        return StreamingResponse(parts())
+
+    @app.get("/endless")
+    async def endless() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    journal.produced += len(CHUNK)
+                    yield CHUNK
+            finally:
+                journal.events.append("endless ended")
+
+        return StreamingResponse(parts())
+
+    @app.get("/quiet")
+    async def quiet() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            journal.events.append("quiet began")
+            try:
+                yield b"first\n"
+                await asyncio.sleep(60)
+            finally:
+                journal.events.append("quiet ended")
+
+        return StreamingResponse(parts())
+
+    @app.api_route("/wait", methods=["GET", "POST"])
+    async def wait() -> dict[str, str]:
+        journal.events.append("wait began")
+        await journal.release.wait()
+        return {"replica": name}
+
+    @app.post("/unread")
+    async def unread() -> Response:
+        return Response("too much", 413)
+
+    @app.get("/unchanged")
+    async def unchanged() -> Response:
+        return Response(status_code=304, headers={"etag": '"1"'})
+
+    @app.get("/empty")
+    async def empty() -> Response:
+        return Response(status_code=204)
+
+    @app.get("/own-id")
+    async def own_id() -> Response:
+        return Response("mine", headers={"x-request-id": "from-the-app", "x-app-toolkit-secret": "never"})
+
+    @app.get("/upgrade-required")
+    async def upgrade_required() -> Response:
+        return Response("no", 426, headers={"upgrade": "websocket", "connection": "upgrade"})
+
+    @app.websocket("/ws")
+    async def talk(ws: WebSocket) -> None:
+        await ws.accept(subprotocol=(ws.scope["subprotocols"] or [None])[0])
+        async for text in ws.iter_text():
+            if text == "bye":
+                await ws.close(4321, "as you wish")
+                return
+            await ws.send_text(f"{ws.url.scheme}:{text}")
+        journal.events.append(f"ws closed {ws.client_state.name}")
+
+    @app.websocket("/denied")
+    async def denied(ws: WebSocket) -> None:
+        await ws.send_denial_response(Response("who are you?", 401, headers={"x-why": "unknown"}))
+
+    @app.api_route("/die/{when}", methods=["GET", "PUT", "POST"])
+    async def die(when: str, request: Request, times: int = 1) -> Response:
+        assert marks is not None
+        body = await request.body()
+        if mark(marks) > times:
+            return Response(body or b"survived")
+        if when == "at-once":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Dying(when)
+
+    return app
+
+
+def mark(marks: Path) -> int:
+    """One line more; gives how many there are."""
+    with marks.open("a") as file:
+        file.write("began\n")
+    return len(marks.read_text().splitlines())
+
+
+class Dying(Response):
+    """Begins its answer, and then takes the process along."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+        super().__init__()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [] if self.when == "in-chunks" else [(b"content-length", b"1000")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if self.when != "after-head":
+            await send({"type": "http.response.body", "body": b"y" * 10, "more_body": True})
+        await asyncio.sleep(0.05)  # the server writes when its loop turns
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
+    """A server as replicas run it."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="websockets-sansio",
+            loop="uvloop",
+            interface="asgi3",
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=3600,
+            timeout_graceful_shutdown=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    path, name, marks = sys.argv[1:]
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    gate = Replica(build(name, Journal(), Path(marks)), name=name, max_ongoing_requests=100, secret=SECRET)
+    serve(gate, listener).run([listener])

@@ -1,0 +1,322 @@
+"""Which replica a request goes to, and what happens where that one does not take it or does not answer."""
+
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from .world import Killable, World, eventually
+
+GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
+POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi"
+NOWHERE = {"id": "nobody", "address": "unix:/nowhere/at/all.sock", "max_ongoing_requests": 100}
+
+
+def attempts(replicas: list[Killable]) -> int:
+    return len(replicas[0].marks.read_text().splitlines())
+
+
+# Waiting
+
+
+def test_a_request_waits_for_a_replica_and_is_served_when_one_comes(world: World) -> None:
+    world.route()
+    replica = world.replica()
+    with world.raw() as raw:
+        raw.send(GET % b"/hello")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        world.route(replica.endpoint())
+        assert raw.answer().json() == {"replica": replica.name}
+
+
+def test_a_full_queue_refuses_at_once(world: World) -> None:
+    replica = world.replica()
+    world.route(replica.endpoint(most=1), queued=1)
+    with world.raw() as first, world.raw() as second, world.raw() as third:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        second.send(GET % b"/hello")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        got = third.send(GET % b"/hello").answer()
+        assert (got.status, got.error, got.header("retry-after")) == (503, "queue_full", "1")
+        assert "max_queued_requests is 1" in got.json()["detail"]
+        assert third.send(GET % b"/-/healthz").answer().status == 200  # it is still a connection
+        replica.release()
+        assert first.answer().status == second.answer().status == 200
+
+
+def test_who_waits_too_long_is_refused(world: World) -> None:
+    world.route(wait_s=0.1)
+    with world.raw() as raw:
+        got = raw.send(POST % b"/echo").answer()
+        assert (got.status, got.error, got.header("retry-after")) == (503, "queue_timeout", "1")
+
+
+def test_who_leaves_the_queue_is_forgotten(world: World) -> None:
+    world.route()
+    with world.raw() as raw:
+        raw.send(GET % b"/hello")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+    eventually(lambda: world.edge.statistics().waiting == 0)
+
+
+def test_an_application_that_goes_fails_those_who_wait_for_it(world: World) -> None:
+    world.route()
+    with world.raw() as raw:
+        raw.send(GET % b"/hello")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
+        got = raw.answer()
+        assert (got.status, got.error) == (503, "no_replica")
+        assert raw.send(GET % b"/hello").answer().status == 404
+
+
+# Refusals: no user code ran
+
+
+def test_a_busy_replica_is_handed_over_and_loses_nothing(world: World) -> None:
+    full, free = world.replica(most=1), world.replica()
+    # The proxy believes in more room than there is, as when others fill a replica.
+    world.route(full.endpoint(most=50), free.endpoint(most=50))
+    with httpx.Client() as direct:
+        holder = threading.Thread(target=lambda: httpx.get(world.url + "/wait"))
+        world.route(full.endpoint(most=50))
+        holder.start()
+        eventually(lambda: full.journal.events)
+        world.route(full.endpoint(most=50), free.endpoint(most=50))
+        body = b"b" * 60_000
+        for content in [body] * 10 + [body * 5] * 5:
+            got = direct.post(world.url + "/echo", content=content)
+            assert got.content == content
+        assert not [name for name in got.headers if name.startswith("x-app-toolkit")]
+        full.release()
+        holder.join(5)
+
+
+def test_requests_wait_where_every_replica_is_busy_with_others(world: World) -> None:
+    replica = world.replica(most=1)
+    world.route(replica.endpoint(most=50))
+    with world.raw() as first, world.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        second.send(b"POST /digest HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        eventually(lambda: replica.gate.statistics().ongoing == 1)
+        replica.release()
+        assert first.answer().status == 200
+        second.send(b"0\r\n\r\n")
+        assert second.answer().json()["length"] == 5
+
+
+def test_busy_for_too_long_is_a_timeout_of_the_queue(world: World) -> None:
+    replica = world.replica(most=1)
+    world.route(replica.endpoint(most=50), wait_s=0.2)
+    with world.raw() as first, world.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        got = second.send(POST % b"/echo").answer()
+        assert (got.status, got.error) == (503, "queue_timeout")
+        replica.release()
+        assert first.answer().status == 200
+
+
+def test_a_refusal_costs_no_byte_of_a_large_body(world: World) -> None:
+    full, free = world.replica(most=1), world.replica()
+    world.route(full.endpoint(most=50))
+    with world.raw() as first, world.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: full.journal.events)
+        body = b"l" * 1_000_000
+        second.send(b"POST /digest HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n" + body[:100_000])
+        world.route(full.endpoint(most=50), free.endpoint())
+        second.send(body[100_000:])
+        assert second.answer().json()["length"] == len(body)
+        assert (full.journal.consumed, free.journal.consumed) == (0, len(body))
+        full.release()
+        assert first.answer().status == 200
+
+
+def test_a_draining_replica_hands_over(world: World) -> None:
+    old, new = world.replica(), world.replica()
+    old.gate.draining = True
+    world.route(old.endpoint(), new.endpoint())
+    with world.raw() as raw:
+        for _ in range(10):
+            assert raw.send(GET % b"/hello").answer().json() == {"replica": new.name}
+            assert raw.send(POST % b"/echo").answer().body == b"hi"
+
+
+def test_a_websocket_is_handed_over_too(world: World) -> None:
+    old, new = world.replica(), world.replica()
+    old.gate.draining = True
+    world.route(old.endpoint(), new.endpoint())
+    for _ in range(5):
+        with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
+            ws.send("a")
+            assert ws.recv() == "ws:a"
+
+
+def test_a_replica_that_does_not_know_the_secret_is_an_error_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = world.replica(secret=b"another")
+    world.route(stranger.endpoint())
+    with world.raw() as raw:
+        got = raw.send(GET % b"/hello").answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+    assert "refused the proxy itself: secret" in caplog.text
+    assert "open-sesame" not in caplog.text
+
+
+def test_a_replica_that_is_not_reached_costs_nothing(world: World) -> None:
+    replica = world.replica()
+    world.route(NOWHERE, replica.endpoint())
+    with world.raw() as raw:
+        for _ in range(10):
+            assert raw.send(POST % b"/echo").answer().body == b"hi"
+
+
+def test_where_no_replica_is_reached_the_request_waits_for_one(world: World) -> None:
+    replica = world.replica()
+    world.route(NOWHERE)
+    with world.raw() as raw:
+        raw.send(POST % b"/echo")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        world.route(replica.endpoint())
+        assert raw.answer().body == b"hi"
+        world.route(NOWHERE, wait_s=0.1)
+        assert raw.send(POST % b"/echo").answer().error == "queue_timeout"
+
+
+def test_a_tcp_address_is_dialled_too(world: World) -> None:
+    world.route({"id": "t", "address": f"tcp:127.0.0.1:{world.port}", "max_ongoing_requests": 1})
+    with world.raw() as raw:  # the proxy itself answers there, for a path that is below no application
+        world.edge.post(
+            {
+                "routes": {
+                    "applications": [{"name": "shop", "prefix": "/hello", "default": "web", "routes": []}]
+                }
+            }
+        )
+        got = raw.send(GET % b"/-/healthz").answer()
+        assert got.status == 200
+
+
+# Deaths: the replica had accepted
+
+
+def test_a_get_whose_replica_dies_is_tried_once_more(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    with world.raw() as raw:
+        got = raw.send(GET % b"/die/at-once").answer()
+        assert (got.status, got.body) == (200, b"survived")
+    assert attempts(replicas) == 2
+
+
+def test_a_put_whose_replica_dies_is_sent_again_with_its_body(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    got = httpx.put(world.url + "/die/at-once", content=b"p" * 50_000)
+    assert got.content == b"p" * 50_000
+    assert attempts(replicas) == 2
+
+
+def test_a_put_whose_body_is_not_held_any_more_is_not_sent_again(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    got = httpx.put(world.url + "/die/at-once", content=b"p" * 500_000)
+    assert got.status_code == 502
+    assert attempts(replicas) == 1
+
+
+def test_a_post_whose_replica_dies_is_never_sent_twice(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    with world.raw() as raw:
+        got = raw.send(POST % b"/die/at-once").answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+        assert "the outcome of this POST is unknown" in got.json()["detail"]
+        assert raw.send(GET % b"/hello").answer().status == 200
+    assert attempts(replicas) == 1
+
+
+def test_a_request_that_has_seen_two_deaths_is_not_tried_again(world: World) -> None:
+    replicas = world.killable(3)
+    world.route(*(each.endpoint() for each in replicas))
+    with world.raw() as raw:
+        got = raw.send(GET % b"/die/at-once?times=9").answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+    assert attempts(replicas) == 2
+
+
+def test_a_death_between_head_and_body_is_hidden(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    with world.raw() as raw:
+        assert raw.send(GET % b"/die/after-head").answer().body == b"survived"
+
+
+@pytest.mark.parametrize("when", [b"after-body", b"in-chunks"])
+def test_a_death_after_the_first_byte_cuts_the_answer(world: World, when: bytes) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    with world.raw() as raw:
+        raw.send(GET % (b"/die/" + when)).until(b"yyyyyyyyyy")
+        assert not raw.rest().endswith(b"0\r\n\r\n")
+    assert attempts(replicas) == 1
+
+
+def test_a_client_of_http_1_0_sees_the_cut_as_a_reset(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas))
+    with world.raw() as raw:
+        raw.send(b"GET /die/in-chunks HTTP/1.0\r\n\r\n").until(b"yyyyyyyyyy")
+        with pytest.raises(ConnectionResetError):
+            raw.rest()
+
+
+def test_a_kill_among_many_gets_is_not_seen(world: World) -> None:
+    victim, survivor = world.killable()
+    world.route(victim.endpoint(), survivor.endpoint())
+    failed: list[Any] = []
+
+    def ask() -> None:
+        with httpx.Client() as client:
+            for _ in range(40):
+                got = client.get(world.url + "/hello")
+                if got.status_code != 200:
+                    failed.append(got.text)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    victim.process.kill()
+    for thread in threads:
+        thread.join(20)
+    assert not failed
+
+
+def test_a_connection_that_the_replica_closed_is_not_used(world: World) -> None:
+    victim, survivor = world.killable()
+    world.route(victim.endpoint())
+    with world.raw() as raw:
+        assert raw.send(GET % b"/hello").answer().status == 200
+        idle = world.edge.statistics().idle
+        victim.process.kill()
+        victim.process.wait(5)
+        eventually(lambda: world.edge.statistics().idle == idle - 1)
+        world.route(victim.endpoint(), survivor.endpoint())
+        for _ in range(5):
+            assert raw.send(POST % b"/echo").answer().body == b"hi"
+
+
+def test_a_client_that_leaves_while_its_replica_is_dialled_leaves_nothing(world: World) -> None:
+    replica = world.one()
+    for _ in range(20):
+        with world.raw() as raw:
+            raw.send(GET % b"/wait")
+    eventually(world.settled)
+    replica.release()  # a handler that looks at nothing runs to its end, as under any server
+    eventually(lambda: replica.gate.statistics().running == 0)

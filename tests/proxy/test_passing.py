@@ -1,0 +1,398 @@
+"""What goes through the proxy, in both directions."""
+
+import contextlib
+import hashlib
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from .world import Raw, World, eventually
+
+GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def test_a_get_reaches_the_app_and_its_answer_comes_back(world: World) -> None:
+    replica = world.one()
+    got = httpx.get(world.url + "/hello")
+    assert got.status_code == 200
+    assert got.json() == {"replica": replica.name}
+    assert got.headers["server"] == "uvicorn"
+    assert "date" in got.headers
+    assert got.headers["x-request-id"]
+    assert not [name for name in got.headers if name.startswith("x-app-toolkit")]
+
+
+def test_a_body_comes_back_as_it_went(world: World) -> None:
+    world.one()
+    body = bytes(range(256)) * 100
+    assert httpx.post(world.url + "/echo", content=body).content == body
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_upload_arrives_whole(world: World, chunked: bool) -> None:
+    world.one()
+    body = b"0123456789abcdef" * 250_000
+    content: Any = iter([body[i : i + 100_000] for i in range(0, len(body), 100_000)]) if chunked else body
+    got = httpx.post(world.url + "/digest", content=content)
+    assert got.json() == {"sha256": hashlib.sha256(body).hexdigest(), "length": len(body)}
+
+
+def test_a_stream_arrives_in_parts(world: World) -> None:
+    replica = world.one()
+    with httpx.stream("GET", world.url + "/quiet") as got:
+        assert next(got.iter_bytes()) == b"first\n"
+    eventually(lambda: "quiet ended" in replica.journal.events)
+
+
+def test_connections_to_a_replica_are_used_again(world: World) -> None:
+    world.one()
+    before = world.edge.statistics().idle
+    with httpx.Client() as client:
+        for _ in range(20):
+            assert client.get(world.url + "/stream?n=2").text == "part 0\npart 1\n"
+    assert world.edge.statistics().idle == before + 1
+
+
+def test_the_app_sees_the_client_and_the_server_that_it_asked(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        own = list(raw.socket.getsockname())
+        seen = raw.send(GET % b"/seen").answer().json()
+    assert seen["client"] == own
+    assert seen["server"] == ["127.0.0.1", world.port]
+    assert (seen["scheme"], seen["version"]) == ("http", "1.1")
+
+
+def test_fields_arrive_in_their_order_and_twice_where_they_came_twice(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(
+            b"GET /seen HTTP/1.1\r\nHost: a\r\nX-B: 1\r\nX-A: \xe9\r\nX-B: 2\r\n"
+            b"Connection: keep-alive\r\nTE: trailers\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n"
+        )
+        seen = raw.answer().json()
+    assert seen["headers"] == [
+        ["host", "a"],
+        ["x-b", "1"],
+        ["x-a", "\xe9"],
+        ["x-b", "2"],
+        ["connection", "keep-alive"],
+        ["x-forwarded-for", "1.2.3.4"],
+    ]
+
+
+def test_names_of_ours_are_stripped_in_every_spelling(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(
+            b"POST /seen HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n"
+            b"X-App-Toolkit-Hop: 1 open-sesame id 1.1 6.6.6.6 1 7.7.7.7 2 https\r\n"
+            b"x_app_toolkit_hop: 1\r\nX-App_Toolkit-Expect: 1\r\nX-App-Toolkit-Expect: 1\r\n\r\nhi"
+        )
+        seen = raw.answer().json()
+    assert [name for name, _ in seen["headers"]] == ["host", "content-length"]
+    assert seen["client"][0] == "127.0.0.1"
+    assert seen["scheme"] == "http"
+
+
+def test_internal_fields_of_an_answer_are_stripped_and_its_own_id_stays(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        got = raw.send(GET % b"/own-id").answer()
+    assert got.header("x-request-id") == "from-the-app"
+    assert not [name for name, _ in got.headers if name.startswith("x-app-toolkit")]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("abc-1", True), ("a" * 128, True), ("a" * 129, False), ("a b", False), ("<x>", False)],
+)
+def test_a_clients_request_id_is_used_where_it_is_one(world: World, given: str, kept: bool) -> None:
+    world.one()
+    got = httpx.get(world.url + "/seen", headers={"x-request-id": given})
+    assert (got.headers["x-request-id"] == given) is kept
+    assert got.json()["id"] == got.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("target", ["/path/a%2Fb?q=%20", "/path//x/", "/path/%61/../b", "/path/%c3%a9?a=1?b"])
+def test_the_app_gets_the_path_as_the_client_wrote_it(world: World, target: str) -> None:
+    world.one()
+    with world.raw() as raw:
+        seen = raw.send(GET % target.encode()).answer().json()
+    path, _, query = target.partition("?")
+    assert (seen["raw_path"], seen["query"]) == (path, query)
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"http://a/hello", b"a"),
+        (b"http://a:80/hello", b"a"),
+        (b"http://A/hello#x", b"a:80"),
+        (b"/hello#x", b"b"),
+    ],
+)
+def test_an_absolute_target_is_that_of_its_host(world: World, target: bytes, host: bytes) -> None:
+    world.one()
+    with world.raw() as raw:
+        assert raw.send(b"GET %b HTTP/1.1\r\nhost: %b\r\n\r\n" % (target, host)).answer().status == 200
+
+
+def test_the_answer_to_head_has_no_body_and_the_next_answer_is_whole(world: World) -> None:
+    app = world.one()
+    with world.raw() as raw:
+        for _ in range(3):
+            raw.send(b"HEAD /echo HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert raw.answer("HEAD").status == 405
+            raw.send(GET % b"/hello")
+            assert raw.answer().json() == {"replica": app.name}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [(b"/unchanged", 304), (b"/empty", 204), (b"/upgrade-required", 426)]
+)
+def test_answers_without_a_body_end_with_their_head(world: World, path: bytes, status: int) -> None:
+    world.one()
+    with world.raw() as raw:
+        assert raw.send(GET % path).answer().status == status
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+@pytest.mark.parametrize("path", [b"/hello", b"/stream"])
+def test_a_client_of_http_1_0_gets_a_body_without_chunks_and_then_the_end(world: World, path: bytes) -> None:
+    world.one()
+    with world.raw() as raw:
+        got = raw.send(b"GET %b HTTP/1.0\r\n\r\n" % path).answer()
+        assert got.header("transfer-encoding") is None
+        assert got.header("connection") == "close"
+        assert got.body in (b"part 0\npart 1\npart 2\n", b'{"replica":"replica-0"}')
+        assert raw.closed()
+
+
+def test_a_client_that_says_close_gets_its_answer_and_the_end(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        got = raw.send(b"GET /hello HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").answer()
+        assert got.header("connection") == "close"
+        assert raw.closed()
+
+
+def test_200_requests_at_once_are_answered_in_order(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"".join(GET % b"/path/%d" % i for i in range(200)))
+        for i in range(200):
+            assert raw.answer().json()["path"] == f"/path/{i}"
+
+
+def test_200_requests_at_once_that_the_proxy_answers_itself(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send((GET % b"/-/healthz") * 200)
+        for _ in range(200):
+            assert raw.answer().status == 200
+
+
+def test_a_request_behind_a_body_waits_for_it(world: World) -> None:
+    world.one()
+    body = b"z" * 70_000
+    with world.raw() as raw:
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 70000\r\n\r\n" + body + GET % b"/hello")
+        assert raw.answer().body == body
+        assert raw.answer().status == 200
+
+
+def test_trailers_are_dropped(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(
+            b"POST /seen HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"3\r\nabc\r\n0\r\nx-app-toolkit-hop: 1\r\nx-late: 1\r\n\r\n"
+        )
+        seen = raw.answer().json()
+        assert seen["length"] == 3
+        assert [name for name, _ in seen["headers"]] == ["host", "transfer-encoding"]
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+def test_a_client_that_expects_it_hears_100_and_only_then(world: World) -> None:
+    world.one()
+    head = b"POST /seen HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n%b\r\n"
+    with world.raw() as raw:
+        for size in (5, 100_000):
+            raw.send(head % (size, b"expect: 100-continue\r\n"))
+            assert raw.answer().status == 100
+            raw.send(b"y" * size)
+            seen = raw.answer().json()
+            assert seen["length"] == size
+            assert ["expect", "100-continue"] in seen["headers"]
+        raw.send(head % (100_000, b"") + b"y" * 100_000)
+        got = raw.answer()
+        assert got.status == 200  # no 100, because nobody asked
+        assert "expect" not in dict(got.json()["headers"])
+
+
+def test_after_an_expectation_that_was_not_met_the_connection_closes(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n")
+        got = raw.answer()
+        assert (got.status, got.body) == (413, b"too much")
+        assert got.header("connection") == "close"
+
+
+def test_the_body_behind_an_early_answer_is_read_away(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 200000\r\n\r\n")
+        assert raw.answer().status == 413
+        raw.send(b"n" * 200_000 + GET % b"/hello")
+        assert raw.answer().status == 200
+
+
+def test_a_client_with_a_huge_body_reads_the_early_answer(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 3000000\r\n\r\n" + b"n" * 500_000)
+        got = raw.answer()
+        assert got.status == 413
+        assert got.header("connection") == "close"
+
+
+def test_a_websocket_is_passed_on_with_its_protocol_and_its_code(world: World) -> None:
+    world.one()
+    with connect(f"ws://127.0.0.1:{world.port}/ws", subprotocols=["chat"]) as ws:  # type: ignore[list-item]
+        assert ws.subprotocol == "chat"
+        assert ws.response is not None
+        assert ws.response.headers["server"] == "uvicorn"
+        assert ws.response.headers["x-request-id"]
+        for text in ("a", "b" * 200_000):
+            ws.send(text)
+            assert ws.recv() == f"ws:{text}"
+        ws.send("bye")
+        with pytest.raises(ConnectionClosed) as closed:
+            ws.recv()
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4321, "as you wish")
+
+
+def test_a_websocket_that_the_app_denies_gets_its_answer(world: World) -> None:
+    world.one()
+    with pytest.raises(InvalidStatus) as denied, connect(f"ws://127.0.0.1:{world.port}/denied"):
+        pass
+    assert denied.value.response.status_code == 401
+    assert denied.value.response.headers["x-why"] == "unknown"
+    assert denied.value.response.body == b"who are you?"
+
+
+def test_the_app_hears_of_a_websockets_client_that_is_gone(world: World) -> None:
+    replica = world.one()
+    with world.raw() as raw:
+        assert raw.send(HANDSHAKE).answer().status == 101
+    eventually(lambda: replica.journal.events == ["ws closed DISCONNECTED"])
+
+
+def test_frames_that_come_with_the_handshake_are_not_lost(world: World) -> None:
+    world.one()
+    frame = b"\x81\x82\x00\x00\x00\x00hi"
+    with world.raw() as raw:
+        raw.send(HANDSHAKE + frame)
+        assert raw.answer().status == 101
+        assert raw.exactly(7) == b"\x81\x05ws:hi"
+
+
+def test_an_offer_of_another_protocol_is_taken_out_and_its_body_is_a_body(world: World) -> None:
+    world.one()
+    body = b"GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
+    with world.raw() as raw:
+        raw.send(
+            b"POST /seen HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+            b"http2-settings: AA\r\ncontent-length: %d\r\n\r\n" % len(body)
+        )
+        raw.send(body)
+        seen = raw.answer().json()
+        assert seen["length"] == len(body)
+        assert [name for name, _ in seen["headers"]] == ["host", "content-length"]
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+def test_options_for_the_whole_server_reaches_the_app(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        assert raw.send(b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n").answer().status in (200, 404)
+
+
+def read_some(raw: Raw, wanted: int) -> None:
+    while len(raw.buffer) < wanted:
+        assert raw.more()
+
+
+def test_a_slow_reader_stops_the_producer(world: World) -> None:
+    replica = world.one()
+    with world.raw() as raw:
+        raw.send(GET % b"/endless")
+        read_some(raw, 1)
+        stopped_at = still(lambda: replica.journal.produced)
+        assert stopped_at < 16_000_000  # what sockets hold, and not a chunk more for every second
+        read_some(raw, 20_000_000)
+        assert replica.journal.produced > stopped_at
+    eventually(lambda: replica.gate.statistics().running == 0)
+
+
+def test_an_app_that_does_not_read_stops_the_uploader(world: World) -> None:
+    replica = world.one()
+    total = 64_000_000
+    with world.raw() as raw:
+        raw.send(b"POST /slow-upload HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % total)
+        raw.socket.settimeout(0.5)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < total:
+                sent += raw.socket.send(b"u" * 65_536)
+        assert sent < 20_000_000
+        raw.socket.settimeout(5)
+        replica.release()
+        while sent < total:
+            sent += raw.socket.send(b"u" * min(65_536, total - sent))
+        assert raw.answer().json() == {"length": total}
+
+
+def still(measure: Any) -> int:
+    """What it gives once it does not change any more."""
+    last, since = measure(), time.monotonic()
+    while time.monotonic() - since < 0.3:
+        if (now := measure()) != last:
+            last, since = now, time.monotonic()
+        time.sleep(0.01)
+    return int(last)
+
+
+def test_a_hang_up_reaches_the_app(world: World) -> None:
+    replica = world.one()
+    with world.raw() as raw:
+        raw.send(GET % b"/quiet").until(b"first")
+    eventually(lambda: "quiet ended" in replica.journal.events)
+
+
+def test_a_hang_up_reaches_the_app_also_behind_a_queue_of_requests(world: World) -> None:
+    replica = world.one()
+    with world.raw() as raw:
+        raw.send(GET % b"/quiet" + (GET % b"/hello") * 500).until(b"first")
+    eventually(lambda: "quiet ended" in replica.journal.events)
+
+
+def test_json_of_the_app_is_not_touched(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        got = raw.send(GET % b"/hello").answer()
+    assert json.loads(got.body) == got.json()
+    assert got.header("content-length") == str(len(got.body))

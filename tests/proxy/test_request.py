@@ -1,0 +1,94 @@
+"""Requests out of bytes, without a connection: however the bytes are cut, the requests are the same."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app_toolkit.errors import ContentTooLarge
+from app_toolkit.proxy.request import KEPT_BODY, Body, Limits, Request, RequestParser
+
+STREAM = (
+    b"GET /a?b=1 HTTP/1.1\r\nHost: x\r\nX: 1\r\n\r\n"
+    b"\r\nPOST /b HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello"
+    b"POST /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"3\r\nabc\r\n2;e=1\r\nde\r\n0\r\nx-t: 1\r\n\r\n"
+    b"POST /d HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nhi"
+    b"GET /e HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n\x81\x00frames"
+)
+
+
+def parse(pieces: list[bytes], limits: Limits | None = None) -> list[Request]:
+    parser = RequestParser(limits or Limits())
+    for piece in pieces:
+        parser.feed(piece)
+    return list(parser.requests)
+
+
+def told(request: Request) -> tuple[object, ...]:
+    body = b"".join(request.body.take())
+    if request.body.chunked:  # its framing follows the pieces in which it came
+        body = body.replace(b"\r\n", b"").translate(None, b"0123456789")
+    return (request.head(b"hop"), request.path, body, request.complete, request.keep_alive, request.refusal)
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=30))
+@settings(max_examples=300, deadline=None)
+def test_the_requests_do_not_depend_on_how_their_bytes_are_cut(cuts: list[int]) -> None:
+    bounds = [0, *sorted(cuts), len(STREAM)]
+    pieces = [STREAM[a:b] for a, b in pairwise(bounds) if a < b]
+    assert [told(request) for request in parse(pieces)] == [told(request) for request in parse([STREAM])]
+
+
+def test_the_heads_are_as_a_replica_gets_them() -> None:
+    a, b, c, d, e = parse([STREAM])
+    assert a.head(b"H") == b"GET /a?b=1 HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\nx: 1\r\n\r\n"
+    assert b.head(b"H") == b"POST /b HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\ncontent-length: 5\r\n\r\n"
+    assert c.head(b"H") == (
+        b"POST /c HTTP/1.1\r\nx-app-toolkit-hop: H\r\nx-app-toolkit-expect: 1\r\nexpect: 100-continue\r\n"
+        b"host: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    assert d.head(b"H") == b"POST /d HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
+    assert e.head(b"H") == (
+        b"GET /e HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    )
+    assert (e.websocket, e.complete, e.body.take()) == (True, False, [b"\x81\x00frames"])
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
+    parse([data])
+    parse([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", data])
+
+
+def test_a_body_over_its_limit_is_refused_before_it_comes_or_as_it_comes() -> None:
+    limits = Limits(body_bytes=10)
+    announced = parse([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n"], limits)
+    chunked = parse(
+        [b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nb\r\n01234567890"], limits
+    )
+    for (request,) in (announced, chunked):
+        assert isinstance(request.refusal, ContentTooLarge)
+
+
+def test_a_body_is_sent_again_from_its_first_byte_while_it_is_held() -> None:
+    body = Body(chunked=False)
+    body.append(b"a" * KEPT_BODY)
+    assert body.take() == [b"a" * KEPT_BODY]
+    assert body.take() == []
+    body.rewind()
+    assert body.waiting == KEPT_BODY
+    assert body.take() == [b"a" * KEPT_BODY]
+    body.append(b"b")
+    assert body.take() == [b"b"]
+    assert not body.whole
+
+
+def test_a_body_that_nobody_wants_is_only_counted() -> None:
+    body = Body(chunked=True)
+    body.append(b"abc")
+    body.discard()
+    body.append(b"def")
+    body.end()
+    assert (body.received, body.waiting, body.take()) == (6, 0, [])

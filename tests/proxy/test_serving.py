@@ -1,0 +1,179 @@
+"""The proxy as a whole: routes, its own endpoints, the access log, and how it ends."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StartupError
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.router.router import Router
+
+from .world import Edge, Raw, World, eventually
+
+GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[World]:
+    """A world whose proxy is its own, so that it may be drained."""
+    world = World(Edge(), tmp_path)
+    yield world
+    world.close()
+    world.edge.close()
+    statistics = world.edge.server.statistics()
+    assert (statistics.waiting, statistics.ongoing, statistics.connections, statistics.idle) == (0, 0, 0, 0)
+
+
+def replicas(*served: Any) -> dict[str, Any]:
+    endpoints = [each.endpoint() for each in served]
+    return {"max_queued_requests": 10, "max_queue_wait_s": 5.0, "replicas": endpoints}
+
+
+def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: World) -> None:
+    web, chat, other = (world.replica() for _ in range(3))
+    world.edge.post(
+        {
+            "routes": {
+                "applications": [
+                    {
+                        "name": "shop",
+                        "prefix": "/",
+                        "default": "web",
+                        "routes": [["http", "^/path/(?P<rest>.*)$", ["GET"], "/path/{rest:path}", "chat"]],
+                    },
+                    {"name": "blog", "prefix": "/blog", "default": "other", "routes": []},
+                ]
+            },
+            "replicas/shop/web": replicas(web),
+            "replicas/shop/chat": replicas(chat),
+            "replicas/blog/other": replicas(other),
+        }
+    )
+    with world.raw() as raw:
+        assert raw.send(GET % b"/hello").answer().json() == {"replica": web.name}
+        chat.gate.draining = True  # who asks chat now waits
+        with world.raw() as waits:
+            waits.send(GET % b"/%70ath/x")
+            eventually(lambda: world.edge.proxy.routes.routers["shop/chat"].waiting == 1)
+            chat.gate.draining = False
+            assert waits.answer().json()["path"] == "/path/x"
+        assert raw.send(GET % b"/blog/hello").answer().status == 404  # the app's, which has no such prefix
+        listing = raw.send(GET % b"/-/routes").answer().json()
+    assert listing == {
+        "/blog": {"application": "blog", "default": "other", "routes": []},
+        "/": {
+            "application": "shop",
+            "default": "web",
+            "routes": [{"kind": "http", "path": "/path/{rest:path}", "methods": ["GET"], "ingress": "chat"}],
+        },
+    }
+    world.edge.post({"replicas/shop/chat": None, "replicas/blog/other": None})
+
+
+def test_below_no_prefix_there_is_nothing(world: World) -> None:
+    world.edge.post(
+        {"routes": {"applications": [{"name": "shop", "prefix": "/shop", "default": "web", "routes": []}]}}
+    )
+    with world.raw() as raw:
+        got = raw.send(GET % b"/shopping").answer()
+        assert (got.status, got.error) == (404, "not_found")
+        assert raw.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").answer().status == 404
+        assert raw.send(b"HEAD /x HTTP/1.1\r\nhost: a\r\n\r\n").answer("HEAD").status == 404
+        assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "ok"}
+
+
+def test_before_the_first_routes_it_is_not_healthy(own: World) -> None:
+    with own.raw() as raw:
+        assert raw.send(GET % b"/-/healthz").answer().status == 503
+        assert raw.send(GET % b"/hello").answer().error == "no_replica"
+        own.one()
+        assert raw.send(GET % b"/-/healthz").answer().status == 200
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+def test_an_old_snapshot_changes_nothing(world: World) -> None:
+    replica = world.one()
+    old = {"replicas/shop/web": Snapshot(Version(0, 9), None), "routes": Snapshot(Version(0, 9), None)}
+    world.edge.call(lambda: world.edge.proxy.update(old))
+    with world.raw() as raw:
+        assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
+
+
+def test_a_replica_that_left_finishes_what_it_runs_and_its_connections_go(world: World) -> None:
+    replica = world.one()
+    idle = world.edge.statistics().idle
+    with world.raw() as raw:
+        raw.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        world.route()
+        replica.release()
+        assert raw.answer().status == 200
+    assert world.edge.statistics().idle == idle
+
+
+def test_each_request_is_one_line_in_the_access_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    replica = world.one()
+    with caplog.at_level(logging.INFO, "app_toolkit.access"), world.raw() as raw:
+        raw.send(b"GET /hello?token=secret HTTP/1.1\r\nhost: a\r\nx-request-id: id-7\r\n\r\n")
+        got = raw.answer()
+        raw.send(GET % b"/-/healthz").answer()
+        first, second = eventually(lambda: written(caplog) if len(written(caplog)) == 2 else None)
+    assert first.startswith(f"GET /hello 200 {len(got.body)} ")
+    assert first.endswith(f"ms id-7 {replica.name}")
+    assert second.startswith("GET /-/healthz 200 ")
+    assert "secret" not in first
+
+
+def written(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "app_toolkit.access"]
+
+
+def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:
+    replica = own.one()
+    with own.raw() as idle, own.raw() as busy:
+        assert idle.send(GET % b"/hello").answer().status == 200
+        busy.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        drained = own.edge.drain(timeout=5)
+        assert idle.closed()
+        with pytest.raises(ConnectionRefusedError):
+            Raw(own.port)
+        assert not drained.done()
+        replica.release()
+        got = busy.answer()
+        assert (got.status, got.header("connection")) == (200, "close")
+        assert busy.closed()
+        drained.result(5)
+
+
+def test_what_does_not_end_in_time_is_cut(own: World) -> None:
+    replica = own.one()
+    with own.raw() as busy, own.raw() as talking:
+        busy.send(GET % b"/wait")
+        talking.send(
+            b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        assert talking.answer().status == 101
+        eventually(lambda: replica.journal.events)
+        own.edge.drain(timeout=0.2).result(5)
+        assert busy.closed()
+        assert talking.closed()
+
+
+@pytest.mark.anyio
+async def test_a_port_that_is_taken_is_said_with_its_number() -> None:
+    async with ProxyServer(Proxy(b"s", Router), HTTPOptions(port=0), drain_timeout_s=0) as server:
+        other = ProxyServer(Proxy(b"s", Router), HTTPOptions(port=server.port))
+        with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):
+            await other.serve()
+
+
+def test_a_secret_has_no_spaces() -> None:
+    with pytest.raises(ValueError, match="spaces"):
+        Proxy(b"open sesame", Router)

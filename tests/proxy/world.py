@@ -1,0 +1,324 @@
+"""A proxy and replicas for the tests: each a real server, on a thread or in a process of its own."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.protocol import Patience
+from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.replica.replica import Replica
+from app_toolkit.router.router import Router
+
+from .app import SECRET, Journal, build, serve
+
+T = TypeVar("T")
+
+PATIENCE = Patience(head_s=1.0, keep_alive_s=30.0, body_grace_s=1.0, discard_s=2.0, linger_s=1.0)
+TESTS = Path(__file__).parents[1]
+
+
+def eventually(condition: Callable[[], T], timeout: float = 5.0) -> T:
+    """Wait until it holds; gives what it gave."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout} s: {condition}"
+        time.sleep(0.005)
+    return result
+
+
+class Edge:
+    """A proxy on a thread of its own."""
+
+    def __init__(self, patience: Patience = PATIENCE) -> None:
+        self._patience = patience
+        self._versions = itertools.count(1)
+        self._ready = threading.Event()
+        self.posted: dict[str, Any] = {}
+        self.stopping: list[Any] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        assert self._ready.wait(5)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.proxy = Proxy(SECRET, Router)
+        self.server = ProxyServer(
+            self.proxy, HTTPOptions(port=0), patience=self._patience, drain_timeout_s=0.0
+        )
+        self._stop = asyncio.Event()
+        async with self.server:
+            self._ready.set()
+            await self._stop.wait()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What it gives on the proxy's own loop."""
+
+        async def run() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+
+    def post(self, values: dict[str, Any]) -> None:
+        version = Version(1, next(self._versions))
+        self.posted.update(values)
+        self.call(lambda: self.proxy.update({key: Snapshot(version, value) for key, value in values.items()}))
+
+    def drain(self, timeout: float) -> Any:
+        return asyncio.run_coroutine_threadsafe(self.server.drain(timeout), self.loop)
+
+    def statistics(self) -> Any:
+        return self.call(self.server.statistics)
+
+    def close(self) -> None:
+        for replica in self.stopping:
+            replica.join()
+        if self.thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+class Served:
+    """A replica of `app.build` on a thread of its own."""
+
+    def __init__(
+        self, name: str, path: Path, app: Any = None, most: int = 100, secret: bytes = SECRET
+    ) -> None:
+        self.name = name
+        self.most = most
+        self.journal = Journal()
+        self.address = f"unix:{path}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self.gate = Replica(
+            app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret
+        )
+        self._server = serve(self.gate, self._listener)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        eventually(lambda: self._server.started)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            self._loop = runner.get_loop()
+            runner.run(self._server.serve([self._listener]))
+
+    def endpoint(self, most: int | None = None) -> dict[str, Any]:
+        return {"id": self.name, "address": self.address, "max_ongoing_requests": most or self.most}
+
+    def release(self) -> None:
+        """Let what waits in the app go on."""
+        self._loop.call_soon_threadsafe(self.journal.release.set)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+
+    def join(self) -> None:
+        self._thread.join(5)
+        assert not self._thread.is_alive()
+
+
+class Killable:
+    """A replica in a process of its own."""
+
+    def __init__(self, name: str, path: Path, marks: Path) -> None:
+        self.name = name
+        self.path = path
+        self.marks = marks
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.proxy.app", str(path), name, str(marks)], cwd=TESTS.parent
+        )
+
+    def wait(self) -> None:
+        def listens() -> bool:
+            assert self.process.poll() is None, f"the replica {self.name} ended while it started"
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(self.path))
+                return True
+            return False
+
+        eventually(listens, 20)
+
+    def endpoint(self) -> dict[str, Any]:
+        return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": 100}
+
+    def stop(self) -> None:
+        self.process.kill()
+
+    def join(self) -> None:
+        self.process.wait(5)
+
+
+@dataclass
+class World:
+    """The shared proxy with the replicas of one test behind it."""
+
+    edge: Edge
+    folder: Path
+    replicas: list[Any] = field(default_factory=list)
+    names: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def port(self) -> int:
+        return self.edge.server.port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def replica(self, app: Any = None, most: int = 100, secret: bytes = SECRET) -> Served:
+        name = f"replica-{next(self.names)}"
+        replica = Served(name, self.folder / f"{name}.sock", app, most, secret)
+        self.replicas.append(replica)
+        return replica
+
+    def killable(self, count: int = 2) -> list[Killable]:
+        marks = self.folder / "marks"
+        marks.touch()
+        found = []
+        for _ in range(count):
+            name = f"killable-{next(self.names)}"
+            found.append(Killable(name, self.folder / f"{name}.sock", marks))
+        self.replicas += found
+        for replica in found:
+            replica.wait()
+        return found
+
+    def route(self, *endpoints: dict[str, Any], queued: int = 100, wait_s: float = 5.0) -> None:
+        """One application at `/`, whose default ingress these are."""
+        self.edge.post(
+            {
+                "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
+                "replicas/shop/web": {
+                    "max_queued_requests": queued,
+                    "max_queue_wait_s": wait_s,
+                    "replicas": list(endpoints),
+                },
+            }
+        )
+
+    def one(self, **options: Any) -> Served:
+        replica = self.replica(**options)
+        self.route(replica.endpoint())
+        return replica
+
+    def raw(self) -> "Raw":
+        return Raw(self.port)
+
+    def settled(self) -> bool:
+        statistics = self.edge.statistics()
+        return (statistics.waiting, statistics.ongoing) == (0, 0) and not self.edge.proxy.waiting
+
+    def close(self) -> None:
+        for replica in self.replicas:
+            replica.stop()
+        self.edge.stopping += self.replicas  # that takes a moment, which the next test need not wait for
+
+
+class Raw:
+    """A client that sends bytes, and reads answers one by one."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self.buffer = b""
+
+    def __enter__(self) -> "Raw":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> "Raw":
+        self.socket.sendall(data)
+        return self
+
+    def more(self) -> bool:
+        data = self.socket.recv(65_536)
+        self.buffer += data
+        return bool(data)
+
+    def until(self, end: bytes) -> bytes:
+        while end not in self.buffer:
+            assert self.more(), f"the server closed after {self.buffer!r}"
+        taken, self.buffer = self.buffer.split(end, 1)
+        return taken + end
+
+    def exactly(self, length: int) -> bytes:
+        while len(self.buffer) < length:
+            assert self.more(), f"the server closed after {self.buffer!r}"
+        taken, self.buffer = self.buffer[:length], self.buffer[length:]
+        return taken
+
+    def rest(self) -> bytes:
+        """All up to the end."""
+        while self.more():
+            pass
+        data, self.buffer = self.buffer, b""
+        return data
+
+    def answer(self, method: str = "GET") -> "Got":
+        head = self.until(b"\r\n\r\n").decode("latin-1")
+        line, *lines = head.split("\r\n")[:-2]
+        got = Got(int(line.split(" ")[1]), [tuple(each.lower().split(": ", 1)) for each in lines], b"")
+        if got.status < 200 or got.status in (204, 304) or method == "HEAD":
+            return got
+        if got.header("transfer-encoding") == "chunked":
+            while size := int(self.until(b"\r\n"), 16):
+                got.body += self.exactly(size)
+                self.exactly(2)
+            self.exactly(2)
+        else:
+            length = got.header("content-length")
+            got.body = self.rest() if length is None else self.exactly(int(length))
+        return got
+
+    def closed(self) -> bool:
+        """Whether nothing more comes and the server has closed."""
+        try:
+            return not self.buffer and self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@dataclass
+class Got:
+    status: int
+    headers: list[Any]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        found = [value for key, value in self.headers if key == name]
+        assert len(found) < 2, f"{name} came {len(found)} times"
+        return found[0] if found else None
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        content = self.json()
+        assert self.header("content-type") == "application/json"
+        assert content["request_id"] == self.header("x-request-id")
+        assert re.fullmatch(r"[^<>]+", content["detail"])
+        return str(content["error"])

@@ -1,0 +1,252 @@
+"""A real replica over a real socket, and a client that speaks the hop byte by byte."""
+
+import http.client
+import itertools
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+
+from websockets.client import ClientProtocol
+from websockets.datastructures import Headers
+from websockets.frames import Frame
+from websockets.http11 import Response
+from websockets.uri import parse_uri
+
+from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.replica.server import ReplicaServer
+from app_toolkit.transport import hop
+from app_toolkit.types import Address, ReplicaId
+
+SECRET = b"0123456789abcdef"
+_numbers = itertools.count()
+
+
+def wait_until(condition: Callable[[], bool], what: str, within: float = 5.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        time.sleep(0.005)
+
+
+def field(
+    secret: bytes = SECRET,
+    *,
+    request_id: bytes = b"req-1",
+    version: bytes = b"1.1",
+    client: tuple[str, int] | None = ("203.0.113.9", 40_000),
+    server: tuple[str, int] | None = ("shop.example", 443),
+    scheme: str = "https",
+) -> tuple[str, bytes]:
+    return hop.HOP.decode(), hop.encode(secret, request_id, version, hop.peers(client, server, scheme))
+
+
+class Connection(http.client.HTTPConnection):
+    """One HTTP/1.1 connection to an address; header fields go out in the order they are given."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__("replica", timeout=10)
+        self.sock = dial(address)
+
+    def send_head(self, method: str, path: str, fields: list[tuple[str, str | bytes]]) -> None:
+        self.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in fields:
+            self.putheader(name, value)
+        if not any(name == "host" for name, _ in fields):
+            self.putheader("host", "shop.example")
+        self.endheaders()
+
+    def ask(
+        self,
+        path: str,
+        *more: tuple[str, str | bytes],
+        hop: tuple[str, bytes] | None = field(),
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> http.client.HTTPResponse:
+        length = [] if body is None else [("content-length", str(len(body)))]
+        self.send_head(method, path, [*([hop] if hop else []), *more, *length])
+        if body:
+            self.send(body)
+        return self.getresponse()
+
+
+class WebSocketClient:
+    """The client's half of one WebSocket, with the hop field first."""
+
+    def __init__(self, address: Address, path: str, hop: tuple[str, bytes] | None = field()) -> None:
+        self._socket = dial(address)
+        self._protocol = ClientProtocol(parse_uri(f"ws://shop.example{path}"))
+        request = self._protocol.connect()
+        if hop is not None:
+            request.headers = Headers([(hop[0], hop[1].decode()), *request.headers.raw_items()])
+        self._protocol.send_request(request)
+        self._flush()
+        self._events: list[object] = []
+        answer = self._event()
+        assert isinstance(answer, Response)
+        self.answer = answer
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                with suppress(BrokenPipeError):  # whoever closed first does not read our half of the farewell
+                    self._socket.sendall(data)
+
+    def _event(self) -> object:
+        while not self._events:
+            data = self._socket.recv(65_536)
+            if data:
+                self._protocol.receive_data(data)
+            else:
+                self._protocol.receive_eof()
+            self._flush()
+            self._events += self._protocol.events_received()
+            if not data and not self._events:
+                return None
+        return self._events.pop(0)
+
+    def send(self, text: str) -> None:
+        self._protocol.send_text(text.encode())
+        self._flush()
+
+    def receive(self) -> str:
+        frame = self._event()
+        assert isinstance(frame, Frame), frame
+        return bytes(frame.data).decode()
+
+    def closed_with(self) -> int:
+        while self._event() is not None:
+            pass
+        code = self._protocol.close_code
+        assert code is not None
+        return code
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def dial(address: Address) -> socket.socket:
+    kind, _, place = address.partition(":")
+    if kind == "unix":
+        dialled = socket.socket(socket.AF_UNIX)
+        dialled.settimeout(10)
+        try:
+            dialled.connect(place)
+        except OSError:
+            dialled.close()
+            raise
+        return dialled
+    name, _, port = place.rpartition(":")
+    return socket.create_connection((name, int(port)), timeout=10)
+
+
+class Served:
+    """One replica that a test has started."""
+
+    def __init__(self, server: ReplicaServer, address: Address, folder: Path) -> None:
+        self.server = server
+        self.address = address
+        self.folder = folder
+        self._open: list[Connection | WebSocketClient] = []
+
+    def connect(self) -> Connection:
+        self._open.append(connection := Connection(self.address))
+        return connection
+
+    def websocket(self, path: str, hop: tuple[str, bytes] | None = field()) -> WebSocketClient:
+        self._open.append(client := WebSocketClient(self.address, path, hop))
+        return client
+
+    def marked(self, name: str) -> bool:
+        """Whether the app has called its `mark` with this name."""
+        return (self.folder / name).exists()
+
+    def open_gate(self, name: str) -> None:
+        """Let the app's `gate` of this name go on."""
+        (self.folder / name).touch()
+
+    def close(self) -> None:
+        for one in self._open:
+            one.close()
+        self.server.stop(0)
+
+
+PREAMBLE = """
+import asyncio
+from pathlib import Path
+from fastapi import BackgroundTasks, FastAPI, Request, WebSocket
+
+FOLDER = Path(__file__).parent
+
+def mark(name):
+    (FOLDER / name).touch()
+
+async def gate(name):
+    while not (FOLDER / name).exists():
+        await asyncio.sleep(0.005)
+"""
+
+
+class Serve:
+    """Writes an app into a folder of its own and serves it."""
+
+    def __init__(self) -> None:
+        self._replicas: list[Served] = []
+        self._folders: list[Path] = []
+        self._modules: list[str] = []
+
+    def spec(
+        self, source: str, *, attribute: str = "app", root_path: str = "", max_ongoing_requests: int = 100
+    ) -> ReplicaSpec:
+        # Not pytest's own folders: a socket's path must be short.
+        folder = Path(tempfile.mkdtemp(prefix="atk"))
+        module = f"served_{os.getpid()}_{next(_numbers)}"
+        (folder / f"{module}.py").write_text(PREAMBLE + dedent(source))
+        self._folders.append(folder)
+        self._modules.append(module)
+        return ReplicaSpec(
+            id=ReplicaId("shop/chat-1-1"),
+            application="shop",
+            ingress="chat",
+            revision="r1",
+            target=f"{module}:{attribute}",
+            app_dir=str(folder),
+            root_path=root_path,
+            max_ongoing_requests=max_ongoing_requests,
+            graceful_shutdown_timeout_s=5.0,
+        )
+
+    def __call__(
+        self,
+        source: str,
+        *,
+        address: str | None = None,
+        attribute: str = "app",
+        root_path: str = "",
+        max_ongoing_requests: int = 100,
+    ) -> Served:
+        spec = self.spec(
+            source, attribute=attribute, root_path=root_path, max_ongoing_requests=max_ongoing_requests
+        )
+        server = ReplicaServer()
+        listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"))
+        served = Served(server, listening, Path(spec.app_dir))
+        self._replicas.append(served)
+        return served
+
+    def close(self) -> None:
+        for replica in self._replicas:
+            replica.close()
+        for module in self._modules:
+            sys.modules.pop(module, None)
+        for folder in self._folders:
+            if str(folder) in sys.path:
+                sys.path.remove(str(folder))
+            shutil.rmtree(folder)

@@ -1,0 +1,486 @@
+"""A replica's life: starting, probes, draining, stopping, and the sockets it keeps to itself."""
+
+import logging
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from app_toolkit.errors import ReplicaGone, StartupError, TargetError
+from app_toolkit.replica.server import ReplicaServer, bind
+from app_toolkit.types import Address
+
+from .client import SECRET, Connection, Serve, dial, field, wait_until
+
+LIFESPAN = """
+    from contextlib import asynccontextmanager
+
+    @asynccontextmanager
+    async def lifespan(app):
+        mark("up")
+        yield {"model": "small"}
+        mark("down")
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/")
+    async def root(request: Request):
+        return request.state.model
+"""
+
+SLOW = """
+    import threading, time
+
+    app = FastAPI()
+
+    @app.get("/")
+    async def root():
+        return "root"
+
+    @app.get("/slow")
+    async def slow():
+        mark("entered")
+        await gate("go")
+        return "slow"
+
+    @app.get("/background")
+    async def background(tasks: BackgroundTasks):
+        tasks.add_task(gate, "go")
+        return "done"
+
+    @app.get("/blocked")
+    async def blocked():
+        mark("blocked")
+        while not (FOLDER / "go").exists():
+            time.sleep(0.005)
+
+    @app.get("/thread")
+    async def thread():
+        return [threading.current_thread().name, threading.main_thread() is threading.current_thread()]
+
+    @app.websocket("/ws")
+    async def talk(ws: WebSocket):
+        await ws.accept()
+        message = await ws.receive()
+        (FOLDER / f"code-{message['code']}").touch()
+"""
+
+
+# Starting
+
+
+def test_the_app_starts_serves_and_is_shut_down(serve: Serve) -> None:
+    served = serve(LIFESPAN)
+    assert served.marked("up")
+    assert served.connect().ask("/").read() == b'"small"'
+    assert not served.marked("down")
+    assert served.server.stop(5)
+    assert served.marked("down")
+    with pytest.raises(ReplicaGone, match="the data loop of shop/chat-1-1 has ended"):
+        served.server.probe(1)
+    assert served.server.stop(5)
+
+
+def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
+    served = serve(SLOW)
+    assert served.server.probe(5).ongoing == 0
+    served.connect().send_head("GET", "/blocked", [field()])
+    wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
+    with pytest.raises(TimeoutError, match=r"the data loop of shop/chat-1-1 did not answer within 0.05 s"):
+        served.server.probe(0.05)
+    # What asks nobody answers all the same.
+    assert served.server.statistics().ongoing == 1
+    served.open_gate("go")
+    assert served.server.probe(5).draining is False
+
+
+def test_a_server_that_has_not_started_is_gone() -> None:
+    server = ReplicaServer()
+    with pytest.raises(ReplicaGone, match="the replica has not started"):
+        server.probe(1)
+    assert server.stop(1)
+
+
+def test_a_server_serves_once(serve: Serve) -> None:
+    served = serve(SLOW)
+    with pytest.raises(StartupError, match="was started before"):
+        served.server.start(serve.spec(SLOW), SECRET, Address("tcp:127.0.0.1:0"))
+
+
+def test_an_empty_secret_is_no_secret(serve: Serve) -> None:
+    with pytest.raises(StartupError, match="empty secret"):
+        ReplicaServer().start(serve.spec(SLOW), b"", Address("tcp:127.0.0.1:0"))
+
+
+def test_a_failing_import_is_raised_with_its_traceback_and_leaves_no_socket(serve: Serve) -> None:
+    spec = serve.spec("1 / 0")
+    path = Path(spec.app_dir, "r.sock")
+    server = ReplicaServer()
+    with pytest.raises(TargetError, match="division by zero") as raised:
+        server.start(spec, SECRET, Address(f"unix:{path}"))
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert not path.exists()
+    with pytest.raises(ReplicaGone):
+        server.probe(1)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        """
+        from contextlib import asynccontextmanager
+
+        @asynccontextmanager
+        async def lifespan(app):
+            raise RuntimeError("the model is missing")
+            yield
+
+        app = FastAPI(lifespan=lifespan)
+        """,
+        """
+        async def app(scope, receive, send):
+            raise RuntimeError("the model is missing")
+        """,
+    ],
+)
+def test_a_failing_lifespan_is_raised_with_its_traceback(serve: Serve, source: str) -> None:
+    spec = serve.spec(source)
+    with pytest.raises(StartupError) as raised:
+        ReplicaServer().start(spec, SECRET, Address(f"unix:{spec.app_dir}/r.sock"))
+    assert "the app's startup failed:\nTraceback" in str(raised.value)
+    assert "RuntimeError: the model is missing" in str(raised.value)
+    assert not Path(spec.app_dir, "r.sock").exists()
+
+
+def test_user_code_runs_on_a_thread_of_its_own(serve: Serve) -> None:
+    answer = serve(SLOW).connect().ask("/thread").read()
+    assert answer == b'["app-toolkit data shop/chat-1-1",false]'
+
+
+def test_a_new_limit_needs_no_restart(serve: Serve) -> None:
+    served = serve(SLOW, max_ongoing_requests=1)
+    held = served.connect()
+    held.send_head("GET", "/slow", [field()])
+    wait_until(lambda: served.marked("entered"), "the handler runs")
+    connection = served.connect()
+    refused = connection.ask("/")
+    assert (refused.getheader("x-app-toolkit-refused"), refused.read()) == ("busy", b"")
+    served.server.reconfigure(max_ongoing_requests=2)
+    assert connection.ask("/").status == 200
+    served.open_gate("go")
+    assert held.getresponse().status == 200
+
+
+# Draining
+
+
+def test_a_drain_waits_for_what_is_ongoing_and_admits_nobody(serve: Serve) -> None:
+    served = serve(SLOW)
+    held = served.connect()
+    held.send_head("GET", "/slow", [field()])
+    wait_until(lambda: served.marked("entered"), "the handler runs")
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(served.server.drain(5)))
+    draining.start()
+    wait_until(lambda: served.server.statistics().draining, "the drain begins")
+    refused = served.connect().ask("/")
+    assert (refused.status, refused.getheader("x-app-toolkit-refused")) == (503, "draining")
+    denied = served.websocket("/ws")
+    assert denied.answer.status_code == 503
+    assert denied.answer.headers["x-app-toolkit-refused"] == "draining"
+    assert draining.is_alive()
+    served.open_gate("go")
+    assert held.getresponse().read() == b'"slow"'
+    draining.join(5)
+    assert drained == [True]
+
+
+def test_a_drain_waits_for_background_tasks(serve: Serve) -> None:
+    served = serve(SLOW)
+    assert served.connect().ask("/background").read() == b'"done"'
+    assert not served.server.drain(0.05)
+    assert served.server.statistics().running == 1
+    served.open_gate("go")
+    assert served.server.drain(5)
+
+
+def test_a_drain_leaves_websockets_open(serve: Serve) -> None:
+    served = serve(SLOW)
+    socket = served.websocket("/ws")
+    wait_until(lambda: served.server.statistics().websockets == 1, "the socket is open")
+    assert served.server.drain(5)
+    assert served.server.statistics().websockets == 1
+    assert served.server.stop(5)
+    assert socket.closed_with() == 1012
+
+
+# Stopping
+
+
+def test_a_stop_closes_websockets_with_1012_and_the_app_hears_it(serve: Serve) -> None:
+    served = serve(SLOW)
+    socket = served.websocket("/ws")
+    assert served.server.stop(5)
+    assert socket.closed_with() == 1012
+    assert served.marked("code-1012")
+
+
+def test_a_stop_lets_exchanges_end(serve: Serve) -> None:
+    served = serve(SLOW)
+    held = served.connect()
+    held.send_head("GET", "/slow", [field()])
+    wait_until(lambda: served.marked("entered"), "the handler runs")
+    stopping = threading.Thread(target=served.server.stop, args=(5,))
+    stopping.start()
+    served.open_gate("go")
+    assert held.getresponse().read() == b'"slow"'
+    stopping.join(5)
+    assert not stopping.is_alive()
+
+
+def test_a_stop_cuts_what_is_left_at_its_deadline(serve: Serve) -> None:
+    served = serve(
+        """
+        from starlette.responses import StreamingResponse
+
+        app = FastAPI()
+
+        @app.get("/endless")
+        async def endless():
+            async def body():
+                while True:
+                    yield b"x" * 65536
+                    mark("sent")
+            return StreamingResponse(body())
+        """
+    )
+    with dial(served.address) as stalled:  # never reads, so nothing that waits for its buffer ever ends
+        name, value = field()
+        stalled.sendall(b"GET /endless HTTP/1.1\r\n%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value))
+        wait_until(lambda: served.marked("sent"), "the stream runs")
+        began = time.monotonic()
+        assert served.server.stop(0.3)
+        assert time.monotonic() - began < 3
+
+
+def test_a_stop_says_when_user_code_blocks_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app_toolkit.replica.server.SHUTDOWN_S", 0.1)
+    served = serve(SLOW)
+    served.connect().send_head("GET", "/blocked", [field()])
+    wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
+    assert not served.server.stop(0)
+    served.open_gate("go")
+    assert served.server.stop(5)
+
+
+def test_streams_of_sse_starlette_end_with_the_server(serve: Serve) -> None:
+    # In a process of its own: the library's mark of a server that ends is for good.
+    spec = serve.spec(
+        """
+        from sse_starlette import EventSourceResponse
+
+        app = FastAPI()
+
+        @app.get("/events")
+        async def events():
+            async def body():
+                yield {"data": "first"}
+                mark("sent")
+                await asyncio.sleep(60)
+            return EventSourceResponse(body())
+        """
+    )
+    run(
+        """
+        served = start()
+        answer = served.connect().ask("/events")
+        assert answer.fp.readline() and answer.fp.readline()
+        began = time.monotonic()
+        assert served.server.stop(20)
+        assert time.monotonic() - began < 5, time.monotonic() - began
+        """,
+        spec.target,
+        spec.app_dir,
+    )
+
+
+# Sockets
+
+
+def test_a_unix_socket_is_private_and_goes_with_the_replica(serve: Serve) -> None:
+    spec = serve.spec(SLOW)
+    path = Path(spec.app_dir, "inner", "r.sock")
+    server = ReplicaServer()
+    assert server.start(spec, SECRET, Address(f"unix:{path}")) == f"unix:{path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert server.stop(0)
+    assert not path.exists()
+
+
+def test_tcp_takes_a_free_port(serve: Serve) -> None:
+    served = serve(SLOW, address="tcp:127.0.0.1:0")
+    assert served.address.startswith("tcp:127.0.0.1:")
+    assert not served.address.endswith(":0")
+    assert served.connect().ask("/").status == 200
+
+
+def test_tcp_speaks_ipv6(serve: Serve) -> None:
+    listener, address = bind(Address("tcp:[::1]:0"))
+    with listener:
+        assert listener.family == socket.AF_INET6
+        assert address == f"tcp:[::1]:{listener.getsockname()[1]}"
+
+
+def test_a_path_that_is_too_long_falls_back_to_this_host_alone(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(SLOW, address=f"unix:/tmp/{'long' * 30}/r.sock")
+    assert served.address.startswith("tcp:127.0.0.1:")
+    assert "the path has 132 bytes, a socket's has at most 107" in caplog.text
+    # Whoever is on this host reaches it, so the secret is needed.
+    assert served.connect().ask("/", hop=None).getheader("x-app-toolkit-refused") == "secret"
+
+
+def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+    listener, address = bind(Address(f"unix:{folder}/r.sock"))
+    listener.close()
+    assert address.startswith("tcp:127.0.0.1:")
+    assert f"the folder {folder} has mode 0755, it must be 0700" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    listener, address = bind(Address(f"unix:{tmp_path}/file/r.sock"))
+    listener.close()
+    assert address.startswith("tcp:127.0.0.1:")
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_dead_socket_is_replaced_and_a_living_one_is_not(serve: Serve) -> None:
+    address = Address(f"unix:{serve.spec(SLOW).app_dir}/r.sock")
+    dead, _ = bind(address)
+    dead.close()  # its file stays, as after a kill
+    living, again = bind(address)
+    with living:
+        assert again == address
+        living.listen()
+        other, elsewhere = bind(address)
+        other.close()
+        assert elsewhere.startswith("tcp:127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "address", ["", "unix:", "tcp:", "tcp:localhost", "tcp::80", "tcp:a:99999", "udp:a:1"]
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(StartupError, match="is not an address"):
+        bind(Address(address))
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    listener, address = bind(Address("tcp:127.0.0.1:0"))
+    with listener:
+        listener.listen()
+        with pytest.raises(StartupError, match=f"cannot listen on {address}: .*in use"):
+            bind(address)
+
+
+def test_a_forked_child_keeps_no_socket_open(serve: Serve) -> None:
+    spec = serve.spec(
+        """
+        import os, time
+
+        app = FastAPI()
+
+        @app.get("/fork")
+        async def fork():
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            return child
+
+        @app.get("/wait")
+        async def wait():
+            mark("entered")
+            await gate("go")
+        """
+    )
+    running = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            script("start(); print('up', flush=True); time.sleep(60)", spec.target, spec.app_dir),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    child = None
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"up\n"
+        address = Address(f"unix:{spec.app_dir}/r.sock")
+        asking = Connection(address)
+        with dial(address) as held, closing(asking):
+            name, value = field()
+            head = b"%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
+            held.sendall(b"GET /wait HTTP/1.1\r\n" + head)
+            wait_until(lambda: Path(spec.app_dir, "entered").exists(), "the handler runs")
+            child = int(asking.ask("/fork").read())
+            running.kill()
+            running.wait(5)
+            held.settimeout(1)
+            assert held.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            dial(address)
+    finally:
+        running.kill()
+        running.wait(5)
+        assert running.stdout is not None
+        running.stdout.close()
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+
+
+# A process of its own
+
+
+def run(source: str, target: str, folder: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script(source, target, folder)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def script(source: str, target: str, folder: str) -> str:
+    return (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent.parent)!r})\n"
+        + dedent(
+            """
+        import time
+        from pathlib import Path
+        from app_toolkit.interfaces import ReplicaSpec
+        from app_toolkit.replica.server import ReplicaServer
+        from replica.client import SECRET, Served
+
+        def start():
+            spec = ReplicaSpec("shop/chat-1-1", "shop", "chat", "r1", {target!r}, {folder!r}, "", 100, 5.0)
+            server = ReplicaServer()
+            address = server.start(spec, SECRET, "unix:" + {folder!r} + "/r.sock")
+            return Served(server, address, Path({folder!r}))
+        """
+        ).format(target=target, folder=folder)
+        + dedent(source)
+    )

@@ -1,0 +1,113 @@
+"""The template `api` makes a project that works as it is."""
+
+import compileall
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from cookiecutter.exceptions import FailedHookException
+from cookiecutter.main import cookiecutter
+
+TEMPLATE = Path(__file__).parents[2] / "templates/api"
+
+
+@pytest.fixture(autouse=True)
+def _a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cookiecutter notes the last answers below the home folder, and takes defaults from there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("COOKIECUTTER_CONFIG", str(home / "config.yaml"))
+    (home / "config.yaml").write_text(f"cookiecutters_dir: {home}/c\nreplay_dir: {home}/r\n")
+
+
+def make(folder: Path, **answers: str) -> Path:
+    return Path(cookiecutter(str(TEMPLATE), no_input=True, output_dir=str(folder), extra_context=answers))
+
+
+def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    # The project's own configuration decides, not what runs us.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make(tmp_path)
+
+
+def test_the_defaults_make_a_project_that_passes_its_own_tests(project: Path) -> None:
+    done = run(project, "pytest", "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_is_laid_out_as_its_project_file_says(project: Path) -> None:
+    done = run(project, "app_toolkit.cli", "plan")
+    assert done.returncode == 0, done.stderr
+    assert "application my-api (my_api.app:app" in done.stdout
+    assert "ingress=events  replicas=2" in done.stdout
+
+
+@pytest.mark.parametrize("license", ["Apache-2.0", "MIT", "none"])
+@pytest.mark.parametrize("python_version", ["3.11", "3.12", "3.13"])
+def test_every_choice_is_whole_and_clean(tmp_path: Path, license: str, python_version: str) -> None:
+    project = make(tmp_path, license=license, python_version=python_version)
+    files = [path for path in project.rglob("*") if path.is_file()]
+    for path in files:
+        text = path.read_text("utf-8")
+        assert "{{" not in text, path
+        assert "{%" not in text, path
+        assert text.endswith("\n") or not text, path
+    assert (project / "LICENSE").is_file() == (license != "none")
+    table = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
+    assert table["requires-python"] == f">={python_version}"
+    assert table.get("license") == (None if license == "none" else license)
+    assert compileall.compile_dir(project, quiet=1)
+    for check in (("ruff", "check", "--no-cache", "."), ("ruff", "format", "--no-cache", "--check", ".")):
+        done = run(project, *check)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_other_names_go_everywhere(tmp_path: Path) -> None:
+    project = make(tmp_path, project_name="Zoo Keeper's")
+    assert project.name == "zoo-keeper-s"
+    assert (project / "zoo_keeper_s/app.py").is_file()
+    assert run(project, "pytest", "-q").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        ({"project_slug": "Zoo!"}, "project_slug 'Zoo!' is not made of"),
+        ({"project_slug": "-zoo"}, "project_slug '-zoo' is not made of"),
+        ({"package_name": "Zoo"}, "package_name 'Zoo' is not a small letter followed by"),
+        ({"package_name": "9zoo"}, "package_name '9zoo' is not a small letter followed by"),
+        ({"package_name": "class"}, "package_name 'class' is a word or a module of Python itself"),
+        ({"package_name": "json"}, "package_name 'json' is a word or a module of Python itself"),
+        ({"package_name": "fastapi"}, "package_name 'fastapi' would hide another package"),
+        ({"package_name": "tests"}, "package_name 'tests' would hide another package"),
+        (
+            {"project_name": 'Zoo "x"', "project_slug": "zoo"},
+            "project_name 'Zoo \"x\"' is empty, or holds a quote",
+        ),
+    ],
+)
+def test_a_name_that_would_not_work_is_refused_and_nothing_is_left(
+    tmp_path: Path, answers: dict[str, str], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    with pytest.raises(FailedHookException):
+        make(output, **answers)
+    assert sentence in capfd.readouterr().err
+    assert list(output.iterdir()) == []

@@ -1,0 +1,224 @@
+"""The rules of the house: who may import whom, and who may touch the world."""
+
+import ast
+import graphlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "app_toolkit"
+
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"types", "errors", "interfaces", "clock"}),
+    frozenset({"config"}),
+    frozenset({"core"}),
+    frozenset({"transport", "observability", "streaming"}),
+    frozenset({"proxy", "router", "replica", "controller"}),
+    frozenset({"engines"}),
+    frozenset({"toolkit", "planning", "deployment", "cli", "dashboard", "testing"}),
+)
+"""From the ground up. A file imports from floors below its own, and from its own house."""
+
+NEIGHBOURS = frozenset({0, 3, 5, 6})
+"""Floors whose houses may import each other. Components never do: they meet through `interfaces`."""
+
+IMPURE = frozenset(
+    {
+        "asyncio",
+        "anyio",
+        "threading",
+        "multiprocessing",
+        "concurrent",
+        "subprocess",
+        "socket",
+        "selectors",
+        "signal",
+    }
+    | {
+        "time",
+        "datetime",
+        "os",
+        "io",
+        "pathlib",
+        "logging",
+        "uuid",
+        "secrets",
+        "ray",
+        "uvicorn",
+        "fastapi",
+        "starlette",
+    }
+)
+"""What `core` decides without."""
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str
+    name: str | None
+    line: int
+    runtime: bool = True
+    """False: only a type checker sees it."""
+
+
+def imports(tree: ast.Module) -> Iterator[Import]:
+    checked = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, None, node.lineno, id(node) not in checked)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            for alias in node.names:
+                yield Import(module, alias.name, node.lineno, id(node) not in checked)
+
+
+def floor_of(house: str) -> int | None:
+    return next((number for number, houses in enumerate(FLOORS) if house in houses), None)
+
+
+def breaches(module: str, source: str) -> list[str]:
+    """Every rule that one file breaks; `module` is its dotted name below `app_toolkit`."""
+    tree = ast.parse(source)
+    house, found = module.split(".")[0], []
+    floor = floor_of(house)
+    if floor is None:
+        return [f"{module}: {house!r} stands on no floor"]
+    for each in imports(tree):
+        where = f"{module}:{each.line}"
+        if each.module.startswith("."):
+            found.append(f"{where} imports relatively, where nobody sees from which floor")
+        elif each.module == "app_toolkit" and floor_of(each.name or "") is None:
+            # The package's own names come from the top floor.
+            found.append(f"{where} imports from the package itself, not from the module")
+        elif each.module == "app_toolkit" or each.module.startswith("app_toolkit."):
+            other = each.name or "" if each.module == "app_toolkit" else each.module.split(".")[1]
+            below = floor_of(other)
+            if below is None:
+                found.append(f"{where} imports {other!r}, which stands on no floor")
+            elif below > floor:
+                found.append(f"{where} imports upwards: {other}")
+            elif below == floor and other != house and floor not in NEIGHBOURS:
+                found.append(f"{where} imports its neighbour {other}")
+        root = each.module.split(".")[0]
+        if root == "ray" and not module.startswith("engines.ray"):
+            found.append(f"{where} imports ray outside engines.ray")
+        if house == "core" and root in IMPURE:
+            found.append(f"{where} imports {root}, and core only decides")
+        if house == "core" and root == "random" and each.name != "Random":
+            found.append(f"{where} imports from random something else than the type Random")
+    if module != "config.settings":
+        found += [f"{module}:{line} reads the environment" for line in _environment(tree)]
+    return found
+
+
+def _environment(tree: ast.Module) -> Iterator[int]:
+    names = {"environ", "environb", "getenv", "getenvb", "putenv"}
+    for node in ast.walk(tree):
+        if (isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "os") or (
+            isinstance(node, ast.ImportFrom) and node.module == "os" and names & {a.name for a in node.names}
+        ):
+            yield node.lineno
+
+
+def cycle(sources: Mapping[str, str]) -> list[str] | None:
+    """A circle of modules that import each other, wherever in the file they do."""
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        graph[module] = set()
+        for each in imports(ast.parse(source)):
+            if each.runtime and each.module.startswith("app_toolkit."):
+                target = each.module.removeprefix("app_toolkit.")
+                inner = f"{target}.{each.name}"
+                graph[module].add(inner if inner in sources else target)
+        graph[module].discard(module)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return None
+
+
+def modules() -> dict[str, str]:
+    """Every file of the package by its dotted name, without the one that gathers the public names."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path.read_text(
+            "utf-8"
+        )
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "__init__.py"
+    }
+
+
+def test_every_file_keeps_to_its_floor() -> None:
+    found = [breach for module, source in modules().items() for breach in breaches(module, source)]
+    assert not found, "\n".join(found)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert cycle(modules()) is None
+
+
+def test_the_drawing_of_the_floors_is_the_one_that_stands() -> None:
+    houses = {
+        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert houses - {"__init__"} <= frozenset().union(*FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "said"),
+    [
+        ("core.plan", "from app_toolkit.router.router import Router", "upwards"),
+        ("core.plan", "from app_toolkit import Toolkit", "from the package itself"),
+        ("config.models", "from app_toolkit import core", "upwards"),
+        ("config.models", "def f():\n    import app_toolkit.core.balance", "upwards"),
+        ("router.router", "from app_toolkit.replica.replica import Replica", "neighbour"),
+        ("proxy.server", "from ..router import router", "relatively"),
+        ("attic.box", "", "no floor"),
+        ("proxy.server", "import ray", "outside engines.ray"),
+        ("engines.embedded", "def f():\n    from ray.util import state", "outside engines.ray"),
+        ("core.plan", "import time", "only decides"),
+        ("core.plan", "from asyncio import sleep", "only decides"),
+        ("core.plan", "import random", "Random"),
+        ("core.plan", "from random import choice", "Random"),
+        ("cli.main", "import os\nos.environ['A']", "environment"),
+        ("cli.main", "import os\nos.getenv('A')", "environment"),
+        ("cli.main", "from os import environ", "environment"),
+    ],
+)
+def test_the_check_sees_a_breach(module: str, source: str, said: str) -> None:
+    found = breaches(module, source)
+    assert any(said in breach for breach in found), found
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("core.plan", "from random import Random\nfrom app_toolkit.config.models import Route"),
+        ("engines.ray.actors", "import ray\nfrom app_toolkit.replica.replica import Replica"),
+        ("config.settings", "import os\nos.environ['A']"),
+        ("router.router", "from app_toolkit.router.targets import Turn"),
+        ("cli.main", "from app_toolkit.planning import plan\nimport os\nos.getpid()"),
+    ],
+)
+def test_the_check_lets_pass_what_is_right(module: str, source: str) -> None:
+    assert breaches(module, source) == []
+
+
+def test_the_check_sees_a_circle() -> None:
+    sources = {
+        "a": "from app_toolkit.b import x",
+        "b": "def f():\n    from app_toolkit import c\n    from app_toolkit.c import y",
+        "c": "import app_toolkit.a",
+    }
+    assert set(cycle(sources) or ()) == {"a", "b", "c"}
+    assert cycle({"a": "from app_toolkit.b import x", "b": ""}) is None

@@ -1,0 +1,227 @@
+"""Connections to a replica: where an answer ends, and when a connection may be used again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
+from app_toolkit.types import Address
+
+pytestmark = pytest.mark.anyio
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Notes:
+    """A listener that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.answer: Answer | None = None
+        self.body = b""
+        self.over = asyncio.Event()
+
+    def informed(self, answer: Answer) -> None:
+        self.events.append(answer.status)
+
+    def answered(self, answer: Answer) -> None:
+        self.answer = answer
+        self.events.append(answer.status)
+
+    def received(self, data: bytes) -> None:
+        self.body += data
+
+    def ended(self, reusable: bool) -> None:
+        self.events.append("reusable" if reusable else "ended")
+        self.over.set()
+
+    def lost(self, error: ReplicaGone) -> None:
+        self.events.append("lost")
+        self.over.set()
+
+    def writing_paused(self, paused: bool) -> None:
+        self.events.append("paused" if paused else "resumed")
+
+
+@asynccontextmanager
+async def listening(folder: Path, script: Script) -> AsyncIterator[Address]:
+    path = folder / "r.sock"
+    server = await asyncio.start_unix_server(script, path)
+    yield Address(f"unix:{path}")
+    server.close()
+
+
+async def dialled(pool: Pool, address: Address) -> Connection:
+    answer: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+    pool.dial(address, answer.set_result, answer.set_exception)
+    async with asyncio.timeout(5):
+        return await answer
+
+
+async def exchange(
+    folder: Path, reply: bytes, *, head_only: bool = False, decode: bool = False, close: bool = False
+) -> Notes:
+    """What a listener hears where a replica says this; byte by byte, and all at once, it must be the same."""
+    heard = []
+    for size in (len(reply), 1):
+
+        async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int = size) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            for start in range(0, len(reply), size):
+                writer.write(reply[start : start + size])
+                await writer.drain()
+                await asyncio.sleep(0)
+            if not close:
+                await reader.read()
+            writer.close()
+
+        pool = Pool()
+        async with listening(folder, say) as address:
+            pool.allow(address, 1)
+            connection = await dialled(pool, address)
+            notes = Notes()
+            connection.begin(notes, head_only=head_only, decode=decode)
+            connection.write(b"GET / HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(5):
+                await notes.over.wait()
+            connection.close()
+            await pool.aclose()
+        heard.append(notes)
+    whole, in_bytes = heard
+    assert (whole.events, whole.body, whole.answer) == (in_bytes.events, in_bytes.body, in_bytes.answer)
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("reply", "events", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", [200, "reusable"], b"hi"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", [200, "reusable"], b""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", [204, "reusable"], b""),
+        (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n\r\n", [304, "reusable"], b""),
+        (
+            b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            [103, 200, "reusable"],
+            b"",
+        ),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", [200, "ended"], b""),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", [200, "ended"], b"hi"),
+        (
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+            [200, "reusable"],
+            b"2\r\nhi\r\n0\r\n\r\n",
+        ),
+    ],
+)
+async def test_an_answer_ends_where_it_says(
+    tmp_path: Path, reply: bytes, events: list[object], body: bytes
+) -> None:
+    notes = await exchange(tmp_path, reply)
+    assert notes.events == events
+    assert notes.body == body
+
+
+async def test_a_chunked_answer_is_decoded_for_those_who_ask(tmp_path: Path) -> None:
+    reply = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n1\r\n!\r\n0\r\nx: 1\r\n\r\n"
+    notes = await exchange(tmp_path, reply, decode=True)
+    assert (notes.body, notes.events) == (b"hi!", [200, "reusable"])
+
+
+async def test_an_answer_to_head_has_no_body_whatever_it_announces(tmp_path: Path) -> None:
+    notes = await exchange(tmp_path, b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", head_only=True)
+    assert notes.events == [200, "reusable"]
+
+
+async def test_an_answer_without_an_announced_end_ends_with_its_connection(tmp_path: Path) -> None:
+    notes = await exchange(tmp_path, b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
+    assert (notes.body, notes.events) == (b"all of it", [200, "ended"])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n",
+        b"SMTP ready\r\n\r\n",
+    ],
+)
+async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, reply: bytes) -> None:
+    notes = await exchange(tmp_path, reply, close=True)
+    assert notes.events[-1] == "lost"
+
+
+async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
+    notes = await exchange(
+        tmp_path,
+        b"HTTP/1.1 503 Busy\r\nX-App-Toolkit-Refused: busy\r\nx-app-toolkit-ongoing: 3\r\n"
+        b"Connection: keep-alive\r\n"
+        b"Keep-Alive: timeout=5\r\nX-Own: 1\r\ncontent-length: 0\r\n\r\n",
+    )
+    assert notes.answer is not None
+    assert notes.answer.refusal == b"busy"
+    assert notes.answer.status_line == b"HTTP/1.1 503 Busy"
+    assert notes.answer.fields == [(b"x-own", b"1"), (b"content-length", b"0")]
+
+
+async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        await asyncio.wait_for(idle.wait(), 5)
+        writer.write(b"H")
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    idle, gone = asyncio.Event(), asyncio.Event()
+    pool = Pool()
+    async with listening(tmp_path, say) as address:
+        pool.allow(address, 1)
+        connection = await dialled(pool, address)
+        notes = Notes()
+        connection.begin(notes)
+        connection.write(b"GET / HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(notes.over.wait(), 5)
+        pool.give_back(connection)
+        assert pool.idle == 1
+        idle.set()
+        await asyncio.wait_for(gone.wait(), 5)
+        assert pool.idle == 0
+        assert pool.take(address) is None
+    await pool.aclose()
+
+
+async def test_the_pool_keeps_no_more_than_it_was_allowed_and_nothing_of_who_left(tmp_path: Path) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    pool = Pool()
+    async with listening(tmp_path, say) as address:
+        pool.allow(address, 2)
+        connections = [await dialled(pool, address) for _ in range(4)]
+        for connection in connections[:3]:
+            pool.give_back(connection)
+        assert pool.idle == 2
+        assert pool.take(address) is connections[1]
+        pool.give_back(connections[1])
+        pool.expire(connections[0].idle_since + IDLE_S + 60)
+        assert pool.idle == 0
+        pool.forget(address)
+        pool.give_back(connections[3])
+        assert pool.idle == 0
+    await pool.aclose()
+
+
+@pytest.mark.parametrize("address", ["unix:/no/such.sock", "tcp:127.0.0.1:1", "carrier-pigeon"])
+async def test_who_is_not_reached_is_gone(address: str) -> None:
+    pool = Pool()
+    with pytest.raises(ReplicaGone, match=address):
+        await dialled(pool, Address(address))
+    await pool.aclose()
