@@ -122,6 +122,8 @@ class Controller:
         self._unrouting: dict[ReplicaId, Version] = {}
         """Replicas on their way out, by the first snapshot without them."""
         self._minted = 0
+        self._recovering = True
+        """Until every replica that was found has said what it is, or `_recover_until`."""
         self._recover_until = 0.0
         # The loop.
         self._inbox: deque[Event] = deque(maxlen=INBOX)
@@ -129,7 +131,7 @@ class Controller:
         self._ticked = clock.now()
         self._next: float | None = None
         self._change = 0
-        self._change_waiters: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
         self._ended = asyncio.Event()
         self._replaced = False
         self._writing = asyncio.Lock()
@@ -278,13 +280,9 @@ class Controller:
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
         """The status and its number once that is above `number`; what there is after `timeout_s`."""
-        if self._change <= number and not self._ended.is_set():
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._change_waiters.add(waiter)
-            try:
-                await within(self._clock, timeout_s, waiter)
-            finally:
-                self._change_waiters.discard(waiter)
+        until = self._clock.now() + timeout_s
+        while self._change <= number and not self._ended.is_set() and self._clock.now() < until:
+            await self._news(until)
         return self._change, self.status()
 
     async def wait_ready(self, name: str, timeout_s: float) -> ApplicationStatus:
@@ -293,17 +291,26 @@ class Controller:
         Earlier where it failed; as it is after `timeout_s`. Raises `ConfigError` where there is none of that name.
         """
         until = self._clock.now() + timeout_s
-        number = -1
         while True:
-            number, status = await self.status_after(number, until - self._clock.now())
+            status = self.status()
             found = next((a for a in status.applications if a.name == name), None)
             if found is None:
                 raise ConfigError(f"there is no application {name!r}")
             word = worst([found.status, *(p.status for p in status.proxies)])
-            if word == FAILED or self._clock.now() >= until or self._ended.is_set():
+            if word == FAILED or (word == HEALTHY and self._is_known(name)):
                 return found
-            if word == HEALTHY and self._is_known(name):
+            if self._ended.is_set() or self._clock.now() >= until:
                 return found
+            await self._news(until)
+
+    async def _news(self, until: float) -> None:
+        """Wait until the status may have changed, or a caller has come back."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await within(self._clock, until - self._clock.now(), waiter)
+        finally:
+            self._waiters.discard(waiter)
 
     def _is_known(self, name: str) -> bool:
         keys = [ROUTES, *(_key(f"{name}/{i.config.name}") for i in self._applications[name].ingresses)]
@@ -316,11 +323,10 @@ class Controller:
     ) -> Mapping[str, Snapshot]:
         """`Board.watch`. A proxy comes under its own `ReplicaId`, and is forgotten when it exits."""
         self._check_open(also_while_stopping=True)
-        # The watch takes down what was seen before it waits, and we tick only once it does.
+        # The watch takes down what was seen before it waits; whoever is woken here runs only then.
         if self._unrouting:
             self._wake()
-        if self._change_waiters:
-            self._loop.call_soon(self._changed)
+        self._loop.call_soon(self._notify)
         return await self.board.watch(caller, seen, timeout_s)
 
     # The tick
@@ -349,7 +355,7 @@ class Controller:
         times.append(self._put_away_by)
         if self._unrouting:
             times.append(self.board.next_expiry())
-        if self._is_recovering():
+        if self._recovering:
             times.append(self._recover_until)
         return min((at for at in times if at is not None), default=None)
 
@@ -360,12 +366,16 @@ class Controller:
         now = self._clock.now()
         self._take_events(now)
         self._unroute(now)
-        for name, group in list(self._groups.items()):
-            if group.touched or (group.due is not None and group.due <= now):
-                self._plan(name, group, now)
-        self._settle(now)
-        for name, group in list(self._groups.items()):
-            self._publish(name, group, now)
+        self._end_recovery(now)
+        changed = [
+            (name, group)
+            for name, group in self._groups.items()
+            if group.touched or (group.due is not None and group.due <= now)
+        ]
+        for name, group in changed:
+            self._plan(name, group, now)
+        for name, group in changed:
+            self._publish(name, group)
             self._drop_if_gone(name, group)
         self._end_if_put_away(now)
         self._ticked = self._clock.now()
@@ -409,9 +419,11 @@ class Controller:
             return
         group.touched = True
         was = before.replica(event.replica)
-        if isinstance(event, ProbePassed) and was is not None and not was.failed_probes:
-            return
-        self._tell(name, event)
+        nothing_new = was is not None and (
+            (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
+        )
+        if not nothing_new:
+            self._tell(name, event)
 
     def _unroute(self, now: float) -> None:
         for id, version in list(self._unrouting.items()):
@@ -451,23 +463,26 @@ class Controller:
 
     # What is published
 
-    def _settle(self, now: float) -> None:
-        if not self._is_recovering() or now >= self._recover_until:
+    def _end_recovery(self, now: float) -> None:
+        """Once everyone has said what it is, or has had its time: what is not on the board does not exist."""
+        if self._recovering and (now >= self._recover_until or not self._holds_back()):
+            self._recovering = False
+            for group in self._groups.values():
+                group.touched = True
             self.board.settle()
 
-    def _is_recovering(self) -> bool:
-        """Whether something holds back a publication, or did when it was last asked."""
-        return self._clock.now() < self._recover_until and any(
+    def _holds_back(self) -> bool:
+        return any(
             replica.phase is Phase.RECOVERING
             for group in self._groups.values()
             for replica in group.record.replicas
         )
 
-    def _publish(self, name: str, group: _Group, now: float) -> None:
+    def _publish(self, name: str, group: _Group) -> None:
         if name == PROXY:
             return
         replicas = sorted(group.record.replicas, key=lambda replica: replica.id)
-        if now < self._recover_until and any(r.phase is Phase.RECOVERING for r in replicas):
+        if self._recovering and any(r.phase is Phase.RECOVERING for r in replicas):
             return  # a smaller set than the last one published is worse than that one
         key = _key(name)
         if group.config is not None:
@@ -499,7 +514,7 @@ class Controller:
             self.board.remove(_key(name))
             self._changed()
             if name == PROXY and self._put_away_by is not None:
-                self._respecify()
+                self._respecify()  # nobody asks the others any more
 
     # From applications to groups
 
@@ -608,12 +623,12 @@ class Controller:
                 return epoch
 
     async def _check_epoch(self) -> None:
-        now_valid = int(await self._store.get("epoch") or 0)
-        if now_valid != self.epoch:
+        last = int(await self._store.get("epoch") or 0)
+        if last > self.epoch:
             self._replaced = True
             self._ended.set()
             self._wake()
-            raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {now_valid}")
+            raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {last}")
 
     async def _read(self) -> None:
         for key in await self._store.keys("applications/"):
@@ -665,7 +680,10 @@ class Controller:
 
     def _changed(self) -> None:
         self._change += 1
-        for waiter in self._change_waiters:
+        self._notify()
+
+    def _notify(self) -> None:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 

@@ -9,7 +9,7 @@ what the old one would have. A *group* is what replicas are counted by: `"{appli
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import RayActorOptions
 from app_toolkit.core import restarts
@@ -40,6 +40,9 @@ STOP_S = 5.0
 """The least that a lifespan's shutdown gets."""
 
 KILL_AGAIN_S = 5.0
+
+LONGEST_ERROR = 8_000
+"""Characters of a traceback that are kept: its end."""
 
 UNPLACED_S = 60.0
 """A launcher that says nothing of an unplaced replica for so long has lost it."""
@@ -113,7 +116,7 @@ class GroupSpec:
     revision: str
     target: int
     template: ReplicaSpec | ProxySpec
-    options: RayActorOptions = RayActorOptions()
+    options: RayActorOptions = field(default_factory=RayActorOptions)
     startup_timeout_s: float = 60.0
     graceful_shutdown_timeout_s: float = 20.0
     health_check_period_s: float = 5.0
@@ -200,7 +203,7 @@ def _failed(record: GroupRecord, replica: ReplicaRecord, why: str | None, now: f
         record,
         failures=failures,
         deaths=record.deaths + 1,
-        last_error=why or f"{replica.id} exited while it was {replica.phase.value}",
+        last_error=why[-LONGEST_ERROR:] if why else f"{replica.id} exited while it was {replica.phase.value}",
     )
 
 

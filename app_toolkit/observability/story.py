@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-KEPT = 10_000
+KEPT = 5_000
 LONGEST_CAUSE = 4_000
 """Characters. A traceback's end says more than its beginning."""
 

@@ -207,7 +207,7 @@ class Exchange:
 
     def _ask(self, first: bool = False) -> None:
         assert self._router is not None
-        turn = self._router.try_turn(self._avoid)
+        turn = self._router.try_turn(self._avoid, first=first)
         if turn is not None:
             self._granted(turn)
             return
@@ -350,6 +350,7 @@ class Exchange:
             return
         self._answer = answer
         self._stage = Stage.TUNNEL
+        self._give_turn_back()  # an open WebSocket is no ongoing request
         self.request.body.let_go()
         self._client.write(
             _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
@@ -361,7 +362,9 @@ class Exchange:
         if self.request.version == "1.0":
             fields = [field for field in fields if field[0] != b"transfer-encoding"]
         end = self._id_line(answer) if keep else b"connection: close\r\n" + self._id_line(answer)
-        return _head(answer.status_line, self._client.default_headers, fields, end)
+        # Whoever answers a WebSocket's handshake in the replica writes a date of its own.
+        defaults = [] if self.request.websocket else self._client.default_headers
+        return _head(answer.status_line, defaults, fields, end)
 
     def _id_line(self, answer: Answer) -> bytes:
         """The end of a head; an app that answers with an id of its own knows better."""
@@ -504,6 +507,9 @@ class Exchange:
         """Give back all that is held."""
         self._stage = Stage.DONE
         self._leave_queue()
+        self._give_turn_back()
+
+    def _give_turn_back(self) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
             self._replica = turn.endpoint.id

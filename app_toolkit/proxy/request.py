@@ -27,16 +27,13 @@ from app_toolkit.errors import (
     URITooLong,
     VersionNotSupported,
 )
-from app_toolkit.transport.hop import HOP, INTERNAL_PREFIX
+from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX
 from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
 
 KEPT_BODY = 64 * 1024
 """Bytes of a body that are kept, to try another replica with, and that may wait before we stop reading."""
-
-EXPECT = INTERNAL_PREFIX + b"expect"
-"""Marks an `expect` that the proxy added: the replica takes both away before the app sees the request."""
 
 RETRYABLE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 METHODS = RETRYABLE | {b"POST", b"PATCH", b"QUERY"}

@@ -30,7 +30,7 @@ class Router(Protocol):
     max_queued: int
     max_wait_s: float
 
-    def try_turn(self, avoid: Collection[ReplicaId]) -> Turn | None: ...
+    def try_turn(self, avoid: Collection[ReplicaId], *, first: bool) -> Turn | None: ...
 
     def wait(
         self, granted: Callable[[Any], None], now: float, *, avoid: Collection[ReplicaId], first: bool

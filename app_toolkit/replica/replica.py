@@ -18,9 +18,6 @@ from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
 logger = logging.getLogger("app_toolkit.replica")
 
 ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
-EXPECT = hop.INTERNAL_PREFIX + b"expect"
-"""The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
-
 CHUNKS_PER_TURN = 64
 """After so many the event loop gets a turn: to a client that has gone uvicorn sends without ever waiting, and
 a stream that does not wait either would keep the loop, and so never hear that its client has gone."""
@@ -147,7 +144,7 @@ class Replica:
     def _rewrite(self, scope: Scope, origin: Hop | None) -> None:
         """Make the scope that of a server which the client itself had reached."""
         headers: list[Header] = scope["headers"]
-        dropped = b"expect" if (EXPECT, b"1") in headers else None
+        dropped = b"expect" if (hop.EXPECT, b"1") in headers else None
         scope["headers"] = [
             field for field in headers if field[0] != dropped and not field[0].startswith(hop.INTERNAL_PREFIX)
         ]

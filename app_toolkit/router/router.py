@@ -52,12 +52,13 @@ class Router:
 
     # Turns
 
-    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY) -> Turn | None:
+    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY, *, first: bool = False) -> Turn | None:
         """A turn at a replica with room, or None. Nobody overtakes: None also while others wait.
 
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
+        `first`: a request that had its turn and was refused goes before those who wait.
         """
-        return None if self._waiting else self._take(avoid)
+        return None if self._waiting and not first else self._take(avoid)
 
     def wait(
         self,
@@ -112,7 +113,7 @@ class Router:
     @asynccontextmanager
     async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY, first: bool = False) -> AsyncIterator[Turn]:
         """`try_turn` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
-        turn = None if first else self.try_turn(avoid)
+        turn = self.try_turn(avoid, first=first)
         if turn is None:
             turn = await self._wait(avoid, first)
         try:
@@ -124,7 +125,6 @@ class Router:
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Turn] = loop.create_future()
         waiter = self.wait(granted.set_result, loop.time(), avoid=avoid, first=first)
-        self._assign()
         try:
             async with asyncio.timeout(self.max_wait_s):
                 return await granted

@@ -15,6 +15,8 @@ INTERNAL_PREFIX = b"x-app-toolkit-"
 HOP = b"x-app-toolkit-hop"
 ONGOING = b"x-app-toolkit-ongoing"
 REFUSED = b"x-app-toolkit-refused"
+EXPECT = b"x-app-toolkit-expect"
+"""The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 
 Refusal = Literal["busy", "draining", "secret", "protocol"]
 """Why a replica did not run a request. The first two are a hand-over, the others an operator's mistake."""

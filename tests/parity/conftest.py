@@ -37,6 +37,7 @@ def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callab
     params=[
         "control",
         "embedded",
+        "pieces-2",
         *(
             pytest.param(
                 form, marks=pytest.mark.skipif(not RAY_RUNS, reason="`app-toolkit run` is not there yet")

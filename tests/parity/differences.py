@@ -1,38 +1,109 @@
 """What may differ between bare uvicorn and the toolkit, and why. All else is compared, header by header."""
 
 import re
+from collections.abc import Callable, Iterable
 
 from .client import Observation
 
-# Header → why it may be there: left out of both observations, also where an app shows what it got.
-ADDED = {"x-request-id": "every request that came through a proxy has an id, in both directions"}
+# Between any two processes
 
-# Headers that tell the present time, which differs from one request to the next.
-CLOCK = {"date", "set-cookie"}
 NOW = re.compile(r"\w{3}, \d\d \w{3} 20\d\d \d\d:\d\d:\d\d GMT")
-
-# Header → why the order within its value may differ.
+CLOCK = {
+    "date": "tells when the answer was made",
+    "set-cookie": "a deleted cookie expires now",
+}
 SET = {"allow": "Starlette writes out a Python set, whose order changes from process to process"}
 
+# Where a proxy stands between
 
-def comparable(observation: Observation, port: int) -> Observation:
-    """The observation without what may differ."""
+ADDED = {"x-request-id": "every request that came through a proxy has an id, in both directions"}
+ANYWHERE = {
+    "date": "written by the server, whose place among an app's own fields is its own choice",
+    "server": "the same",
+    "connection": "speaks of one connection, so each hop writes its own",
+}
+
+
+def without(*names: str) -> Callable[[Observation], Observation]:
+    def remove(observation: Observation) -> Observation:
+        match observation:
+            case dict():
+                return {key: remove(value) for key, value in observation.items()}
+            case list():
+                return [remove(each) for each in observation if not _named(each, names)]
+        return observation
+
+    return remove
+
+
+def only_the_status(observation: Observation) -> Observation:
+    return observation["status"]
+
+
+BY_DESIGN: dict[str, tuple[Callable[[Observation], Observation], str]] = {
+    "raw_utf8_in_the_target": (
+        only_the_status,
+        "what is no HTTP never reaches an app: the proxy refuses it in words of its own",
+    ),
+    "forwarded_headers": (
+        only_the_status,
+        "uvicorn believes X-Forwarded-* from 127.0.0.1, the proxy from nobody that it was not told to trust",
+    ),
+    "http_1_0_streamed": (
+        without("transfer-encoding"),
+        "uvicorn sends chunks to HTTP/1.0 clients, which do not know them; the proxy takes the framing off",
+    ),
+    "expect_continue_refused": (
+        without("connection"),
+        "nobody can tell whether the body will still come, so the proxy closes the connection",
+    ),
+    "other_sse_step_by_step": (
+        without("connection"),
+        "sse-starlette writes `Connection: keep-alive`, which speaks of the connection to the proxy",
+    ),
+}
+"""Probe → what of it is not compared where a proxy stands between, and why."""
+
+
+def comparable(name: str, observation: Observation, port: int, proxied: bool) -> Observation:
+    """The observation of a probe without what may differ."""
+    observation = _always(observation, port)
+    if proxied:
+        observation = without(*ADDED)(observation)
+        if name in BY_DESIGN:
+            observation = BY_DESIGN[name][0](observation)
+        observation = _gathered(observation)
+    return observation
+
+
+def _always(observation: Observation, port: int) -> Observation:
     match observation:
         case dict():
-            return {key: comparable(value, port) for key, value in observation.items()}
+            return {key: _always(value, port) for key, value in observation.items()}
         case [str(name), str(value)] if name in CLOCK:
             return [name, NOW.sub("a date", value)]
         case [str(name), str(value)] if name in SET:
             return [name, sorted(value.split(", "))]
         case list():
-            return [comparable(each, port) for each in observation if not _added(each)]
+            return [_always(each, port) for each in observation]
         case str():
             return observation.replace(f":{port}", ":PORT")  # each server listens on a port of its own
     return observation
 
 
-def _added(each: Observation) -> bool:
+def _gathered(observation: Observation) -> Observation:
+    """The fields whose place does not matter, sorted, behind those whose place does."""
+    match observation:
+        case dict():
+            return {key: _gathered(value) for key, value in observation.items()}
+        case list():
+            moved = sorted(each for each in observation if _named(each, ANYWHERE))
+            return [_gathered(each) for each in observation if not _named(each, ANYWHERE)] + moved
+    return observation
+
+
+def _named(each: Observation, names: Iterable[str]) -> bool:
     match each:
         case [str(name), *_]:
-            return name in ADDED
+            return name in names
     return False

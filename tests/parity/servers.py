@@ -18,6 +18,10 @@ def uvicorn(target: str) -> list[str]:
     return [sys.executable, "-m", "uvicorn", "--app-dir", str(TESTS), "--port", "0", target]
 
 
+def by_hand(replicas: int) -> list[str]:
+    return [sys.executable, "-m", "parity.pieces", str(replicas)]
+
+
 def on_ray(replicas: int) -> list[str]:
     served = TESTS / "parity" / "served.py"
     return [
@@ -37,6 +41,7 @@ FORMS = {
     "bare": (uvicorn("parity.bare:bare"), 20),
     "control": (uvicorn("parity.bare:bare"), 20),
     "embedded": (uvicorn("parity.served:app"), 20),
+    "pieces-2": (by_hand(2), 60),
     "ray-1": (on_ray(1), 90),
     "ray-2": (on_ray(2), 90),
 }
@@ -52,7 +57,7 @@ def running(form: str, log: Path) -> Iterator[int]:
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=TESTS.parent,
+            cwd=TESTS,
             env={**os.environ, "NO_COLOR": "1"},
         )
     try:

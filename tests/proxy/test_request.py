@@ -50,7 +50,8 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
     )
     assert d.head(b"H") == b"POST /d HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
     assert e.head(b"H") == (
-        b"GET /e HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+        b"GET /e HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\n"
+        b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
     )
     assert (e.websocket, e.complete, e.body.take()) == (True, False, [b"\x81\x00frames"])
 

@@ -40,6 +40,8 @@ class RayLauncher:
         self._epoch = 0
         self._emit: Emit = lambda event: None
         self._handles: dict[ReplicaId, Handle] = {}
+        #: Those whose process is up and can be asked.
+        self._placed: set[ReplicaId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, emit: Emit, epoch: int) -> None:
@@ -130,9 +132,11 @@ class RayLauncher:
         while True:
             done, _ = await asyncio.wait([here], timeout=PLACED_S)
             if done:
-                if here.exception() is None and told is not None:
-                    self._emit(Placed(replica))
-                return  # a process that died on the way is told by `until_gone`
+                if here.exception() is None:  # one that died on the way is told by `until_gone`
+                    self._placed.add(replica)
+                    if told is not None:
+                        self._emit(Placed(replica))
+                return
             verdict = await asyncio.to_thread(room_for, replica, options)
             if verdict is not None and verdict != told:
                 told = verdict
@@ -143,6 +147,7 @@ class RayLauncher:
             await handle.until_gone.remote()
         except ActorDiedError as error:
             self._handles.pop(replica, None)
+            self._placed.discard(replica)
             self._emit(Exited(replica, _sentence(error)))
         except RayActorError:
             # Not reachable just now is not dead: ask again.
@@ -155,6 +160,7 @@ class RayLauncher:
             self._handles[replica] = handle
             self._run(self._until_gone(replica, handle))
             about = await handle.describe.remote(self._epoch)
+            self._placed.add(replica)
         except (RayError, ValueError):
             self._emit(Exited(replica, "it was gone when the controller came back"))
             return
@@ -190,9 +196,10 @@ class RayLauncher:
             self._emit(Drained(replica))
 
     async def _stop(self, replica: ReplicaId, timeout_s: float) -> None:
-        with contextlib.suppress(RayError, KeyError, TimeoutError):
-            stop: Awaitable[None] = self._handles[replica].stop.remote(timeout_s, self._epoch)
-            await asyncio.wait_for(stop, timeout_s)
+        if replica in self._placed:  # else a call would wait for its process, however long that takes
+            with contextlib.suppress(RayError, TimeoutError):
+                stop: Awaitable[None] = self._handles[replica].stop.remote(timeout_s, self._epoch)
+                await asyncio.wait_for(stop, timeout_s)
         await self._kill(replica)
 
     async def _kill(self, replica: ReplicaId) -> None:

@@ -1,0 +1,603 @@
+"""The controller on simulated processes and a clock turned by hand."""
+
+import asyncio
+import heapq
+import json
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+import pytest
+
+from app_toolkit.clock import ManualClock
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions, Route
+from app_toolkit.controller.controller import LEASE_S, RECOVERY_S, Controller
+from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop
+from app_toolkit.core.replica_state import Drained, Exited, Found, Started
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
+from app_toolkit.interfaces import Version
+
+pytestmark = pytest.mark.anyio
+
+SHOP = "shop/shop"
+CHAT = "shop/chat"
+
+
+def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **options):
+    return ApplicationSpec(
+        name=name,
+        target="shop:app",
+        app_dir="/srv",
+        route_prefix=prefix,
+        default=name,
+        ingresses=(
+            IngressSpec(config=DeploymentConfig(name=name, num_replicas=replicas, **options)),
+            IngressSpec(
+                config=DeploymentConfig(
+                    name="chat", num_replicas=chat, ray_actor_options=RayActorOptions(num_cpus=cpus), **options
+                )
+            ),
+        ),
+        routes=(Route(kind="http", pattern="^/chat$", methods=("POST",), path="/chat", owner="chat"),),
+    )
+
+
+class Caller:
+    """A proxy's side of the board: watches, takes up, and comes back."""
+
+    def __init__(self, house, name):
+        self.house, self.name = house, name
+        self.seen, self.view = {}, {}
+        self.reads = True
+
+    async def live(self):
+        while True:
+            try:
+                news = await self.house.controller.watch(self.name, dict(self.seen))
+            except ControlError:
+                await self.house.clock.sleep(0.5)
+                continue
+            while not self.reads:
+                await self.house.clock.sleep(0.1)
+            for key, snapshot in news.items():
+                if snapshot.value is None:
+                    self.seen.pop(key, None)
+                    self.view.pop(key, None)
+                else:
+                    self.seen[key], self.view[key] = snapshot.version, snapshot.value
+
+    def replicas(self, group):
+        return [replica["id"] for replica in self.view[f"replicas/{group}"]["replicas"]]
+
+
+class House:
+    """A world, a store, and one controller after another."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.world = World(self.clock)
+        self.store = MemoryStore()
+        self.controllers = []
+        self.tasks = []
+
+    async def controller_starts(self):
+        self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock)
+        await self.controller.start()
+        self.run = asyncio.create_task(self.controller.run())
+        self.controllers.append(self.controller)
+        self.tasks.append(self.run)
+        return self.controller
+
+    async def controller_dies(self):
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+
+    def caller(self, name="a caller"):
+        caller = Caller(self, name)
+        self.tasks.append(asyncio.create_task(caller.live()))
+        return caller
+
+    async def until(self, condition, *, within_s=30.0):
+        deadline = self.clock.now() + within_s
+        while not condition():
+            assert self.clock.now() < deadline, f"not within {within_s:g} s: {self.controller.status()}"
+            await self.clock.advance(0.1)
+
+    async def until_healthy(self, **options):
+        await self.until(lambda: self.word() == "healthy", **options)
+
+    def stall(self, seconds):
+        """Time in which nothing runs: whatever was to happen happens late, at once, at its end."""
+        now = self.clock._now = self.clock.now() + seconds
+        self.clock._sleepers = [(max(at, now), order, woken) for at, order, woken in self.clock._sleepers]
+        heapq.heapify(self.clock._sleepers)
+
+    def word(self, application="shop"):
+        status = self.controller.status()
+        return next((a.status for a in status.applications if a.name == application), None)
+
+    def group(self, name):
+        status = self.controller.status()
+        groups = [g for a in status.applications for g in a.ingresses]
+        return next(g for g in (*groups, *status.proxies, *status.leaving) if g.name == name)
+
+    def performed(self, kind, group=None):
+        return [
+            a
+            for a in self.world.performed
+            if isinstance(a, kind) and (group is None or a.replica.startswith(group.replace("/", ".") + "-"))
+        ]
+
+    def told(self, what, **where):
+        return [entry for entry in self.controller.story.entries(**where) if entry.what == what]
+
+
+@asynccontextmanager
+async def house(*, deployed=None, caller=True):
+    house = House()
+    await house.controller_starts()
+    try:
+        if caller:
+            house.proxy = house.caller()
+            await house.clock.advance(0.1)
+        if deployed is not None:
+            await house.controller.apply(deployed)
+            await house.until_healthy()
+        yield house
+        for controller in house.controllers:
+            assert not [e for e in controller.story.entries() if e.what in ("Quarantined", "TickFailed")]
+    finally:
+        for task in house.tasks:
+            task.cancel()
+        await asyncio.gather(*house.tasks, return_exceptions=True)
+        await house.world.aclose()
+
+
+async def test_what_is_applied_comes_up_and_is_told():
+    async with house() as h:
+        await h.controller.apply(application(), HTTPOptions(port=8123))
+        assert h.word() == "starting"
+        await h.until_healthy()
+        assert len(h.world.of(SHOP, "running")) == 1
+        assert len(h.world.of(CHAT, "running")) == 2
+        await h.until(lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT))
+        assert h.group("proxy").replicas[0].address == "tcp:127.0.0.1:8123"
+        [app] = h.proxy.view["routes"]["applications"]
+        assert app == {
+            "name": "shop",
+            "prefix": "/",
+            "default": "shop",
+            "routes": [["http", "^/chat$", ["POST"], "/chat", "chat"]],
+        }
+        assert h.proxy.view["replicas/shop/shop"]["max_queued_requests"] == 1_000
+        [start] = h.performed(Start, SHOP)
+        assert (start.spec.target, start.spec.root_path, start.options.num_cpus) == ("shop:app", "", 0.1)
+        assert json.dumps(asdict(h.controller.status()))
+
+
+async def test_waiting_until_ready_gives_the_status_of_the_application():
+    async with house() as h:
+        await h.controller.apply(application())
+        ready = asyncio.create_task(h.controller.wait_ready("shop", 60.0))
+        await h.until(ready.done)
+        assert ready.result().status == "healthy"
+        assert h.proxy.replicas(CHAT) == h.world.of(CHAT, "running")
+
+
+async def test_the_longest_prefix_is_posted_first():
+    async with house() as h:
+        for name, prefix in [("root", "/"), ("deep", "/a/b"), ("flat", "/a")]:
+            await h.controller.apply(application(name, prefix=prefix))
+        await h.until(lambda: len(h.proxy.view["routes"]["applications"]) == 3)
+        assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["deep", "flat", "root"]
+
+
+async def test_two_applications_cannot_have_one_prefix():
+    async with house(deployed=application()) as h:
+        with pytest.raises(ConfigError, match="'/'"):
+            await h.controller.apply(application("other"))
+        assert await h.store.keys("applications/") == ["applications/shop"]
+
+
+async def test_a_killed_replica_is_replaced_at_once():
+    async with house(deployed=application()) as h:
+        victim, other = h.world.of(CHAT)
+        h.world.crash(victim)
+        await h.until(lambda: len(h.world.of(CHAT, "running")) == 2, within_s=h.world.start_s + 0.5)
+        assert other in h.world.of(CHAT)
+        await h.until(lambda: h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT)))
+        assert h.group(CHAT).restarts == 1
+        assert h.group(CHAT).last_error == "it was killed with signal 9"
+
+
+async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
+    async with house(deployed=application()) as h:
+        victim = h.world.of(CHAT)[0]
+        h.world.processes[victim].deaf = True
+        await h.until(lambda: victim not in h.world.processes, within_s=60)
+        await h.until_healthy()
+        [killed] = [action for action in h.performed(Kill) if action.replica == victim]
+        assert "3 probes in a row" in killed.why
+
+
+async def test_a_new_revision_is_up_before_the_old_one_is_retired():
+    async with house(deployed=application()) as h:
+        old = h.world.of(CHAT)
+        least = []
+        await h.controller.apply(application(cpus=0.5))
+        assert h.world.of(SHOP)
+
+        def moved():
+            least.append(len(h.world.of(CHAT, "running")))
+            return set(h.world.of(CHAT)).isdisjoint(old) and h.word() == "healthy"
+
+        await h.until(moved)
+        assert min(least) >= 2
+        assert len(h.performed(Start, SHOP)) == 1, "the other ingress was left alone"
+
+
+async def test_a_change_of_limits_restarts_nothing_and_is_posted():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(application(max_ongoing_requests=7, chat=3))
+        await h.until(lambda: len(h.proxy.replicas(CHAT)) == 3)
+        assert {r["max_ongoing_requests"] for r in h.proxy.view["replicas/shop/chat"]["replicas"]} == {7}
+        assert not h.performed(Drain)
+
+
+async def test_a_replica_drains_only_once_every_caller_has_let_go_of_it():
+    async with house(deployed=application()) as h:
+        h.proxy.reads = False
+        await h.controller.apply(application(chat=1))
+        await h.until(lambda: h.told("Retire"))
+        await h.clock.advance(5.0)
+        assert not h.performed(Drain)
+        assert len(h.world.of(CHAT, "running")) == 2
+        h.proxy.reads = True
+        await h.until(lambda: h.performed(Drain), within_s=1.0)
+        await h.until(lambda: len(h.world.of(CHAT)) == 1)
+
+
+async def test_a_caller_that_is_gone_holds_nothing_up_longer_than_its_lease():
+    async with house(deployed=application()) as h:
+        h.proxy.reads = False
+        await h.controller.apply(application(chat=1))
+        await h.until(lambda: h.performed(Drain), within_s=11.0)
+
+
+async def test_without_callers_a_retired_replica_drains_at_once():
+    async with house(deployed=application(), caller=False) as h:
+        await h.controller.apply(application(chat=1))
+        await h.until(lambda: h.performed(Drain), within_s=0.3)
+
+
+async def test_a_restarted_controller_adopts_what_runs_and_restarts_nothing():
+    async with house(deployed=application()) as h:
+        before = dict(h.world.processes)
+        await h.controller_dies()
+        h.world.performed.clear()
+        await h.controller_starts()
+        assert h.controller.epoch == 2
+        assert h.group(CHAT).counts == {"recovering": 2}
+        await h.until_healthy()
+        await h.clock.advance(60.0)
+        assert h.world.processes == before
+        assert all(isinstance(action, Probe) for action in h.world.performed)
+        await h.until(lambda: h.proxy.seen["replicas/shop/chat"].epoch == 2)
+        assert h.proxy.replicas(CHAT) == h.world.of(CHAT)
+
+
+async def test_while_anything_recovers_its_group_is_not_published():
+    async with house(deployed=application()) as h:
+        h.world.processes[h.world.of(CHAT)[0]].deaf = True
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.until(lambda: h.proxy.seen["replicas/shop/shop"].epoch == 2)
+        await h.clock.advance(RECOVERY_S - 2)
+        assert h.proxy.seen["replicas/shop/chat"].epoch == 1
+        assert len(h.proxy.replicas(CHAT)) == 2
+        await h.until(lambda: h.proxy.seen["replicas/shop/chat"].epoch == 2)
+        assert len(h.proxy.replicas(CHAT)) == 1
+        await h.until_healthy(within_s=90)
+
+
+async def test_a_replica_that_was_started_but_not_noted_is_found():
+    async with house(deployed=application()) as h:
+        h.world.start_s = 20.0
+        await h.controller.apply(application(chat=3))
+        await h.until(lambda: h.world.of(CHAT, "starting"))
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.until_healthy(within_s=25)
+        assert len(h.world.of(CHAT)) == 3
+        assert len(h.performed(Start, CHAT)) == 3
+
+
+async def test_an_application_deleted_while_nobody_looked_is_retired():
+    async with house(deployed=application()) as h:
+        await h.controller_dies()
+        await h.store.delete("applications/shop")
+        await h.controller_starts()
+        await h.until(lambda: not h.world.processes, within_s=60)
+        await h.until(lambda: not h.controller.status().leaving)
+        await h.until(lambda: set(h.proxy.view) == {"routes"})
+        assert not h.performed(Kill)
+
+
+async def test_ids_are_never_used_twice():
+    async with house(deployed=application()) as h:
+        for _ in range(2):
+            await h.controller.delete("shop")
+            await h.until(lambda: not h.world.processes)
+            await h.controller.apply(application())
+            await h.until_healthy()
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.controller.apply(application(chat=4))
+        await h.until_healthy()
+        ids = [action.replica for action in h.performed(Start)]
+        assert len(ids) == len(set(ids))
+
+
+async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
+    async with house(deployed=application()) as h:
+        old, run, store = h.controller, h.run, h.store
+        await h.controller_starts()
+        await h.until_healthy()
+        h.world.performed.clear()
+        # Time passes for nobody but the old one: every probe of its is overdue by a minute.
+        old._ticked -= 60.0
+        old._wake()
+        await h.until(run.done)
+        with pytest.raises(StaleEpoch):
+            await old.apply(application(chat=5))
+        with pytest.raises(StaleEpoch):
+            await old.watch("a caller", {})
+        assert json.loads(await store.get("applications/shop"))["ingresses"][1]["config"]["num_replicas"] == 2
+        assert h.world.refused == []
+        assert not [action for action in h.world.performed if not isinstance(action, Probe)]
+
+
+async def test_a_controller_that_was_stopped_for_a_minute_kills_nobody():
+    async with house(deployed=application(health_check_failure_threshold=1)) as h:
+        before = list(h.world.processes)
+        h.world.start_s = 30.0
+        await h.controller.apply(application(health_check_failure_threshold=1, chat=3))
+        await h.until(lambda: h.world.of(CHAT, "starting"))
+        h.stall(70.0)
+        await h.until_healthy(within_s=60)
+        assert h.told("Overslept")
+        assert not h.performed(Kill)
+        assert set(before) < set(h.world.processes)
+
+
+async def test_an_application_that_is_deleted_is_retired_and_another_one_left_alone():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(application("other", prefix="/other"))
+        await h.until(lambda: h.word("other") == "healthy")
+        others = h.world.of("other/other") + h.world.of("other/chat")
+        await h.controller.delete("shop")
+        assert {group.name for group in h.controller.status().leaving} == {SHOP, CHAT}
+        await h.until(lambda: not h.controller.status().leaving)
+        assert set(h.world.processes) == {*others, *h.world.of("proxy")}
+        await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
+        assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["other"]
+        assert not h.performed(Kill)
+        with pytest.raises(ConfigError, match="'shop'"):
+            await h.controller.delete("shop")
+
+
+async def test_with_the_last_application_the_proxy_goes():
+    async with house(deployed=application()) as h:
+        await h.controller.delete("shop")
+        await h.until(lambda: not h.world.processes)
+        assert h.controller.status().proxies == ()
+
+
+async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
+    async with house(deployed=application()) as h:
+        [old] = h.world.of("proxy")
+        await h.controller.apply(application(), HTTPOptions(port=9000))
+        most = []
+
+        def moved():
+            most.append(len(h.world.of("proxy")))
+            return h.world.of("proxy", "running") and old not in h.world.processes
+
+        await h.until(moved)
+        assert max(most) == 1
+        assert h.performed(Retire) == []
+
+
+async def test_a_bad_start_is_told_with_its_error_and_tried_again_less_and_less():
+    async with house() as h:
+        h.world.broken[CHAT] = "Traceback: ImportError: no module named 'shop'"
+        await h.controller.apply(application())
+        await h.until(lambda: h.word() == "failed")
+        assert "ImportError" in h.group(CHAT).last_error
+        assert h.group(SHOP).status == "healthy"
+        await h.clock.advance(60.0)
+        assert 4 <= len(h.performed(Start, CHAT)) <= 8
+        h.world.broken.clear()
+        await h.controller.apply(application())
+        await h.until_healthy(within_s=5)
+
+
+async def test_waiting_until_ready_ends_when_the_start_has_failed():
+    async with house() as h:
+        h.world.broken[CHAT] = "ImportError"
+        await h.controller.apply(application())
+        ready = asyncio.create_task(h.controller.wait_ready("shop", 60.0))
+        await h.until(ready.done)
+        assert ready.result().status == "failed"
+
+
+async def test_an_old_revision_goes_on_serving_while_the_new_one_fails():
+    async with house(deployed=application()) as h:
+        old = h.world.of(CHAT)
+        h.world.broken[CHAT] = "ImportError"
+        await h.controller.apply(application(cpus=0.5))
+        await h.until(lambda: h.word() == "failed")
+        await h.clock.advance(30.0)
+        assert set(old) <= set(h.world.of(CHAT, "running"))
+        assert h.proxy.replicas(CHAT) == old
+
+
+async def test_a_replica_without_room_is_told_with_what_it_asks_for():
+    async with house() as h:
+        h.world.room = 3
+        await h.controller.apply(application(chat=3))
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        await h.clock.advance(120.0)
+        assert h.word() == "waiting_for_resources"
+        [short] = [replica for replica in h.group(CHAT).replicas if replica.asks]
+        assert (short.asks, short.free) == ("0.1 CPU", "0 CPU")
+        h.world.room = None
+        await h.until_healthy()
+        assert not h.performed(Kill)
+
+
+async def test_a_replica_that_can_never_be_placed_has_failed():
+    async with house() as h:
+        h.world.room = 0
+        await h.controller.apply(application())
+        await h.until(lambda: h.word() == "failed")
+        assert "asks for 0.1 CPU" in h.group(CHAT).last_error
+
+
+async def test_lost_and_late_events_cost_time_only():
+    async with house() as h:
+        h.world.lost = {Started}
+        await h.controller.apply(application(startup_timeout_s=5.0))
+        await h.clock.advance(20.0)
+        h.world.lost = {Exited, Drained}
+        h.world.late = {Started: 3.0}
+        await h.until_healthy(within_s=120)
+        await h.controller.apply(application(chat=1, startup_timeout_s=5.0))
+        h.world.lost = set()
+        await h.until(lambda: len(h.world.of(CHAT)) == 1 and h.word() == "healthy", within_s=60)
+
+
+async def test_a_process_that_nobody_remembers_is_ended():
+    async with house(deployed=application()) as h:
+        stranger = h.world.of(CHAT)[0]
+        name = h.controller._groups[CHAT]
+        h.controller._emit(Found("shop.chat-1-99", CHAT, "r", "running"))
+        await h.until(lambda: [a for a in h.performed(Kill) if a.replica == "shop.chat-1-99"])
+        assert stranger in h.world.processes
+        assert name.record.replica(stranger)
+
+
+async def test_shutdown_ends_the_proxies_first_and_returns_when_all_have_exited():
+    async with house(deployed=application()) as h:
+        proxies = set(h.world.of("proxy"))
+        shutdown = asyncio.create_task(h.controller.shutdown())
+        await h.until(shutdown.done, within_s=40)
+        assert h.world.processes == {}
+        assert not h.performed(Kill)
+        story = [(entry.what, entry.replica in proxies) for entry in h.controller.story.entries()]
+        assert story.index(("Exited", True)) < story.index(("Retire", False)), "they serve until no proxy asks"
+        assert h.performed(Stop)
+        await h.until(h.run.done)
+        assert await h.store.keys("applications/") == []
+        with pytest.raises(ControlError):
+            await h.controller.apply(application())
+
+
+async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
+    async with house(deployed=application()) as h:
+        for process in h.world.processes.values():
+            process.deaf = True
+        h.world.lost = {Exited}
+        shutdown = asyncio.create_task(h.controller.shutdown())
+        await h.until(shutdown.done, within_s=200)
+        assert h.world.processes == {}
+
+
+async def test_once_nobody_holds_it_everything_is_put_away():
+    async with house(deployed=application()) as h:
+        h.controller.hold("a terminal")
+        for _ in range(10):
+            await h.clock.advance(LEASE_S / 2)
+            h.controller.hold("a terminal")
+        assert h.word() == "healthy"
+        await h.clock.advance(LEASE_S - 0.5)
+        assert h.word() == "healthy"
+        await h.until(h.run.done, within_s=60)
+        assert h.world.processes == {}
+        [told] = h.told("PutAway")
+        assert "a terminal" in told.cause
+
+
+async def test_a_lease_outlives_the_controller():
+    async with house(deployed=application()) as h:
+        h.controller.hold("a terminal")
+        await h.clock.advance(1.0)
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.until(h.run.done, within_s=90)
+        assert h.world.processes == {}
+
+
+async def test_an_owner_that_lets_go_leaves_the_instance_running():
+    async with house(deployed=application()) as h:
+        h.controller.hold("a terminal")
+        h.controller.release("a terminal")
+        await h.clock.advance(LEASE_S * 2)
+        assert h.word() == "healthy"
+
+
+async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():
+    async with house(deployed=application(), caller=False) as h:
+        h.controller._emit(Drained(h.world.of(CHAT)[0]))  # it was never told to
+        await h.until(lambda: h.group(CHAT).status == "failed")
+        assert "IllegalTransition" in h.group(CHAT).last_error
+        h.world.crash(h.world.of(SHOP)[0])
+        await h.until(lambda: h.group(SHOP).restarts == 1 and h.group(SHOP).status == "healthy")
+        assert h.told("Quarantined", group="shop")
+        await h.controller.apply(application())
+        await h.until_healthy()
+        h.controller.story = type(h.controller.story)(h.clock.now)  # told and dealt with
+
+
+async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
+    async with house(deployed=application()) as h:
+        get = h.store.get
+
+        async def unreachable(key):
+            raise ConnectionError("the store is away")
+
+        h.store.get = unreachable
+        h.controller._ticked -= 60.0
+        h.world.crash(h.world.of(CHAT)[0])
+        await h.until(lambda: h.told("TickFailed"))
+        assert len(h.world.of(CHAT)) == 1
+        h.store.get = get
+        await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)
+        h.controller.story = type(h.controller.story)(h.clock.now)
+
+
+async def test_the_status_is_told_when_it_changes():
+    async with house() as h:
+        number, _ = await h.controller.status_after(-1, 10.0)
+        waiting = asyncio.create_task(h.controller.status_after(number, 1_000.0))
+        await h.clock.advance(100.0)
+        assert not waiting.done()
+        await h.controller.apply(application())
+        await h.until(waiting.done)
+        assert waiting.result()[0] > number
+        nothing_new = asyncio.create_task(h.controller.status_after(10**9, 5.0))
+        await h.until(nothing_new.done, within_s=6.0)
+
+
+async def test_an_idle_controller_does_not_tick():
+    async with house() as h:
+        await h.clock.advance(1.0)
+        ticked = h.controller._ticked
+        await h.clock.advance(3_600.0)
+        assert h.controller._ticked == ticked
+
+
+async def test_versions_begin_with_the_epoch():
+    async with house(deployed=application()) as h:
+        assert h.controller.board.version("routes") > Version(1, 0)

@@ -1,0 +1,124 @@
+"""The data plane by hand: a proxy, and every ingress in processes of its own; no Ray and no controller.
+
+`python -m parity.pieces REPLICAS` serves until it is interrupted. What differs here differs in the proxy or
+in the replica; what differs on Ray alone does so in the engine.
+"""
+
+import asyncio
+import multiprocessing
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions, IngressSpec
+from app_toolkit.interfaces import ReplicaSpec, Snapshot, Version
+from app_toolkit.planning import plan
+from app_toolkit.proxy.edge import Edge
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.replica.server import ReplicaServer
+from app_toolkit.replica.signals import Signals
+from app_toolkit.router.router import Router
+from app_toolkit.types import Address, ReplicaId
+
+SECRET = b"the-secret-of-this-run"
+
+
+def replica(spec: ReplicaSpec, folder: str, told: Connection) -> None:
+    """One replica process: it says where it serves, and ends when the other end of the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = ReplicaServer(Signals())
+    told.send(server.start(spec, SECRET, Address(f"unix:{folder}/{spec.id}.sock")))
+    stopping = threading.Thread(target=lambda: (told.poll(None), server.stop(5)))
+    stopping.start()
+    # The main thread lets Python run now and then, as Ray's does: that is when signal handlers are installed.
+    while stopping.is_alive():
+        stopping.join(0.005)
+
+
+def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) -> list[ReplicaSpec]:
+    return [
+        ReplicaSpec(
+            id=ReplicaId(f"{ingress.config.name}-{number}"),
+            application=spec.name,
+            ingress=ingress.config.name,
+            revision="1",
+            target=spec.target,
+            app_dir=spec.app_dir,
+            root_path="",
+            max_ongoing_requests=ingress.config.max_ongoing_requests,
+            graceful_shutdown_timeout_s=5,
+        )
+        for number in range(replicas)
+    ]
+
+
+def serve(replicas: int) -> None:
+    from .served import app
+
+    spec = plan(app, target="parity.served:app", app_dir=str(Path(__file__).parents[1]))
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, lambda number, frame: stop.set())
+    spawn = multiprocessing.get_context("spawn")
+    snapshots: dict[str, Snapshot] = {}
+    processes, pipes = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for ingress in spec.ingresses:
+            started = []
+            for replica_spec in replica_specs(spec, ingress, replicas):
+                ours, theirs = spawn.Pipe()
+                process = spawn.Process(target=replica, args=(replica_spec, folder, theirs))
+                process.start()
+                theirs.close()
+                processes.append(process)
+                pipes.append(ours)
+                started.append((replica_spec, ours))
+            snapshots[f"replicas/{spec.name}/{ingress.config.name}"] = Snapshot(
+                Version(1, 1),
+                {
+                    "max_queued_requests": ingress.config.max_queued_requests,
+                    "max_queue_wait_s": ingress.config.max_queue_wait_s,
+                    "replicas": [
+                        {
+                            "id": replica_spec.id,
+                            "address": pipe.recv(),
+                            "max_ongoing_requests": replica_spec.max_ongoing_requests,
+                        }
+                        for replica_spec, pipe in started
+                    ],
+                },
+            )
+        snapshots["routes"] = Snapshot(
+            Version(1, 1),
+            {
+                "applications": [
+                    {
+                        "name": spec.name,
+                        "prefix": spec.route_prefix,
+                        "default": spec.default,
+                        "routes": [route.row for route in spec.routes],
+                    }
+                ]
+            },
+        )
+
+        async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+            if seen:
+                await asyncio.Event().wait()
+            return snapshots
+
+        edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), watch)
+        print(f"serving on http://{edge.start().removeprefix('tcp:')}", flush=True)
+        stop.wait()
+        edge.stop(5)
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join(10)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
