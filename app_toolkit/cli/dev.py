@@ -5,7 +5,7 @@ from pathlib import Path
 
 import uvicorn
 
-from app_toolkit.cli.run import check_port_is_free
+from app_toolkit.cli.addresses import check_port_is_free
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.settings import say_development
 

@@ -9,8 +9,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from app_toolkit.cli.addresses import check_cluster_answers
 from app_toolkit.cli.dev import dev as serve_in_one_process
-from app_toolkit.cli.instance import Engine
+from app_toolkit.cli.instance import Engine, Instance
 from app_toolkit.cli.plan import PlanOptions, plan_here
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
@@ -144,8 +145,7 @@ def status(
     address: RunningAddress = None,
 ) -> None:
     """Show what runs on a cluster."""
-    project, settings = _configuration()
-    instance = _ray().connect(_address(address, project, settings))
+    instance = _connect(address)
     try:
         found = instance.status()
         if as_json:
@@ -159,8 +159,7 @@ def status(
 @app.command()
 def shutdown(*, address: RunningAddress = None) -> None:
     """Drain what runs on a cluster, wait for it, and remove it; the cluster itself stays."""
-    project, settings = _configuration()
-    instance = _ray().connect(_address(address, project, settings))
+    instance = _connect(address)
     try:
         with Screen().waiting("Draining."):
             instance.shutdown()
@@ -179,9 +178,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _ray() -> Engine:
     # Imported here because `plan` and `dev` have no use for Ray, and `run` has something to do meanwhile.
-    from app_toolkit.engines.ray.instance import Instance
+    from app_toolkit.engines.ray import instance
 
-    return Instance
+    return instance.Instance
+
+
+def _connect(option: str | None) -> Instance:
+    project, settings = _configuration()
+    address = _address(option, project, settings) or "auto"
+    check_cluster_answers(address)
+    return _ray().connect(address)
 
 
 def _configuration() -> tuple[Project, Settings]:
@@ -204,15 +210,8 @@ def _plan_options(
 
 
 def _address(option: str | None, project: Project, settings: Settings) -> str | None:
-    for address in (option, settings.address, project.defaults.address):
-        if address is not None:
-            if address.startswith("ray://"):
-                raise ConfigError(
-                    f"the address {address!r} is one of Ray Client, which carries no requests: run this on a "
-                    "node of the cluster, with the address of its head (HOST:6379)"
-                )
-            return address
-    return None
+    addresses = (option, settings.address, project.defaults.address)
+    return next((address for address in addresses if address is not None), None)
 
 
 def _first(*values: T | None) -> T:

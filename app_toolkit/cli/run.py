@@ -1,21 +1,19 @@
 """`run`: an app on Ray, kept in the foreground until somebody asks it to stop."""
 
-import errno
 import math
 import os
 import signal
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
+from app_toolkit.cli.addresses import check_cluster_answers, check_port_is_free
 from app_toolkit.cli.instance import Engine, Instance, hopeless, rows
 from app_toolkit.cli.plan import Planning, PlanOptions
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.errors import ConfigError
 
 LOOK_S = 0.5
 """How long one wait for news of the instance lasts; a Ctrl-C is noticed as soon as it ends."""
@@ -68,6 +66,8 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
     # On a cluster the proxies listen on its nodes, which need not be this machine.
     if options.address is None:
         check_port_is_free(options.http.host, options.http.port)
+    else:
+        check_cluster_answers(options.address)
     with Interrupts() as interrupts, Planning(options.target, options.app_dir, options.plan) as planning:
         ray = engine()  # imports Ray, while the child imports the app
         try:
@@ -132,21 +132,3 @@ def _say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> Non
 def _drain(instance: Instance, screen: Screen) -> None:
     with screen.waiting("Draining; Ctrl-C again does not wait for it."):
         instance.shutdown()
-
-
-def check_port_is_free(host: str, port: int) -> None:
-    """Raises `ConfigError` where nobody could listen there; port 0 is always free."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"the host {host!r} has no address: {error.strerror}") from None
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ConfigError(f"port {port} on {host} is in use") from None
-            raise ConfigError(f"port {port} on {host} cannot be bound: {error.strerror}") from None

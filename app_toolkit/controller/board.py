@@ -33,8 +33,10 @@ class Board:
 
     * A key's version moves only when its value does, and is newer than any of an earlier epoch.
     * A watch never misses the last snapshot of a key; it may miss those between.
-    * A snapshot is acknowledged once every caller that lives and was ever told of its key has come back with it.
-    * A key that this board has never had is not told as removed until `settle` says that the board is complete.
+    * A snapshot is acknowledged once every caller that lives and was ever told of its key has come back with
+      it.
+    * A key that this board has never had is not told as removed until `settle` says that the board is
+      complete.
 
     Belongs to one event loop.
     """
@@ -184,7 +186,7 @@ class Board:
 
 
 async def within(clock: Clock, seconds: float, future: asyncio.Future[Any]) -> bool:
-    """Wait for a future on a clock of our own; False when the time was over before. The future is left as it is."""
+    """Wait for a future on a clock of our own; False when the time was over first."""
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
     try:
         await asyncio.wait({alarm, future}, return_when=asyncio.FIRST_COMPLETED)

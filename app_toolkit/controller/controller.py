@@ -58,7 +58,7 @@ from app_toolkit.observability.story import Story
 from app_toolkit.types import ReplicaId
 
 GAP_S = 5.0
-"""After so long without a tick we may have been stopped, and replaced: the store is asked before anything is done."""
+"""After so long without a tick we may have been stopped, and replaced: first the store is asked."""
 
 RECOVERY_S = 10.0
 """How long what was found after a restart may hold back the publication of its group."""
@@ -96,14 +96,16 @@ class _Lease:
 class Controller:
     """Keeps what runs like what was applied.
 
-    * What is wanted is in the store before anything is done about it; what runs is found again after a restart.
+    * What is wanted is in the store before anything is done about it; what runs is found again after a
+      restart.
     * It plans for a group only when something happened to it or came due; nothing polls.
     * A group whose handling fails is quarantined until it is applied again; the others go on.
     * One that has been replaced by a later epoch does nothing more.
     * While an owner holds it, it puts everything away once the last of them is not heard for its lease.
 
-    `start` once, then `run` until it returns: after `shutdown`, after the last lease, or when it was replaced. Every
-    method belongs to one event loop; only what the launcher emits may come from another thread.
+    `start` once, then `run` until it returns: after `shutdown`, after the last lease, or when it was
+    replaced. Every method belongs to one event loop; only what the launcher emits may come from another
+    thread.
     """
 
     def __init__(self, store: Store, launcher: Launcher, clock: Clock) -> None:
@@ -196,7 +198,8 @@ class Controller:
         """Make this the application of its name; `http` None leaves the proxies as they are.
 
         Applied again unchanged, it only lifts a quarantine and whatever holds back its restarts. Raises
-        `ConfigError` where another application has its prefix, `StaleEpoch` where this controller was replaced.
+        `ConfigError` where another application has its prefix, `StaleEpoch` where this controller was
+        replaced.
         """
         async with self._writing:
             self._check_open()
@@ -286,9 +289,10 @@ class Controller:
         return self._change, self.status()
 
     async def wait_ready(self, name: str, timeout_s: float) -> ApplicationStatus:
-        """The status of an application once it and its proxies are healthy and every caller knows of its replicas.
+        """The status of an application once it and its proxies are healthy and callers know its replicas.
 
-        Earlier where it failed; as it is after `timeout_s`. Raises `ConfigError` where there is none of that name.
+        Earlier where it failed; as it is after `timeout_s`. Raises `ConfigError` where there is none of that
+        name.
         """
         until = self._clock.now() + timeout_s
         while True:
@@ -405,7 +409,8 @@ class Controller:
                 self.board.forget(event.replica)
             if group is None or group.record.replica(event.replica) is None:
                 if isinstance(event, (Started, Placed, Found)):
-                    # It lives, and nobody knows of it: the record of its start was lost with an earlier controller.
+                    # It lives, and nobody knows of it: the record of its start was lost with an earlier
+                    # controller.
                     self._perform(name, Kill(event.replica, "it is not among the replicas that are known"))
                 continue
             self._take(name, group, event, now)

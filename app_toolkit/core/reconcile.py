@@ -1,7 +1,8 @@
 """Which actions move a group of replicas towards its spec.
 
-`plan` looks at facts only: it keeps nothing between calls and asks no clock, so a controller that was restarted plans
-what the old one would have. A *group* is what replicas are counted by: `"{application}/{ingress}"`, or `"proxy"`.
+`plan` looks at facts only: it keeps nothing between calls and asks no clock, so a controller that was
+restarted plans what the old one would have. A *group* is what replicas are counted by:
+`"{application}/{ingress}"`, or `"proxy"`.
 
 * The new is started before the old is retired; what serves never falls below the target by our doing.
 * A replica that was found and has not said what it is counts as serving, and is left alone until it has.
@@ -67,7 +68,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Take it out of what is published. Nothing for a launcher to do: the controller itself answers `Unrouted`."""
+    """Take it out of what is published. No launcher hears of it: the controller itself answers `Unrouted`."""
 
     replica: ReplicaId
     why: str
@@ -99,7 +100,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask through its data loop. Answered by `ProbePassed` or `ProbeFailed` within `timeout_s`, or by `Exited`."""
+    """Ask through its data loop. Answered in `timeout_s` by `ProbePassed`, `ProbeFailed` or `Exited`."""
 
     replica: ReplicaId
     timeout_s: float
@@ -123,7 +124,7 @@ class GroupSpec:
     health_check_timeout_s: float = 5.0
     health_check_failure_threshold: int = 3
     surge: int = 1
-    """Replicas beyond the target while a revision is replaced. 0: the old is gone before the new is started."""
+    """Replicas beyond the target while a revision is replaced. 0: the old is gone before the new starts."""
     routed: bool = True
     """Callers are told of its replicas and must let go of one before it drains."""
 
@@ -262,7 +263,8 @@ def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) ->
         step = _next(wanted, replica)
         if step is not None and now >= step[0]:
             actions.append(step[1])
-    # What is due for one by itself goes first: who is killed frees a place, and is a failure that holds back a start.
+    # What is due for one by itself goes first: who is killed frees a place, and is a failure that holds back
+    # a start.
     for action in actions:
         record = noted(record, action, now)
     moves = _moves(wanted, record)
@@ -352,8 +354,8 @@ class _Moves:
 def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
-    # One that is not ready serves nobody and may always go. One that runs may go only while enough others serve.
-    # One that is recovering serves, and goes nowhere.
+    # One that is not ready serves nobody and may always go. One that runs may go only while enough others
+    # serve. One that is recovering serves, and goes nowhere.
     serving = sum(replica.phase is not Phase.STARTING for replica in live)
     spare = serving - (spec.target if spec.surge else spec.target - 1)
     outdated = [r for r in live if r.phase is not Phase.RECOVERING and r.revision != spec.revision]
@@ -404,7 +406,7 @@ def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
 
 
 def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, ReplicaId]:
-    """Who recovers before who runs before who starts; the sound before the failing, the old before the new."""
+    """Who recovers, then who runs, then who starts; the sound before the failing, the old before the new."""
     return (
         replica.phase is not Phase.RECOVERING,
         replica.phase is Phase.STARTING,

@@ -1,7 +1,7 @@
 """What a replica (or a proxy) is doing, and what may happen to it next.
 
-The table is the whole life of a replica. A pair that is not in it is a bug and raises; a message that is merely late
-is a row, with its reason beside it.
+The table is the whole life of a replica. A pair that is not in it is a bug and raises; a message that is
+merely late is a row, with its reason beside it.
 """
 
 from dataclasses import dataclass, replace
@@ -34,8 +34,8 @@ class Event:
 class Unplaceable(Event):
     """The cluster has no room for it now, or (`for_ever`) could not have, even empty.
 
-    Its start-up clock stands. Told again at least every 30 s while that is so: after a minute of silence it is
-    started anew.
+    Its start-up clock stands. Told again at least every 30 s while that is so: after a minute of silence it
+    is started anew.
     """
 
     asks: str
@@ -52,7 +52,7 @@ class Placed(Event):
 class Started(Event):
     """Ready: imported, lifespan up, and one probe through its data loop passed.
 
-    `address` is where a replica serves its callers, and where a proxy serves its clients (`tcp:127.0.0.1:8000`).
+    `address` is where a replica serves its callers, or a proxy its clients (`tcp:127.0.0.1:8000`).
     """
 
     address: Address
@@ -137,7 +137,7 @@ class ProbeSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """What is known of one replica. Times are the controller's own clock and mean nothing after its restart."""
+    """What is known of one replica. Times are on the controller's clock, and mean nothing to another."""
 
     id: ReplicaId
     group: str

@@ -1,8 +1,8 @@
 """How soon a group that keeps failing may try again.
 
-A first death of a replica that served is made good at once. From then on each failure doubles the wait, up to half a
-minute, and no more than five fall into one minute. Failures belong to a revision: a repaired one is not held back by
-what its predecessor did.
+A first death of a replica that served is made good at once. From then on each failure doubles the wait, up to
+half a minute, and no more than five fall into one minute. Failures belong to a revision: a repaired one is
+not held back by what its predecessor did.
 """
 
 from dataclasses import dataclass

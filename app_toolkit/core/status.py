@@ -110,8 +110,9 @@ def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
 
 def _never_placed(record: GroupRecord) -> str | None:
     for replica in record.replicas:
-        if replica.unplaceable and replica.unplaceable.for_ever:
-            return f"{replica.id} asks for {replica.unplaceable.asks}; the cluster has {replica.unplaceable.free}"
+        lacks = replica.unplaceable
+        if lacks is not None and lacks.for_ever:
+            return f"{replica.id} asks for {lacks.asks}; the cluster has {lacks.free}"
     return None
 
 

@@ -1,7 +1,7 @@
-"""A world of processes that are only records, on a clock that tests turn: the controller runs on it unchanged.
+"""A world of processes that are only records, on a clock that tests turn; the controller runs on it as is.
 
-A `World` is what outlives a controller: its processes, and what is to go wrong with them. Each controller gets a
-`SimulatedLauncher` of its own on it.
+A `World` is what outlives a controller: its processes, and what is to go wrong with them. Each controller
+gets a `SimulatedLauncher` of its own on it.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ class Process:
 class World:
     """Processes, and the script of what goes wrong.
 
-    The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take; `room`
-    how many processes fit (None: any number); `broken` what a group's starts fail with; `lost` and `late` which
-    events never come, or come so many seconds later. `performed` is the history of all orders that were obeyed,
-    `refused` of those that came from an earlier epoch.
+    The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take;
+    `room` how many processes fit (None: any number); `broken` what a group's starts fail with; `lost` and
+    `late` which events never come, or come so many seconds later. `performed` is the history of all orders
+    that were obeyed, `refused` of those that came from an earlier epoch.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -3,13 +3,21 @@
 import asyncio
 import heapq
 import json
+import random
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
 import pytest
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions, Route
+from app_toolkit.config.models import (
+    ApplicationSpec,
+    DeploymentConfig,
+    HTTPOptions,
+    IngressSpec,
+    RayActorOptions,
+    Route,
+)
 from app_toolkit.controller.controller import LEASE_S, RECOVERY_S, Controller
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop
 from app_toolkit.core.replica_state import Drained, Exited, Found, Started
@@ -35,7 +43,10 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **opti
             IngressSpec(config=DeploymentConfig(name=name, num_replicas=replicas, **options)),
             IngressSpec(
                 config=DeploymentConfig(
-                    name="chat", num_replicas=chat, ray_actor_options=RayActorOptions(num_cpus=cpus), **options
+                    name="chat",
+                    num_replicas=chat,
+                    ray_actor_options=RayActorOptions(num_cpus=cpus),
+                    **options,
                 )
             ),
         ),
@@ -161,7 +172,9 @@ async def test_what_is_applied_comes_up_and_is_told():
         await h.until_healthy()
         assert len(h.world.of(SHOP, "running")) == 1
         assert len(h.world.of(CHAT, "running")) == 2
-        await h.until(lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT))
+        await h.until(
+            lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT)
+        )
         assert h.group("proxy").replicas[0].address == "tcp:127.0.0.1:8123"
         [app] = h.proxy.view["routes"]["applications"]
         assert app == {
@@ -496,7 +509,9 @@ async def test_shutdown_ends_the_proxies_first_and_returns_when_all_have_exited(
         assert h.world.processes == {}
         assert not h.performed(Kill)
         story = [(entry.what, entry.replica in proxies) for entry in h.controller.story.entries()]
-        assert story.index(("Exited", True)) < story.index(("Retire", False)), "they serve until no proxy asks"
+        assert story.index(("Exited", True)) < story.index(("Retire", False)), (
+            "they serve until no proxy asks"
+        )
         assert h.performed(Stop)
         await h.until(h.run.done)
         assert await h.store.keys("applications/") == []
@@ -601,3 +616,45 @@ async def test_an_idle_controller_does_not_tick():
 async def test_versions_begin_with_the_epoch():
     async with house(deployed=application()) as h:
         assert h.controller.board.version("routes") > Version(1, 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
+    rng = random.Random(seed)
+    async with house(deployed=application()) as h:
+        for _ in range(60):
+            match rng.choice(
+                ["crash", "crash", "deaf", "apply", "delete", "restart", "lose", "delay", "fill", "stall"]
+            ):
+                case "crash" if h.world.processes:
+                    h.world.crash(rng.choice(sorted(h.world.processes)))
+                case "deaf" if h.world.processes:
+                    h.world.processes[rng.choice(sorted(h.world.processes))].deaf = True
+                case "apply":
+                    await h.controller.apply(application(chat=rng.randint(1, 4), cpus=rng.choice([0.1, 0.5])))
+                case "delete" if h.word():
+                    await h.controller.delete("shop")
+                case "restart":
+                    await h.controller_dies()
+                    await h.controller_starts()
+                case "lose":
+                    h.world.lost = (
+                        {rng.choice([Started, Exited, Drained, Found])} if rng.random() < 0.5 else set()
+                    )
+                case "delay":
+                    h.world.late = {rng.choice([Started, Exited, Drained, Found]): rng.uniform(0, 8)}
+                case "fill":
+                    h.world.room = rng.choice([None, 3])
+                case "stall":
+                    h.stall(rng.uniform(0, 20))
+            await h.clock.advance(rng.choice([0.1, 1.0, 5.0]))
+            assert len(h.world.of("proxy")) <= 1
+        h.world.lost, h.world.late, h.world.room = set(), {}, None
+        await h.controller.apply(application())
+        await h.clock.advance(240.0)
+        assert h.word() == "healthy"
+        assert {len(h.world.of(SHOP)), len(h.world.of("proxy"))} == {1}
+        assert h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT, "running"))
+        assert len(h.world.of(CHAT)) == 2
+        ids = [action.replica for action in h.performed(Start)]
+        assert len(ids) == len(set(ids))

@@ -1,13 +1,30 @@
 """The control plane as arithmetic: no clock, no sleep; a thousand ways to be wrong at every step."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from worlds import GROUP, World, group_spec
 
-from worlds import World, group_spec
+from app_toolkit.core.reconcile import (
+    GroupRecord,
+    Start,
+    due,
+    forgiven,
+    group_of,
+    noted,
+    plan,
+    replica_id,
+    take,
+)
+from app_toolkit.core.replica_state import Exited, Phase, ReplicaRecord, Started, Unplaceable
+from app_toolkit.core.restarts import failed_starts
+from app_toolkit.types import Address, ReplicaId
 
 WORLDS = settings(
-    max_examples=120,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,
@@ -106,3 +123,137 @@ class Worlds(RuleBasedStateMachine):
 
 def test_no_few_steps_lead_to_a_wrong_one():
     run_state_machine_as_test(Worlds, settings=settings(WORLDS, max_examples=60, stateful_step_count=25))
+
+
+# By hand: the cases that people ask about.
+
+RUN, START, RECOVER = Phase.RUNNING, Phase.STARTING, Phase.RECOVERING
+
+
+def group(*rows, **facts):
+    """Replicas r1, r2, … by (revision, phase), each ready, probed and unrouted by nobody at time 0."""
+    replicas = tuple(
+        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=0.0, ready_at=0.0, probed_at=0.0)
+        for n, (revision, phase) in enumerate(rows, 1)
+    )
+    return GroupRecord(GROUP, replicas, **facts)
+
+
+def planned(spec, record, now=1.0):
+    """Each action in short: its name and its replica; starts get what they start."""
+    return [
+        f"Start {action.revision}"
+        if isinstance(action, Start)
+        else f"{type(action).__name__} {action.replica}"
+        for action in plan(spec, record, now, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("why", "target", "have", "expected"),
+    [
+        ("empty", 2, [], ["Start v2", "Start v2"]),
+        ("steady", 2, [("v2", RUN)] * 2, []),
+        ("one that starts counts", 2, [("v2", RUN), ("v2", START)], []),
+        ("fewer are wanted: the newest goes", 1, [("v2", RUN)] * 2, ["Retire r2"]),
+        ("fewer are wanted: who is not ready goes first", 1, [("v2", START), ("v2", RUN)], ["Stop r1"]),
+        ("a new revision comes up first", 2, [("v1", RUN)] * 2, ["Start v2"]),
+        ("the old stays while the new is not ready", 2, [("v1", RUN)] * 2 + [("v2", START)], []),
+        ("one old goes for one new that runs", 2, [("v1", RUN)] * 2 + [("v2", RUN)], ["Retire r2"]),
+        (
+            "who drains uses up the surge",
+            2,
+            [("v1", RUN), ("v1", Phase.DRAINING), ("v2", RUN)],
+            [],
+        ),
+        ("who drains holds up no replacement", 2, [("v2", RUN), ("v2", Phase.DRAINING)], ["Start v2"]),
+        ("an outdated one that starts serves nobody", 1, [("v1", START)], ["Stop r1", "Start v2"]),
+        ("who recovers counts, and is left alone", 1, [("", RECOVER), ("", RECOVER)], []),
+        ("who recovers serves", 1, [("", RECOVER), ("v1", RUN)], ["Retire r2"]),
+        ("nothing is wanted", 0, [("v2", RUN), ("v2", START)], ["Retire r1", "Stop r2"]),
+    ],
+)
+def test_a_plan(why, target, have, expected):
+    assert planned(group_spec("v2", target), group(*have)) == expected, why
+
+
+@pytest.mark.parametrize(
+    ("phase", "facts", "now", "expected"),
+    [
+        (START, {}, 19.9, []),
+        (START, {}, 20.0, ["Kill r1"]),
+        (START, {"unplaceable": Unplaceable(ReplicaId("r1"), "1 GPU", "0 GPU")}, 59.9, []),
+        (
+            START,
+            {"unplaceable": Unplaceable(ReplicaId("r1"), "1 GPU", "0 GPU")},
+            60.0,
+            ["Kill r1", "Start v1"],
+        ),
+        (RECOVER, {}, 19.9, []),
+        (RECOVER, {}, 20.0, ["Kill r1", "Start v1"]),
+        (RUN, {}, 2.9, []),
+        (RUN, {}, 3.0, ["Probe r1"]),
+        (RUN, {"probing_since": 3.0}, 6.9, []),
+        (RUN, {"probing_since": 3.0}, 7.0, ["Probe r1"]),
+        (RUN, {"probing_since": 3.0, "failed_probes": 2}, 7.0, ["Kill r1", "Start v1"]),
+        (RUN, {"failed_probes": 3}, 0.0, ["Kill r1", "Start v1"]),
+        (Phase.DRAINING, {}, 59.9, ["Start v1"]),
+        (Phase.DRAINING, {"unrouted": True}, 0.0, ["Drain r1", "Start v1"]),
+        (Phase.DRAINING, {"unrouted": True, "drain_sent": 1.0}, 7.9, ["Start v1"]),
+        (Phase.DRAINING, {"unrouted": True, "drain_sent": 1.0}, 8.0, ["Kill r1", "Start v1"]),
+        (Phase.STOPPING, {}, 0.0, ["Stop r1", "Start v1"]),
+        (Phase.STOPPING, {"stop_sent": 1.0}, 7.9, ["Start v1"]),
+        (Phase.STOPPING, {"stop_sent": 1.0}, 8.0, ["Kill r1", "Start v1"]),
+        (Phase.STOPPING, {"kill_sent": 1.0}, 6.0, ["Kill r1", "Start v1"]),
+    ],
+)
+def test_deadlines(phase, facts, now, expected):
+    record = group(("v1", phase))
+    record = replace(record, replicas=(replace(record.replicas[0], **facts),))
+    assert planned(group_spec("v1", 1), record, now) == expected
+
+
+def test_a_death_of_one_that_served_long_holds_nothing_back():
+    record = group(("v1", RUN))
+    for now in (100.0, 101.0):
+        died = take(record, Exited(ReplicaId("r1"), "signal 9"), now)
+        assert planned(group_spec("v1", 1), died, now) == ["Start v1"]
+        assert (died.deaths, died.last_error, died.failures) == (1, "signal 9", ())
+
+
+def test_while_starts_fail_one_at_a_time_is_tried():
+    spec, record, now = group_spec("v1", 5), GroupRecord(GROUP), 0.0
+    assert len(plan(spec, record, now, 1)) == 5
+    for _ in range(3):
+        for action in plan(spec, record, now, 1):
+            record = noted(record, action, now)
+        for replica in record.replicas:
+            record = take(record, Exited(replica.id, "ImportError"), now)
+        assert plan(spec, record, now, 1) == []
+        now = due(spec, record)
+        assert len(plan(spec, record, now, 1)) == 1
+    assert failed_starts(record.failures, "v1") == 3
+    [again] = plan(spec, record, now, 1)
+    record = take(noted(record, again, now), Started(again.replica, Address("unix:/r")), now)
+    assert len(plan(spec, record, now, 1)) == 4
+
+
+def test_time_that_nobody_watched_brings_nothing_due():
+    record = group(("v1", RUN), ("v1", START))
+    late = forgiven(record, 100.0)
+    assert planned(group_spec("v1", 2), late, 101.0) == []
+    assert due(group_spec("v1", 2), late) == due(group_spec("v1", 2), record) + 100.0
+
+
+def test_an_id_says_its_group_and_is_never_minted_twice():
+    for name in ("proxy", "shop/chat", "a-1-2/b_3-4", "proxy/proxy"):
+        id = replica_id(name, 7, 12)
+        assert group_of(id) == name
+        assert "/" not in id
+    assert replica_id("shop/chat", 1, 11) != replica_id("shop/chat", 11, 1)
+
+
+def test_the_last_words_of_a_replica_are_cut_to_their_end():
+    record = take(group(("v1", START)), Exited(ReplicaId("r1"), "x" * 100_000 + "ImportError"), 1.0)
+    assert len(record.last_error) < 10_000
+    assert record.last_error.endswith("ImportError")

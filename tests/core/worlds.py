@@ -1,5 +1,7 @@
-"""A small world for the reconciler: processes that are slow, crash, answer late or never, and a controller that is
-restarted at any moment. Every tick of it checks what must hold at every tick."""
+"""A small world for the reconciler, checked at every tick.
+
+Processes are slow, crash, answer late or never, and the controller is restarted at any moment.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -196,7 +198,9 @@ class World:
         """The controller forgets everything; events under way are lost with it."""
         self.epoch += 1
         self.mail = []
-        self.unrouted = {id for id, process in self.processes.items() if process.state in ("draining", "stopping")}
+        self.unrouted = {
+            id for id, process in self.processes.items() if process.state in ("draining", "stopping")
+        }
         self.record = recovered(GROUP, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
@@ -299,7 +303,7 @@ class World:
                 }
                 assert overdue[was.phase], f"killed without a cause: {was}"
 
-    def settle(self, *, steps=400):
+    def settle(self, *, steps=300):
         """Once the world calms down it comes to what the spec says, and stays there."""
         self.calm, self.full = True, False
         for _ in range(steps):

@@ -7,10 +7,7 @@ import pytest
 
 from .client import Client, Observation
 from .probes import PROBES
-from .servers import running
-
-RAY_RUNS = False
-"""Whether `app-toolkit run` is there."""
+from .servers import FORMS, running
 
 
 @pytest.fixture(scope="session")
@@ -32,20 +29,7 @@ def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return ask
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        "control",
-        "embedded",
-        "pieces-2",
-        *(
-            pytest.param(
-                form, marks=pytest.mark.skipif(not RAY_RUNS, reason="`app-toolkit run` is not there yet")
-            )
-            for form in ("ray-1", "ray-2")
-        ),
-    ],
-)
+@pytest.fixture(scope="session", params=[form for form in FORMS if form != "bare"])
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -14,9 +14,12 @@ CLOCK = {
 }
 SET = {"allow": "Starlette writes out a Python set, whose order changes from process to process"}
 
+# Between FastAPI and the toolkit
+
+ADDED = {"x-request-id": "every request has an id, in both directions"}
+
 # Where a proxy stands between
 
-ADDED = {"x-request-id": "every request that came through a proxy has an id, in both directions"}
 ANYWHERE = {
     "date": "written by the server, whose place among an app's own fields is its own choice",
     "server": "the same",
@@ -57,6 +60,10 @@ BY_DESIGN: dict[str, tuple[Callable[[Observation], Observation], str]] = {
         without("connection"),
         "nobody can tell whether the body will still come, so the proxy closes the connection",
     ),
+    "ws_fails_before_accepting": (
+        without("content-type", "content-length"),
+        "the replica answers for an app that failed, in uvicorn's words and with its fields in another order",
+    ),
     "other_sse_step_by_step": (
         without("connection"),
         "sse-starlette writes `Connection: keep-alive`, which speaks of the connection to the proxy",
@@ -65,11 +72,12 @@ BY_DESIGN: dict[str, tuple[Callable[[Observation], Observation], str]] = {
 """Probe → what of it is not compared where a proxy stands between, and why."""
 
 
-def comparable(name: str, observation: Observation, port: int, proxied: bool) -> Observation:
-    """The observation of a probe without what may differ."""
+def comparable(name: str, form: str, observation: Observation, port: int) -> Observation:
+    """What a probe observed, without what may differ between bare uvicorn and a form."""
     observation = _always(observation, port)
-    if proxied:
+    if form != "control":
         observation = without(*ADDED)(observation)
+    if form not in ("control", "embedded"):
         if name in BY_DESIGN:
             observation = BY_DESIGN[name][0](observation)
         observation = _gathered(observation)

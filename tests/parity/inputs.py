@@ -1,6 +1,7 @@
 """What a request can carry: parameters, headers, cookies and bodies of every kind."""
 
 import hashlib
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -72,7 +73,7 @@ router = APIRouter(prefix="/inputs", tags=["inputs"], lifespan=lifespan)
 
 @router.get("/lifespans")
 async def lifespans(request: Request) -> dict[str, Any]:
-    return {"ran": sorted(ran), "state": request.state.of_inputs}
+    return {"process": os.getpid(), "ran": sorted(ran), "state": request.state.of_inputs}
 
 
 # Not in the schema: FastAPI names an operation after the first of a set of methods, whichever that is today.

@@ -46,7 +46,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 @router.get("/lifespans")
 async def lifespans(request: Request) -> dict[str, Any]:
-    return {"ran": sorted(ran), "state": request.state.of_live}
+    return {"process": os.getpid(), "ran": sorted(ran), "state": request.state.of_live}
 
 
 # A stream's step n + 1 is produced only once the client, having read step n, asks for it here.

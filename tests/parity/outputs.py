@@ -1,5 +1,6 @@
 """What a response can be: kinds, status codes, headers, cookies, files, errors."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,7 +34,7 @@ MEGABYTES = bytes(range(256)) * 4 * 1024 * 5
 
 @router.get("/lifespans")
 async def lifespans(request: Request) -> dict[str, Any]:
-    return {"ran": sorted(ran), "state": request.state.of_outputs}
+    return {"process": os.getpid(), "ran": sorted(ran), "state": request.state.of_outputs}
 
 
 @router.get("/json")

@@ -31,12 +31,17 @@ def replica(spec: ReplicaSpec, folder: str, told: Connection) -> None:
     """One replica process: it says where it serves, and ends when the other end of the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = ReplicaServer(Signals())
-    told.send(server.start(spec, SECRET, Address(f"unix:{folder}/{spec.id}.sock")))
-    stopping = threading.Thread(target=lambda: (told.poll(None), server.stop(5)))
-    stopping.start()
+
+    def live() -> None:
+        told.send(server.start(spec, SECRET, Address(f"unix:{folder}/{spec.id}.sock")))
+        told.poll(None)
+        server.stop(5)
+
+    living = threading.Thread(target=live)
+    living.start()
     # The main thread lets Python run now and then, as Ray's does: that is when signal handlers are installed.
-    while stopping.is_alive():
-        stopping.join(0.005)
+    while living.is_alive():
+        living.join(0.005)
 
 
 def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) -> list[ReplicaSpec]:

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-URL = re.compile(r"https?://(?:127\.0\.0\.1|localhost|0\.0\.0\.0):(\d+)")
+URL = re.compile(r"https?://(?:127\.0\.0\.1|localhost|0\.0\.0\.0):(\d+)\D")
 
 
 def uvicorn(target: str) -> list[str]:
@@ -24,44 +25,45 @@ def by_hand(replicas: int) -> list[str]:
 
 def on_ray(replicas: int) -> list[str]:
     served = TESTS / "parity" / "served.py"
-    return [
-        sys.executable,
-        "-m",
-        "app_toolkit.cli.main",
-        "run",
-        str(served),
-        "--port",
-        "0",
-        "-n",
-        str(replicas),
-    ]
+    command = [sys.executable, "-m", "app_toolkit.cli", "run", str(served)]
+    return [*command, "--port", "0", "-n", str(replicas)]
+
+
+@dataclass(frozen=True)
+class Form:
+    command: list[str]
+    ingresses: int = 1
+    """How many kinds of processes serve it."""
+    replicas: int = 1
+    """How many processes there are of each."""
 
 
 FORMS = {
-    "bare": (uvicorn("parity.bare:bare"), 20),
-    "control": (uvicorn("parity.bare:bare"), 20),
-    "embedded": (uvicorn("parity.served:app"), 20),
-    "pieces-2": (by_hand(2), 60),
-    "ray-1": (on_ray(1), 90),
-    "ray-2": (on_ray(2), 90),
+    "bare": Form(uvicorn("parity.bare:bare")),
+    "control": Form(uvicorn("parity.bare:bare")),
+    "embedded": Form(uvicorn("parity.served:app")),
+    "pieces-2": Form(by_hand(2), ingresses=3, replicas=2),
+    "ray-1": Form(on_ray(1), ingresses=3),
+    "ray-2": Form(on_ray(2), ingresses=3, replicas=2),
 }
-"""Form → its command, and how many seconds it may take to start."""
+
+PATIENCE_S = 90
+"""How long a form may take to start: a Ray of its own takes seconds, on a busy machine many."""
 
 
 @contextmanager
 def running(form: str, log: Path) -> Iterator[int]:
     """The port of a server in this form. Its output goes to `log`."""
-    command, patience = FORMS[form]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            FORMS[form].command,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=TESTS,
             env={**os.environ, "NO_COLOR": "1"},
         )
     try:
-        yield _port(process, log, time.monotonic() + patience)
+        yield _port(process, log, time.monotonic() + PATIENCE_S)
     finally:
         # A probe that failed may have left a request open: the second SIGINT does not wait for it.
         for request in (_interrupt, _interrupt, subprocess.Popen.kill):

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from .client import Client, Observation
 from .conftest import observe
 from .differences import comparable
 from .probes import PROBES
+from .servers import FORMS
 
 
 @pytest.mark.parametrize("name", PROBES)
@@ -27,26 +29,40 @@ def test_a_client_sees_what_bare_uvicorn_shows(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     seen = observe(name, port, tmp_path_factory)
-    proxied = form not in ("control", "embedded")
-    assert comparable(name, seen, port, proxied) == comparable(name, expected(name), bare_port, proxied)
+    assert comparable(name, form, seen, port) == comparable(name, form, expected(name), bare_port)
+
+
+INGRESSES = ("inputs", "outputs", "live")
+
+
+async def told_by_each_ingress(client: Client) -> dict[str, Any]:
+    answers = {name: await client.ask("GET", f"/{name}/lifespans") for name in INGRESSES}
+    return {name: json.loads(answer["body"]) for name, answer in answers.items()}
 
 
 def test_a_router_s_lifespan_runs_only_where_the_router_is_served(
     form: str, port: int, tmp_path: Path
 ) -> None:
-    async def told() -> dict[str, list[str]]:
-        client = Client(port, tmp_path)
-        answers = {
-            name: await client.ask("GET", f"/{name}/lifespans") for name in ("inputs", "outputs", "live")
-        }
-        return {name: json.loads(answer["body"])["ran"] for name, answer in answers.items()}
-
-    everything = ["app", "inputs", "live", "outputs"]
-    if form in ("control", "embedded"):
-        assert asyncio.run(told()) == {"inputs": everything, "outputs": everything, "live": everything}
+    told = asyncio.run(told_by_each_ingress(Client(port, tmp_path)))
+    if FORMS[form].ingresses == 1:
+        expected = {name: ["app", "inputs", "live", "outputs"] for name in INGRESSES}
     else:
-        assert asyncio.run(told()) == {
-            "inputs": ["app", "inputs"],
-            "outputs": ["app", "outputs"],
-            "live": ["app", "live"],
-        }
+        expected = {name: sorted(["app", name]) for name in INGRESSES}
+    assert {name: each["ran"] for name, each in told.items()} == expected
+
+
+def test_every_replica_answers(form: str, port: int, tmp_path: Path) -> None:
+    """Or else a form with two replicas would show no more than one with one."""
+    processes: dict[str, set[int]] = {name: set() for name in INGRESSES}
+    replicas = FORMS[form].replicas
+
+    async def ask_until_all_answered() -> None:
+        client = Client(port, tmp_path)
+        async with asyncio.timeout(20):
+            while any(len(known) < replicas for known in processes.values()):
+                for name, told in (await told_by_each_ingress(client)).items():
+                    processes[name].add(told["process"])
+
+    asyncio.run(ask_until_all_answered())
+    assert {len(known) for known in processes.values()} == {replicas}
+    assert len(set.union(*processes.values())) == replicas * FORMS[form].ingresses

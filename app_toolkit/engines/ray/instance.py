@@ -15,6 +15,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
+from app_toolkit.engines.ray.guard import Guard
 from app_toolkit.errors import ConfigError, ToolkitError
 
 LEASE_EVERY_S = 5.0
@@ -34,9 +35,9 @@ class Instance:
     * A Ray of our own ends with the instance; a cluster that was joined stays as it was, without us.
     """
 
-    def __init__(self, controller: Any, *, own_ray: bool) -> None:
+    def __init__(self, controller: Any, guard: Guard | None = None) -> None:
         self._controller = controller
-        self._own_ray = own_ray
+        self._guard = guard
         self._holder: threading.Thread | None = None
         self._let_go = threading.Event()
 
@@ -46,16 +47,18 @@ class Instance:
 
         Raises `ConfigError` where there is no cluster at the address, or Ray cannot be started.
         """
-        own = address is None
         _join(address or "local", num_cpus)
+        guard = Guard() if address is None else None
         try:
             controller = ControllerActor.options(
                 name=CONTROLLER, namespace=NAMESPACE, lifetime="detached", get_if_exists=True
             ).remote()
-            instance = cls(controller, own_ray=own)
+            instance = cls(controller, guard)
             instance._hold()
         except BaseException:
             ray.shutdown()
+            if guard is not None:
+                guard.dismiss()
             raise
         return instance
 
@@ -67,7 +70,7 @@ class Instance:
         """
         _join(address or "auto", None)
         try:
-            return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), own_ray=False)
+            return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
         except ValueError:
             ray.shutdown()
             raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {address or 'of this machine'}") from None
@@ -111,6 +114,9 @@ class Instance:
         """Let go, without stopping what runs, unless it runs on a Ray of our own."""
         self._release()
         ray.shutdown()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.dismiss()
 
     def __enter__(self) -> Self:
         return self

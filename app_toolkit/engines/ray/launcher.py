@@ -138,7 +138,7 @@ class RayLauncher:
                         self._emit(Placed(replica))
                 return
             verdict = await asyncio.to_thread(room_for, replica, options)
-            if verdict is not None and verdict != told:
+            if verdict is not None:
                 told = verdict
                 self._emit(verdict)
 

@@ -1,0 +1,129 @@
+"""One replica's life, row by row."""
+
+from dataclasses import replace
+
+import pytest
+
+from app_toolkit.core.replica_state import (
+    FOUND_AS,
+    TRANSITIONS,
+    Drained,
+    DrainSent,
+    Exited,
+    Found,
+    KillSent,
+    Phase,
+    Placed,
+    ProbeFailed,
+    ProbePassed,
+    ProbeSent,
+    ReplicaRecord,
+    RetireBegun,
+    Started,
+    StopSent,
+    Unplaceable,
+    Unrouted,
+    apply,
+)
+from app_toolkit.errors import IllegalTransition
+from app_toolkit.types import Address, ReplicaId
+
+R = ReplicaId("shop.chat-1-1")
+HERE = Address("unix:/r")
+
+
+def record(phase=Phase.STARTING, **facts):
+    return replace(ReplicaRecord(R, "shop/chat", "v1", phase, since=0.0), **facts)
+
+
+def test_a_life_without_incidents():
+    life = record()
+    phases = []
+    for now, event in enumerate(
+        [
+            Placed(R),
+            Started(R, HERE),
+            ProbeSent(R),
+            ProbePassed(R),
+            RetireBegun(R),
+            Unrouted(R),
+            DrainSent(R),
+            Drained(R),
+            StopSent(R),
+            Exited(R),
+        ]
+    ):
+        life = apply(life, event, float(now))
+        phases.append(life.phase.value)
+    assert phases == ["starting", *["running"] * 3, *["draining"] * 3, *["stopping"] * 2, "stopped"]
+    assert (life.address, life.unrouted, life.drain_sent, life.stop_sent) == (HERE, True, 6.0, 8.0)
+
+
+def test_every_phase_says_what_exit_means_and_nothing_comes_after_it():
+    for phase in Phase:
+        if phase is not Phase.STOPPED:
+            assert TRANSITIONS[phase, Exited] is Phase.STOPPED
+    assert not [phase for phase, _ in TRANSITIONS if phase is Phase.STOPPED]
+
+
+def test_every_phase_but_the_last_can_be_killed():
+    for phase in Phase:
+        if phase is not Phase.STOPPED:
+            assert TRANSITIONS[phase, KillSent] is Phase.STOPPING
+
+
+@pytest.mark.parametrize(
+    ("phase", "event"),
+    [
+        (Phase.RUNNING, Drained(R)),
+        (Phase.RUNNING, Unrouted(R)),
+        (Phase.STARTING, ProbePassed(R)),
+        (Phase.STARTING, RetireBegun(R)),
+        (Phase.RECOVERING, RetireBegun(R)),
+        (Phase.RECOVERING, StopSent(R)),
+        (Phase.RECOVERING, Found(R, "shop/chat", "v1", "dancing")),
+        (Phase.STOPPED, Started(R, HERE)),
+    ],
+)
+def test_an_impossible_event_raises_and_names_both(phase, event):
+    with pytest.raises(IllegalTransition, match=f"is {phase.value} and cannot take {type(event).__name__}"):
+        apply(record(phase), event, 1.0)
+
+
+def test_a_late_event_changes_nothing():
+    running = record(Phase.RUNNING, address=HERE, ready_at=1.0)
+    for event in [
+        Started(R, Address("unix:/other")),
+        Placed(R),
+        Unplaceable(R, "1 GPU", "0 GPU"),
+        Found(R, "shop/chat", "v9", "stopping"),
+    ]:
+        assert apply(running, event, 9.0) == running
+    stopping = record(Phase.STOPPING, address=HERE)
+    assert apply(stopping, Started(R, HERE), 9.0) == stopping
+    assert apply(stopping, Drained(R), 9.0) == stopping
+
+
+@pytest.mark.parametrize("name", sorted(FOUND_AS))
+def test_what_is_found_is_what_it_says_and_its_deadlines_begin_anew(name):
+    found = apply(record(Phase.RECOVERING, revision=""), Found(R, "shop/chat", "v7", name, HERE), 50.0)
+    assert (found.phase.value, found.revision, found.address) == (name, "v7", HERE)
+    assert (found.since, found.probed_at) == (50.0, 50.0)
+    assert found.unrouted == (name == "draining")
+
+
+def test_a_probe_that_was_never_answered_counts_when_the_next_is_sent():
+    running = apply(record(Phase.RUNNING), ProbeSent(R), 1.0)
+    assert running.failed_probes == 0
+    running = apply(running, ProbeSent(R), 8.0)
+    assert (running.failed_probes, running.probing_since) == (1, 8.0)
+    running = apply(running, ProbeFailed(R, "no answer"), 9.0)
+    assert (running.failed_probes, running.probing_since, running.last_failure) == (2, None, "no answer")
+    assert apply(running, ProbePassed(R), 10.0).failed_probes == 0
+
+
+def test_the_start_up_clock_begins_when_there_is_room():
+    waiting = apply(record(), Unplaceable(R, "1 GPU", "0 GPU"), 5.0)
+    assert waiting.unplaceable
+    placed = apply(waiting, Placed(R), 70.0)
+    assert (placed.unplaceable, placed.since) == (None, 70.0)

@@ -1,0 +1,144 @@
+"""`app-toolkit run` as its user meets it: one command, and nothing left behind however it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+PATIENCE_S = 60.0
+
+
+class Run:
+    """One `run` in a process of its own, and the Ray that it started."""
+
+    def __init__(self, target: str, *options: str) -> None:
+        command = [sys.executable, "-m", "app_toolkit.cli", "run", target, "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.said = ""
+        self._family: set[psutil.Process] = set()
+
+    def url(self) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            if found := re.search(r"Serving .* at (http\S+)", line):
+                self.remember()
+                return found[1]
+        raise AssertionError(f"it never served: {self.said}")
+
+    def remember(self) -> None:
+        self._family = set(psutil.Process(self.process.pid).children(recursive=True))
+
+    def left(self) -> list[str]:
+        """What is still there of the processes that it had."""
+        return [
+            f"{process.pid} {process.name()}"
+            for process in self._family
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        ]
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        self.said += output
+        return self.process.returncode
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Run]]:
+    started: list[Run] = []
+
+    def start(target: str, *options: str) -> Run:
+        started.append(Run(target, *options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..., Run], number: signal.Signals) -> None:
+    hello = run("examples/hello/app.py")
+    url = hello.url()
+    assert httpx.get(f"{url}/-/healthz", trust_env=False).json() == {"status": "ok"}
+    assert httpx.get(f"{url}/docs", trust_env=False).status_code == 200
+    assert hello.end(number) == 0
+    assert "Traceback" not in hello.said, hello.said
+    wait_until(lambda: not hello.left(), 5)
+
+
+def test_what_runs_when_it_is_asked_to_stop_is_answered(run: Callable[..., Run]) -> None:
+    victim = run("tests/e2e/victim.py")
+    url = victim.url()
+    with httpx.Client(trust_env=False, timeout=30) as client, client.stream("GET", f"{url}/numbers/150") as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "0"
+        victim.process.send_signal(signal.SIGINT)
+        assert list(lines) == [str(number) for number in range(1, 150)]
+    output, _ = victim.process.communicate(timeout=PATIENCE_S)
+    assert victim.process.returncode == 0, victim.said + output
+
+
+def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
+    hello = run("examples/hello/app.py")
+    hello.url()
+    os.kill(hello.process.pid, signal.SIGKILL)
+    wait_until(lambda: not hello.left(), 40)
+
+
+def refused(*arguments: str) -> str:
+    """What a run that cannot be says; it ends with 2 and leaves no process of its session."""
+    done = subprocess.run(
+        [sys.executable, "-m", "app_toolkit.cli", "run", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_a_startup_that_raises_is_told_with_the_users_traceback() -> None:
+    said = refused("tests/e2e/broken.py", "--port", "0")
+    assert "the ingress 'app' did not come up" in said
+    assert "RuntimeError: the model file is missing" in said
+
+
+def test_a_replica_that_cannot_be_placed_is_told_with_what_it_asks_for() -> None:
+    said = refused("tests/e2e/greedy.py", "--port", "0")
+    assert "3 GPU" in said
+
+
+def test_a_port_in_use_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} on 127.0.0.1 is in use" in refused("examples/hello/app.py", "--port", str(port))
+
+
+def test_a_file_without_an_app_is_told() -> None:
+    assert "no app" in refused("tests/e2e/test_run.py").lower()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.05)
