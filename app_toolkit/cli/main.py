@@ -19,7 +19,7 @@ from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.project import Project, read_project
-from app_toolkit.config.settings import Settings, read_settings
+from app_toolkit.config.settings import Settings, read_settings, say_plain_logs
 from app_toolkit.errors import ConfigError
 
 T = TypeVar("T")
@@ -97,6 +97,7 @@ def run(
         plan=_plan_options(project, name, route_prefix, num_replicas),
         address=_address(address, project, settings),
     )
+    say_plain_logs(colour=sys.stdout.isatty())
     serve_on_ray(options, Screen(), _ray)
 
 

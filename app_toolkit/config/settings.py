@@ -38,3 +38,10 @@ def read_settings() -> Settings:
 def say_development() -> None:
     """Tell the app that this is a developer's machine, unless somebody has named the environment already."""
     os.environ.setdefault("FASTAPI_ENV", "development")
+
+
+def say_plain_logs(colour: bool) -> None:
+    """Have Ray pass on every line that a worker logs, and colour none where nobody sees it. Before Ray is imported."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    if not colour:
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")

@@ -276,5 +276,5 @@ def build(cls: type[FastAPI], deployments: Mapping[str, Any] | None = None) -> F
 
     app.mount("/sub", sub)
     app.mount("/static", StaticFiles(directory=FILES, html=True), name="static")
-    app.frontend("/site", directory=FILES / "site")
+    app.frontend("/site", directory=FILES / "front")
     return app

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,7 +26,7 @@ from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router.router import Router
-from app_toolkit.types import Address
+from app_toolkit.types import Address, ReplicaId
 
 NAMESPACE = "app_toolkit"
 CONTROLLER = "controller"
@@ -54,13 +55,18 @@ class Controlled:
 
     server: ReplicaServer | Edge
 
-    def __init__(self) -> None:
+    def __init__(self, name: ReplicaId) -> None:
+        self.name = name
         self.epoch = 0
         self.phase = "starting"
         #: Known once it was told what to be.
         self.group: str | None = None
         self.revision: str | None = None
         self.address: Future[Address] = Future()
+
+    def __repr__(self) -> str:
+        """What Ray puts before each line that the process logs."""
+        return self.name
 
     def obey(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -126,22 +132,22 @@ class Controlled:
 
 
 class _Replica(Controlled):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: ReplicaId) -> None:
+        super().__init__(name)
         self.server: ReplicaServer = ReplicaServer(Signals())
 
     @control
     def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
             os.chdir(spec.working_dir or os.curdir)
-        address = Address(f"unix:{_sockets() / spec.id}.sock")
+        # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
+        address = Address(f"unix:{_sockets() / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
         return self.run_as(group, revision, epoch, lambda: self.server.start(spec, secret, address))
 
 
 class _Proxy(Controlled):
     @control
     def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
-        self.caller = spec.id
         options = HTTPOptions(
             host=spec.host,
             port=spec.port,
@@ -155,7 +161,7 @@ class _Proxy(Controlled):
         """What is new on the board, from whichever controller there is; nothing, and after a while, from none."""
         try:
             controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            news: Mapping[str, Snapshot] = await controller.watch.remote(self.caller, dict(seen))
+            news: Mapping[str, Snapshot] = await controller.watch.remote(self.name, dict(seen))
         except (RayActorError, ValueError):
             await asyncio.sleep(WATCH_AGAIN_S)
             return {}

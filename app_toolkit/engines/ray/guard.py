@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import psutil
 
-GRACE_S = 10.0
+GRACE_S = 5.0
 """What ends by itself may take this long."""
 
 FAREWELL = "all is well"

@@ -121,26 +121,26 @@ class RayLauncher:
             "get_if_exists": True,
         }
         if isinstance(action.spec, ProxySpec):
-            return ProxyActor.options(**options).remote()
-        return ReplicaActor.options(**options, **_resources(action.options)).remote()
+            return ProxyActor.options(**options).remote(action.spec.id)
+        return ReplicaActor.options(**options, **_resources(action.options)).remote(action.spec.id)
 
     async def _tell_if_unplaceable(
         self, replica: ReplicaId, handle: Handle, options: RayActorOptions
     ) -> None:
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
-        told: Unplaceable | None = None
-        while True:
-            done, _ = await asyncio.wait([here], timeout=PLACED_S)
-            if done:
-                if here.exception() is None:  # one that died on the way is told by `until_gone`
-                    self._placed.add(replica)
-                    if told is not None:
-                        self._emit(Placed(replica))
-                return
-            verdict = await asyncio.to_thread(room_for, replica, options)
-            if verdict is not None:
-                told = verdict
-                self._emit(verdict)
+        told = False
+        try:
+            while not (await asyncio.wait([here], timeout=PLACED_S))[0]:
+                verdict = await asyncio.to_thread(room_for, replica, options)
+                if verdict is not None:
+                    told = True
+                    self._emit(verdict)
+            if here.exception() is None:  # one that died on the way is told by `until_gone`
+                self._placed.add(replica)
+                if told:
+                    self._emit(Placed(replica))
+        finally:
+            here.cancel()
 
     async def _until_gone(self, replica: ReplicaId, handle: Handle) -> None:
         try:
