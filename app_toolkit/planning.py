@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec
 from app_toolkit.toolkit import Toolkit, route_table
 
+
 def plan(
     app: FastAPI,
     *,

@@ -20,11 +20,8 @@ from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import Misdirected, PlanningError
 from app_toolkit.types import Receive, Scope, Send
 
-
 # What decides whether a request is theirs by (kind, method, path) alone, and so can be written down as data.
-_PLAIN_MATCHES = {
-    route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)
-}
+_PLAIN_MATCHES = {route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)}
 
 
 class Toolkit(FastAPI):
@@ -73,9 +70,7 @@ class Toolkit(FastAPI):
         ingress = deployment or self.default_ingress
         known = self._ingresses.setdefault(ingress.name, ingress)
         if known != ingress:
-            raise PlanningError(
-                f"two ingresses are named {ingress.name!r} and differ: {_differences(known, ingress)}"
-            )
+            raise PlanningError(f"two ingresses are named {ingress.name!r} and differ: {_differences(known, ingress)}")
         outer = self.router.lifespan_context
         hooks = self.router.on_startup, self.router.on_shutdown
         before = [list(hook) for hook in hooks]
@@ -165,9 +160,7 @@ def route_table(app: FastAPI) -> Iterator[Route]:
             if isinstance(original, Host):
                 yield Route(kind="both", pattern=".*", path="/", owner=owner)
             elif isinstance(original, Mount):
-                yield Route(
-                    kind="both", pattern=context.path_regex.pattern, path=context.path or "", owner=owner
-                )
+                yield Route(kind="both", pattern=context.path_regex.pattern, path=context.path or "", owner=owner)
             else:
                 websocket = isinstance(original, WebSocketRoute)
                 yield Route(

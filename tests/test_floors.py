@@ -150,9 +150,7 @@ def cycle(sources: Mapping[str, str]) -> list[str] | None:
 def modules() -> dict[str, str]:
     """Every file of the package by its dotted name, without the one that gathers the public names."""
     return {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path.read_text(
-            "utf-8"
-        )
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path.read_text("utf-8")
         for path in sorted(PACKAGE.rglob("*.py"))
         if path != PACKAGE / "__init__.py"
     }
@@ -168,9 +166,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_the_drawing_of_the_floors_is_the_one_that_stands() -> None:
-    houses = {
-        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
-    }
+    houses = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert houses - {"__init__"} <= frozenset().union(*FLOORS)
 
 

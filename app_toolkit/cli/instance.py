@@ -74,9 +74,7 @@ class Row:
 
     def __str__(self) -> str:
         count = f"{self.running} of {self.target} running"
-        return f"{self.name}: {self.status.replace('_', ' ')}, {count}" + (
-            f" ({self.reason})" if self.reason else ""
-        )
+        return f"{self.name}: {self.status.replace('_', ' ')}, {count}" + (f" ({self.reason})" if self.reason else "")
 
 
 def rows(status: Status, application: str) -> list[Row]:

@@ -47,22 +47,16 @@ AppDir = Annotated[
     typer.Option(help="The folder that is put first on the import path.", exists=True, file_okay=False),
 ]
 Name = Annotated[str | None, typer.Option(help="The application's name. [default: default]")]
-RoutePrefix = Annotated[
-    str | None, typer.Option(help="The path under which the application is served. [default: /]")
-]
+RoutePrefix = Annotated[str | None, typer.Option(help="The path under which the application is served. [default: /]")]
 NumReplicas = Annotated[
     int | None,
-    typer.Option(
-        "--num-replicas", "-n", help="Replicas of every ingress. [default: what each of them asks for]"
-    ),
+    typer.Option("--num-replicas", "-n", help="Replicas of every ingress. [default: what each of them asks for]"),
 ]
 Address = Annotated[
     str | None,
     typer.Option(help="The Ray cluster to join: HOST:PORT or auto. [default: a Ray of our own]"),
 ]
-RunningAddress = Annotated[
-    str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")
-]
+RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
 
 
 class Format(StrEnum):

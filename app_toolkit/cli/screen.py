@@ -63,9 +63,7 @@ class Screen:
             for ingress in spec.ingresses
         ]
         self._rows(("ingress", "replicas", "max ongoing requests", "routes"), ingresses)
-        routes = [
-            (route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes
-        ]
+        routes = [(route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes]
         self._rows(("path", "methods", "ingress"), routes)
 
     def status(self, status: Status) -> None:

@@ -38,9 +38,7 @@ class Target:
     """The file that was named, where one was: the import has to give that one and no other."""
 
 
-def resolve(
-    target: str | None, *, folder: Path, entrypoint: str | None = None, app_dir: Path | None = None
-) -> Target:
+def resolve(target: str | None, *, folder: Path, entrypoint: str | None = None, app_dir: Path | None = None) -> Target:
     """What `target` means in `folder`, the current one: `FILE[:ATTRIBUTE]`, `MODULE[:ATTRIBUTE]`, or nothing.
 
     Without a target it is the project's `entrypoint`, else the first of `CANDIDATES`. A file's module name is
@@ -71,9 +69,7 @@ def load(target: Target) -> tuple[FastAPI, str]:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise TargetError(
-                f"the module {target.module!r} ({module.__file__}) has no {attribute!r}"
-            ) from None
+            raise TargetError(f"the module {target.module!r} ({module.__file__}) has no {attribute!r}") from None
     if not isinstance(found, FastAPI):
         raise TargetError(f"{target.module}:{attribute} is a {type(found).__name__}, not a FastAPI app")
     return found, f"{target.module}:{attribute}"
@@ -100,18 +96,14 @@ def _split(target: str) -> tuple[str, str | None]:
 
 
 def _is_path(place: str, folder: Path) -> bool:
-    return (
-        place.endswith(".py") or "/" in place or "\\" in place or (folder / place / "__init__.py").is_file()
-    )
+    return place.endswith(".py") or "/" in place or "\\" in place or (folder / place / "__init__.py").is_file()
 
 
 def _from_file(place: str, attribute: str | None, folder: Path, app_dir: Path | None) -> Target:
     path = (folder / place).resolve()
     file = path / "__init__.py" if path.is_dir() else path
     if not file.is_file():
-        raise TargetError(
-            f"there is no file {place!r} in {folder}" if path == file else f"{path} is not a package"
-        )
+        raise TargetError(f"there is no file {place!r} in {folder}" if path == file else f"{path} is not a package")
     named = file.parent if file.name == "__init__.py" else file.with_suffix("")
     if app_dir is None:
         root = named.parent
@@ -120,9 +112,7 @@ def _from_file(place: str, attribute: str | None, folder: Path, app_dir: Path | 
     else:
         root = app_dir.resolve()
         if not named.is_relative_to(root):
-            raise TargetError(
-                f"the file {file} is not below the folder {root}, from which it should be imported"
-            )
+            raise TargetError(f"the file {file} is not below the folder {root}, from which it should be imported")
     parts = named.relative_to(root).parts
     if any("." in part for part in parts):
         raise TargetError(f"the file {file} cannot be imported: {'/'.join(parts)!r} has a dot in it")
@@ -138,9 +128,7 @@ def _import(target: Target) -> ModuleType:
         module = importlib.import_module(target.module)
     except (Exception, SystemExit) as error:
         raise _does_not_import(target, error) from error
-    if target.file is not None and (
-        module.__file__ is None or Path(module.__file__).resolve() != target.file
-    ):
+    if target.file is not None and (module.__file__ is None or Path(module.__file__).resolve() != target.file):
         raise TargetError(
             f"importing {target.module!r} gave {module.__file__ or 'a built-in module'} and not "
             f"{target.file}: another module has that name already, so rename the file"
@@ -151,9 +139,7 @@ def _import(target: Target) -> ModuleType:
 def _does_not_import(target: Target, error: BaseException) -> TargetError:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
     if isinstance(error, ModuleNotFoundError) and not frames:
-        return TargetError(
-            f"there is no module {error.name!r} in {target.app_dir} or among the installed ones"
-        )
+        return TargetError(f"there is no module {error.name!r} in {target.app_dir} or among the installed ones")
     if isinstance(error, SystemExit):
         reason = f"it ends the process (SystemExit: {error.code})"
     else:

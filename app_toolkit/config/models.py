@@ -88,7 +88,8 @@ class DeploymentConfig(Model):
         int, Field(ge=0, le=1_000_000, description="requests that may wait in one caller; more are refused with 503")
     ] = 1_000
     max_queue_wait_s: Annotated[
-        float, Field(gt=0, le=86_400, description="seconds a request may wait for a replica before it is refused with 503")
+        float,
+        Field(gt=0, le=86_400, description="seconds a request may wait for a replica before it is refused with 503"),
     ] = 30.0
     startup_timeout_s: Annotated[
         float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")

@@ -26,9 +26,7 @@ class RunDefaults(Model):
 class Project(Model):
     """The two tables that concern us."""
 
-    entrypoint: Annotated[
-        str | None, Field(description="`[tool.fastapi] entrypoint`: `module:attribute`")
-    ] = None
+    entrypoint: Annotated[str | None, Field(description="`[tool.fastapi] entrypoint`: `module:attribute`")] = None
     defaults: RunDefaults = RunDefaults()
 
 
@@ -54,9 +52,7 @@ def read_project(folder: Path) -> Project:
         raise ConfigError(f"{path}: {sentence}") from None
     entrypoint = _table(tool, "fastapi", path).get("entrypoint")
     if entrypoint is not None and not isinstance(entrypoint, str):
-        raise ConfigError(
-            f"{path}, [tool.fastapi]: entrypoint = {entrypoint!r}: it should be 'module:attribute'"
-        )
+        raise ConfigError(f"{path}, [tool.fastapi]: entrypoint = {entrypoint!r}: it should be 'module:attribute'")
     return Project(entrypoint=entrypoint, defaults=defaults)
 
 

@@ -17,9 +17,9 @@ class Settings(BaseSettings):
     address: Annotated[str | None, Field(description="the Ray cluster to join")] = None
     host: Annotated[str | None, Field(description="where the proxy listens")] = None
     # Platforms that run containers name the port so, and FastAPI's own command line follows them.
-    port: Annotated[
-        int | None, Field(ge=0, le=65_535, validation_alias=AliasChoices("APP_TOOLKIT_PORT", "PORT"))
-    ] = None
+    port: Annotated[int | None, Field(ge=0, le=65_535, validation_alias=AliasChoices("APP_TOOLKIT_PORT", "PORT"))] = (
+        None
+    )
 
 
 def read_settings() -> Settings:

@@ -254,17 +254,12 @@ class Controller:
     def status(self) -> InstanceStatus:
         now = self._clock.now()
         groups = {
-            name: group_status(group.spec, group.record, now, group.quarantine)
-            for name, group in self._groups.items()
+            name: group_status(group.spec, group.record, now, group.quarantine) for name, group in self._groups.items()
         }
         applications = []
         for spec in sorted(self._applications.values(), key=lambda spec: spec.name):
-            mine = tuple(
-                groups[name] for i in spec.ingresses if (name := f"{spec.name}/{i.config.name}") in groups
-            )
-            applications.append(
-                ApplicationStatus(spec.name, worst(g.status for g in mine), spec.route_prefix, mine)
-            )
+            mine = tuple(groups[name] for i in spec.ingresses if (name := f"{spec.name}/{i.config.name}") in groups)
+            applications.append(ApplicationStatus(spec.name, worst(g.status for g in mine), spec.route_prefix, mine))
         proxies = (groups[PROXY],) if PROXY in groups else ()
         leaving = tuple(groups[n] for n, g in self._groups.items() if not g.wanted and n != PROXY)
         words = [
@@ -322,9 +317,7 @@ class Controller:
         there = bool(self.board.callers) or PROXY not in self._groups
         return there and all(v is not None and self.board.acknowledged(key, v) for key, v in versions)
 
-    async def watch(
-        self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0
-    ) -> Mapping[str, Snapshot]:
+    async def watch(self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0) -> Mapping[str, Snapshot]:
         """`Board.watch`. A proxy comes under its own `ReplicaId`, and is forgotten when it exits."""
         self._check_open(also_while_stopping=True)
         # The watch takes down what was seen before it waits; whoever is woken here runs only then.
@@ -478,9 +471,7 @@ class Controller:
 
     def _holds_back(self) -> bool:
         return any(
-            replica.phase is Phase.RECOVERING
-            for group in self._groups.values()
-            for replica in group.record.replicas
+            replica.phase is Phase.RECOVERING for group in self._groups.values() for replica in group.record.replicas
         )
 
     def _publish(self, name: str, group: _Group) -> None:
@@ -534,9 +525,7 @@ class Controller:
                 if group.wanted:
                     group.quarantine = None
                 group.wanted, group.touched = False, True
-        longest_first = sorted(
-            self._applications.values(), key=lambda spec: (-len(spec.route_prefix), spec.name)
-        )
+        longest_first = sorted(self._applications.values(), key=lambda spec: (-len(spec.route_prefix), spec.name))
         self.board.post(
             ROUTES,
             {
@@ -657,15 +646,11 @@ class Controller:
             return
         now = self._clock.now()
         if self._leases and all(lease.until <= now for lease in self._leases.values()):
-            await self._put_away(
-                f"nobody held it any more: {', '.join(sorted(self._leases))} was not heard of"
-            )
+            await self._put_away(f"nobody held it any more: {', '.join(sorted(self._leases))} was not heard of")
             return
         self._leases = {owner: lease for owner, lease in self._leases.items() if lease.until > now}
         if sorted(self._leases) != self._leases_written:
-            await self._write(
-                "lease", json.dumps({owner: lease.ttl_s for owner, lease in self._leases.items()})
-            )
+            await self._write("lease", json.dumps({owner: lease.ttl_s for owner, lease in self._leases.items()}))
             self._leases_written = sorted(self._leases)
 
     def _check_open(self, *, also_while_stopping: bool = False) -> None:

@@ -161,9 +161,7 @@ def group_of(id: ReplicaId) -> str:
 
 def recovered(group: str, found: Iterable[ReplicaId], now: float, starts: int = 0) -> GroupRecord:
     """What a fresh controller knows of a group: who is there, and nothing about them."""
-    return GroupRecord(
-        group, tuple(ReplicaRecord(id, group, "", Phase.RECOVERING, since=now) for id in found), starts
-    )
+    return GroupRecord(group, tuple(ReplicaRecord(id, group, "", Phase.RECOVERING, since=now) for id in found), starts)
 
 
 def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
@@ -181,9 +179,7 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
     stays = new.phase is not Phase.STOPPED
     record = replace(
         record,
-        replicas=tuple(
-            new if other is old else other for other in record.replicas if stays or other is not old
-        ),
+        replicas=tuple(new if other is old else other for other in record.replicas if stays or other is not old),
     )
     match event:
         case Exited(_, why) | KillSent(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
@@ -321,9 +317,7 @@ def _next(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action] | Non
         case Phase.STOPPING:
             assert replica.stop_sent is not None
             timeout = max(graceful, STOP_S)
-            return replica.stop_sent + timeout + ANSWER_S, Kill(
-                replica.id, f"it had not exited after {timeout:g} s"
-            )
+            return replica.stop_sent + timeout + ANSWER_S, Kill(replica.id, f"it had not exited after {timeout:g} s")
     return None
 
 
@@ -338,9 +332,7 @@ def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]
     unanswered_at = replica.probing_since + spec.health_check_timeout_s + ANSWER_S
     if failed + 1 < threshold:
         return unanswered_at, probe
-    return unanswered_at, Kill(
-        replica.id, f"it failed {failed + 1} probes in a row; the last was never answered"
-    )
+    return unanswered_at, Kill(replica.id, f"it failed {failed + 1} probes in a row; the last was never answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,11 +367,7 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
 
     # Starts are counted against those who stay, so that planning twice changes nothing.
     staying = [replica for replica in live if replica.id not in leaving]
-    mine = [
-        replica
-        for replica in staying
-        if replica.phase is Phase.RECOVERING or replica.revision == spec.revision
-    ]
+    mine = [replica for replica in staying if replica.phase is Phase.RECOVERING or replica.revision == spec.revision]
     gone_soon = len(record.replicas) - len(staying)
     if spec.surge:
         # Those on their way out use up the surge, but never hold up the replacement of one that died.
@@ -397,11 +385,7 @@ def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
         return Stop(replica.id, max(spec.graceful_shutdown_timeout_s, STOP_S))
     if not spec.routed:
         return Drain(replica.id, spec.graceful_shutdown_timeout_s)
-    why = (
-        "it is one too many"
-        if replica.revision == spec.revision
-        else f"revision {spec.revision} takes its place"
-    )
+    why = "it is one too many" if replica.revision == spec.revision else f"revision {spec.revision} takes its place"
     return Retire(replica.id, why)
 
 

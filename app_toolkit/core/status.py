@@ -67,9 +67,7 @@ class InstanceStatus:
     """Groups that no application has any more."""
 
 
-def group_status(
-    spec: GroupSpec | None, record: GroupRecord, now: float, quarantine: str | None = None
-) -> GroupStatus:
+def group_status(spec: GroupSpec | None, record: GroupRecord, now: float, quarantine: str | None = None) -> GroupStatus:
     """`quarantine` is the sentence that says why the group is not looked after any more."""
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return GroupStatus(
@@ -92,11 +90,7 @@ def worst(statuses: Iterable[str]) -> str:
 def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
     if spec is None or spec.target == 0:
         return STOPPING if record.replicas else HEALTHY
-    current = [
-        r
-        for r in record.replicas
-        if r.revision == spec.revision and r.phase in (Phase.STARTING, Phase.RUNNING)
-    ]
+    current = [r for r in record.replicas if r.revision == spec.revision and r.phase in (Phase.STARTING, Phase.RUNNING)]
     failed = restarts.failed_starts(record.failures, spec.revision) >= restarts.FAILED_STARTS
     if failed or any(r.unplaceable and r.unplaceable.for_ever for r in current):
         return FAILED

@@ -19,7 +19,6 @@ from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
 from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
 
-
 logger = logging.getLogger("app_toolkit.replica")
 
 

@@ -32,9 +32,7 @@ class Story:
             cause = "… " + cause[-LONGEST_CAUSE:]
         self._entries.append(Entry(self._now(), group, replica, what, cause))
 
-    def entries(
-        self, *, group: str | None = None, replica: str | None = None, last: int | None = None
-    ) -> list[Entry]:
+    def entries(self, *, group: str | None = None, replica: str | None = None, last: int | None = None) -> list[Entry]:
         """Oldest first. `group` also takes the part before the slash: all groups of an application."""
         found = [
             entry

@@ -66,7 +66,7 @@ class Edge:
         return Address(f"tcp:{self._options.host}:{port}")
 
     def probe(self, timeout: float) -> Statistics:
-        """Ask the loop that serves. Raises `TimeoutError` where it does not answer in time, `ReplicaGone` at its end."""
+        """Ask the loop that serves. Raises `TimeoutError` where it does not, `ReplicaGone` once it has ended."""
 
         async def answer() -> Statistics:
             return self.statistics()

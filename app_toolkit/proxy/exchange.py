@@ -438,17 +438,11 @@ class Exchange:
         log.warning("request %s: %s", (request.id or b"").decode(), error)
         method = request.method.decode()
         if request.method not in RETRYABLE or request.websocket:
-            self._end_with_loss(
-                f"replica {self._replica_id} was lost; the outcome of this {method} is unknown"
-            )
+            self._end_with_loss(f"replica {self._replica_id} was lost; the outcome of this {method} is unknown")
         elif self._deaths >= DEATHS:
-            self._end_with_loss(
-                f"replica {self._replica_id} was lost, as one was before it; this is not tried again"
-            )
+            self._end_with_loss(f"replica {self._replica_id} was lost, as one was before it; this is not tried again")
         elif not request.body.whole:
-            self._end_with_loss(
-                f"replica {self._replica_id} was lost; the body of this {method} is no longer held"
-            )
+            self._end_with_loss(f"replica {self._replica_id} was lost; the body of this {method} is no longer held")
         else:
             self._try_another()
 

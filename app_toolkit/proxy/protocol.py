@@ -143,9 +143,7 @@ class ClientConnection(asyncio.Protocol):
     def regulate(self) -> None:
         """Read, or stop reading."""
         exchange = self._exchange
-        wanted = self._leaving or (
-            len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body)
-        )
+        wanted = self._leaving or (len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body))
         if wanted is self._reading or self._transport is None or self._transport.is_closing():
             return
         self._reading = wanted
@@ -297,9 +295,7 @@ class ClientConnection(asyncio.Protocol):
     def _sweep_idle(self, now: float, transport: asyncio.Transport) -> None:
         if self._head_since is not None:
             if now - self._head_since > self._patience.head_s:
-                self._parser.refuse(
-                    RequestTimeout(f"the head did not arrive within {self._patience.head_s:g} s")
-                )
+                self._parser.refuse(RequestTimeout(f"the head did not arrive within {self._patience.head_s:g} s"))
                 self._advance()
         elif now - self._since > (self._patience.keep_alive_s if self._served else self._patience.head_s):
             transport.close()

@@ -32,9 +32,7 @@ class Router(Protocol):
 
     def try_turn(self, avoid: Collection[ReplicaId], *, first: bool) -> Turn | None: ...
 
-    def wait(
-        self, granted: Callable[[Any], None], now: float, *, avoid: Collection[ReplicaId], first: bool
-    ) -> Any: ...
+    def wait(self, granted: Callable[[Any], None], now: float, *, avoid: Collection[ReplicaId], first: bool) -> Any: ...
 
     def leave(self, waiter: Any) -> None: ...
 
@@ -76,9 +74,7 @@ class Routes:
     * A router lives while a route or a replica set names it; the requests of one that goes are failed.
     """
 
-    def __init__(
-        self, new_router: Callable[[str], Router], pool: Pool, failed: Callable[[Any, Exception], None]
-    ):
+    def __init__(self, new_router: Callable[[str], Router], pool: Pool, failed: Callable[[Any, Exception], None]):
         self.applications: tuple[Application, ...] = ()
         self.ready = False
         self.routers: dict[str, Router] = {}
@@ -136,8 +132,7 @@ class Routes:
         applications = []
         for posted in (value or {}).get("applications", ()):
             rows = tuple(
-                (kind, pattern, methods, path, owner)
-                for kind, pattern, methods, path, owner in posted["routes"]
+                (kind, pattern, methods, path, owner) for kind, pattern, methods, path, owner in posted["routes"]
             )
             table = RouteTable(posted["default"], rows)
             applications.append(Application(posted["name"], posted["prefix"], posted["default"], rows, table))
@@ -158,9 +153,7 @@ class Routes:
             router = self._router(name)
             router.max_queued = value["max_queued_requests"]
             router.max_wait_s = value["max_queue_wait_s"]
-            self._published[name] = {
-                endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints
-            }
+            self._published[name] = {endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints}
         for endpoint in endpoints:
             self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
         for address in before.keys() - self._published.get(name, {}).keys():

@@ -58,9 +58,7 @@ class ProxyServer:
         self.port = options.port
         self._options = options
         self._limits = limits or Limits()
-        self._patience = patience or Patience(
-            head_s=options.head_timeout_s, keep_alive_s=options.keep_alive_timeout_s
-        )
+        self._patience = patience or Patience(head_s=options.head_timeout_s, keep_alive_s=options.keep_alive_timeout_s)
         self._drain_timeout_s = drain_timeout_s
         self._server = _Server(self._config(), self._begin_drain)
         self._deadline: asyncio.TimerHandle | None = None
@@ -197,9 +195,7 @@ def bind(options: HTTPOptions) -> socket.socket:
         sock.bind((options.host, options.port))
     except OSError as error:
         sock.close()
-        raise StartupError(
-            f"the proxy cannot listen on {options.host}:{options.port}: {error.strerror}"
-        ) from None
+        raise StartupError(f"the proxy cannot listen on {options.host}:{options.port}: {error.strerror}") from None
     return sock
 
 

@@ -29,9 +29,7 @@ def load(target: str, app_dir: str) -> ASGIApp:
     try:
         app: Any = reduce(getattr, attribute.split("."), module)
     except AttributeError:
-        raise TargetError(
-            f"{name!r} ({module.__file__}) has no {attribute!r}; it has {_names(module)}"
-        ) from None
+        raise TargetError(f"{name!r} ({module.__file__}) has no {attribute!r}; it has {_names(module)}") from None
     if not callable(app):
         raise TargetError(f"{target!r} is of type {type(app).__name__}, not an ASGI app")
     return app  # type: ignore[no-any-return]
@@ -85,21 +83,15 @@ def _imported(name: str, app_dir: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise TargetError(
-                f"there is no module {error.name!r} in {app_dir}, nor on the rest of the path"
-            ) from None
+            raise TargetError(f"there is no module {error.name!r} in {app_dir}, nor on the rest of the path") from None
         raise TargetError(f"importing {name!r} from {app_dir} failed: {error}") from error
     except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
-        raise TargetError(
-            f"importing {name!r} from {app_dir} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise TargetError(f"importing {name!r} from {app_dir} failed: {type(error).__name__}: {error}") from error
 
 
 def _names(module: ModuleType) -> str:
     names = [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+        name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     ]
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return (", ".join(sorted(names)[:MOST_NAMES]) or "no public names") + more

@@ -101,9 +101,7 @@ class ReplicaServer:
             return asked.result(timeout)
         except TimeoutError:
             asked.cancel()
-            raise TimeoutError(
-                f"the data loop of {replica.name} did not answer within {timeout:g} s"
-            ) from None
+            raise TimeoutError(f"the data loop of {replica.name} did not answer within {timeout:g} s") from None
 
     def statistics(self) -> Statistics:
         """What is going on, without asking the data loop. Raises `ReplicaGone` where that has ended."""

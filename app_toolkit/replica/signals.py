@@ -45,13 +45,9 @@ class Signals:
     def __init__(self) -> None:
         """On the main thread only. Raises `RuntimeError` elsewhere, or where the wake-up signal is taken."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(
-                f"Signals() was called on thread {threading.current_thread().name!r}, not the main one"
-            )
+            raise RuntimeError(f"Signals() was called on thread {threading.current_thread().name!r}, not the main one")
         if (taken := signal.getsignal(WAKE)) is not signal.SIG_DFL:
-            raise RuntimeError(
-                f"signal {int(WAKE)}, which wakes the main thread, has a handler already: {taken!r}"
-            )
+            raise RuntimeError(f"signal {int(WAKE)}, which wakes the main thread, has a handler already: {taken!r}")
         self._signal = signal.signal
         self._getsignal = signal.getsignal
         self._data_thread: threading.Thread | None = None

@@ -76,7 +76,9 @@ class Router:
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
         if not first and len(self._waiting) >= self.max_queued:
-            raise QueueFull(f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {self.max_queued}")
+            raise QueueFull(
+                f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {self.max_queued}"
+            )
         waiter = Waiter(granted, since=now, avoid=avoid)
         (self._waiting.appendleft if first else self._waiting.append)(waiter)
         return waiter

@@ -35,9 +35,7 @@ class Hop:
     http_version: str
 
 
-def peers(
-    client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: str
-) -> bytes:
+def peers(client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: str) -> bytes:
     """The part of a hop that is the same for every request of one client connection."""
     return b" ".join([*_peer(client), *_peer(server), scheme.encode()])
 

@@ -436,7 +436,5 @@ async def connect(address: Address, idle_lost: Callable[[Connection], None]) -> 
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
-    _, connection = await loop.create_connection(
-        lambda: Connection(address, idle_lost), host.strip("[]"), int(port)
-    )
+    _, connection = await loop.create_connection(lambda: Connection(address, idle_lost), host.strip("[]"), int(port))
     return connection

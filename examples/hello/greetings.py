@@ -57,9 +57,7 @@ async def receipt(item: Item) -> Receipt:
 
 
 @router.get("/digest")
-def digest(
-    text: Annotated[str, Query(max_length=1_000)], rounds: Annotated[int, Query(ge=1, le=100_000)] = 1
-) -> str:
+def digest(text: Annotated[str, Query(max_length=1_000)], rounds: Annotated[int, Query(ge=1, le=100_000)] = 1) -> str:
     """Work that would hold up an event loop: a `def` endpoint runs in a thread."""
     value = text.encode()
     for _ in range(rounds):
@@ -68,9 +66,7 @@ def digest(
 
 
 @router.get("/countdown", response_class=EventSourceResponse)
-async def countdown(
-    start: Count = 5, pause_s: Annotated[float, Query(ge=0, le=10)] = 1.0
-) -> AsyncIterable[Tick]:
+async def countdown(start: Count = 5, pause_s: Annotated[float, Query(ge=0, le=10)] = 1.0) -> AsyncIterable[Tick]:
     """Server-sent events: an `EventSource` in a browser reads them one by one."""
     for number in range(1, start + 1):
         yield Tick(number=number, left=start - number)

@@ -29,9 +29,7 @@ def options_of(project: Path, monkeypatch: pytest.MonkeyPatch):
 
     def options_of(*arguments: str) -> RunOptions:
         taken: list[RunOptions] = []
-        monkeypatch.setattr(
-            command_line, "serve_on_ray", lambda options, screen, engine: taken.append(options)
-        )
+        monkeypatch.setattr(command_line, "serve_on_ray", lambda options, screen, engine: taken.append(options))
         with pytest.raises(SystemExit) as ended:
             command_line.main(["run", *arguments])
         assert ended.value.code == 0
@@ -104,9 +102,7 @@ def test_a_folder_without_a_project_has_no_opinion(project: Path) -> None:
 
 def test_a_variable_that_holds_nonsense_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APP_TOOLKIT_PORT", "many")
-    with pytest.raises(
-        ConfigError, match="the environment variable APP_TOOLKIT_PORT = 'many': input should be"
-    ):
+    with pytest.raises(ConfigError, match="the environment variable APP_TOOLKIT_PORT = 'many': input should be"):
         read_settings()
 
 
@@ -122,9 +118,7 @@ def test_a_client_address_is_refused(project: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.startswith("Error: the address 'ray://head:10001' is one of Ray Client")
 
 
-def test_a_misspelt_file_is_told_before_anything_starts(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_misspelt_file_is_told_before_anything_starts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "nowhere.py"])
     assert ended.value.code == 2

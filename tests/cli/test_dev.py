@@ -49,9 +49,7 @@ def dev(tmp_path: Path, port: int) -> Iterator[Callable[..., subprocess.Popen[by
         command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", str(port), *arguments]
         environment = {name: value for name, value in os.environ.items() if name != "FASTAPI_ENV"}
         started.append(
-            subprocess.Popen(
-                command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, start_new_session=True
-            )
+            subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
         )
         return started[0]
 

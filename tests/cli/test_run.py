@@ -42,9 +42,7 @@ def group(
     return GroupStatus(name, status, target, "r", {"running": running}, (waiting,), 0, last_error)
 
 
-def status(
-    *ingresses: GroupStatus, proxies: Sequence[GroupStatus] = (group("proxy", 1, 1, "healthy"),)
-) -> Status:
+def status(*ingresses: GroupStatus, proxies: Sequence[GroupStatus] = (group("proxy", 1, 1, "healthy"),)) -> Status:
     application = ApplicationStatus("default", "starting", "/", ingresses)
     return asdict(InstanceStatus(1, 1, "starting", (application,), tuple(proxies), ()))
 
@@ -140,9 +138,7 @@ def options(app: str, **more: Any) -> RunOptions:
 def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> str:
     """What `run` said."""
     output = io.StringIO()
-    console = Console(
-        file=output, force_terminal=terminal, width=100, highlight=False, soft_wrap=not terminal
-    )
+    console = Console(file=output, force_terminal=terminal, width=100, highlight=False, soft_wrap=not terminal)
 
     def ray() -> Engine:
         return engine
@@ -154,9 +150,7 @@ def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> s
 def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) -> None:
     engine = Scripted(
         nothing_yet,
-        lambda: status(
-            group("default/app", 0, 1), group("default/chat", 0, 2), proxies=[group("proxy", 0, 1)]
-        ),
+        lambda: status(group("default/app", 0, 1), group("default/chat", 0, 2), proxies=[group("proxy", 0, 1)]),
         lambda: status(APP_UP, group("default/chat", 1, 2)),
         lambda: status(APP_UP, group("default/chat", 1, 2)),
         ready,
@@ -207,9 +201,7 @@ def test_a_terminal_gets_a_table_that_moves(app: str) -> None:
 
 def test_an_ingress_that_breaks_later_and_heals_is_told(app: str) -> None:
     def broken() -> Status:
-        return status(
-            APP_UP, group("default/chat", 1, 2, last_error="default.chat-1-2 exited while it was running")
-        )
+        return status(APP_UP, group("default/chat", 1, 2, last_error="default.chat-1-2 exited while it was running"))
 
     said = ran(app, Scripted(ready, broken, broken, ready, ctrl_c))
     assert said.count("chat: starting, 1 of 2 running (default.chat-1-2 exited while it was running)") == 1
@@ -256,13 +248,9 @@ def test_a_proxy_that_does_not_come_up_is_told_as_well(app: str) -> None:
 
 def test_what_can_never_be_placed_is_told_at_once_and_what_may_is_waited_for(app: str) -> None:
     waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
-    never = group(
-        "default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the cluster has 1 GPU"
-    )
+    never = group("default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the cluster has 1 GPU")
     engine = Scripted(lambda: status(waits), lambda: status(never))
-    with pytest.raises(
-        PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"
-    ):
+    with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"):
         ran(app, engine)
     assert engine.did == ["start", "deploy", "shutdown", "close"]
 
@@ -283,9 +271,7 @@ def test_an_engine_that_breaks_is_left_behind_drained(app: str) -> None:
     assert engine.did == ["start", "deploy", "shutdown", "close"]
 
 
-def test_an_app_that_does_not_import_starts_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_app_that_does_not_import_starts_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.py").write_text("raise ValueError('no model')\n")
     engine = Scripted()
     with pytest.raises(SystemExit) as ended:

@@ -102,9 +102,7 @@ def test_the_first_of_the_usual_files_wins(tmp_path: Path) -> None:
         ("src/my.app.py", "cannot be imported: 'my.app' has a dot in it"),
     ],
 )
-def test_a_target_that_is_none_is_refused_in_one_sentence(
-    tmp_path: Path, target: str | None, sentence: str
-) -> None:
+def test_a_target_that_is_none_is_refused_in_one_sentence(tmp_path: Path, target: str | None, sentence: str) -> None:
     write(tmp_path, {"src/my.app.py": APP})
     with pytest.raises(TargetError, match=sentence):
         resolve(target, folder=tmp_path)
@@ -147,9 +145,7 @@ def test_an_app_may_sit_inside_an_object(tmp_path: Path) -> None:
         ("def f(:", "wrong", "does not import: SyntaxError"),
     ],
 )
-def test_what_is_wrong_with_a_module_is_one_sentence(
-    tmp_path: Path, source: str, target: str, sentence: str
-) -> None:
+def test_what_is_wrong_with_a_module_is_one_sentence(tmp_path: Path, source: str, target: str, sentence: str) -> None:
     write(tmp_path, {"wrong.py": source})
     with pytest.raises(TargetError, match=sentence) as raised:
         load(resolve(target, folder=tmp_path))
@@ -175,7 +171,5 @@ def test_a_long_traceback_is_cut_to_its_end(tmp_path: Path) -> None:
 
 def test_a_file_whose_name_is_taken_is_not_mistaken_for_the_other(tmp_path: Path) -> None:
     write(tmp_path, {"json.py": APP})
-    with pytest.raises(
-        TargetError, match=r"importing 'json' gave .* and not .*: another module has that name"
-    ):
+    with pytest.raises(TargetError, match=r"importing 'json' gave .* and not .*: another module has that name"):
         load(resolve("json.py", folder=tmp_path))

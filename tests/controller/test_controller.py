@@ -172,9 +172,7 @@ async def test_what_is_applied_comes_up_and_is_told():
         await h.until_healthy()
         assert len(h.world.of(SHOP, "running")) == 1
         assert len(h.world.of(CHAT, "running")) == 2
-        await h.until(
-            lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT)
-        )
+        await h.until(lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT))
         assert h.group("proxy").replicas[0].address == "tcp:127.0.0.1:8123"
         [app] = h.proxy.view["routes"]["applications"]
         assert app == {
@@ -509,9 +507,7 @@ async def test_shutdown_ends_the_proxies_first_and_returns_when_all_have_exited(
         assert h.world.processes == {}
         assert not h.performed(Kill)
         story = [(entry.what, entry.replica in proxies) for entry in h.controller.story.entries()]
-        assert story.index(("Exited", True)) < story.index(("Retire", False)), (
-            "they serve until no proxy asks"
-        )
+        assert story.index(("Exited", True)) < story.index(("Retire", False)), "they serve until no proxy asks"
         assert h.performed(Stop)
         await h.until(h.run.done)
         assert await h.store.keys("applications/") == []
@@ -638,9 +634,7 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                     await h.controller_dies()
                     await h.controller_starts()
                 case "lose":
-                    h.world.lost = (
-                        {rng.choice([Started, Exited, Drained, Found])} if rng.random() < 0.5 else set()
-                    )
+                    h.world.lost = {rng.choice([Started, Exited, Drained, Found])} if rng.random() < 0.5 else set()
                 case "delay":
                     h.world.late = {rng.choice([Started, Exited, Drained, Found]): rng.uniform(0, 8)}
                 case "fill":

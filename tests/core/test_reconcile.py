@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from worlds import GROUP, World, group_spec
 
 from app_toolkit.core.reconcile import (
     GroupRecord,
@@ -22,6 +21,7 @@ from app_toolkit.core.reconcile import (
 from app_toolkit.core.replica_state import Exited, Phase, ReplicaRecord, Started, Unplaceable
 from app_toolkit.core.restarts import failed_starts
 from app_toolkit.types import Address, ReplicaId
+from tests.core.worlds import GROUP, World, group_spec
 
 WORLDS = settings(
     max_examples=80,
@@ -142,9 +142,7 @@ def group(*rows, **facts):
 def planned(spec, record, now=1.0):
     """Each action in short: its name and its replica; starts get what they start."""
     return [
-        f"Start {action.revision}"
-        if isinstance(action, Start)
-        else f"{type(action).__name__} {action.replica}"
+        f"Start {action.revision}" if isinstance(action, Start) else f"{type(action).__name__} {action.replica}"
         for action in plan(spec, record, now, 1)
     ]
 

@@ -4,13 +4,13 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from worlds import GROUP, group_spec
 
 from app_toolkit.core.reconcile import GroupRecord
 from app_toolkit.core.replica_state import Phase, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.status import group_status, worst
 from app_toolkit.types import ReplicaId
+from tests.core.worlds import GROUP, group_spec
 
 RUN, START = Phase.RUNNING, Phase.STARTING
 

@@ -198,9 +198,7 @@ class World:
         """The controller forgets everything; events under way are lost with it."""
         self.epoch += 1
         self.mail = []
-        self.unrouted = {
-            id for id, process in self.processes.items() if process.state in ("draining", "stopping")
-        }
+        self.unrouted = {id for id, process in self.processes.items() if process.state in ("draining", "stopping")}
         self.record = recovered(GROUP, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():

@@ -88,9 +88,7 @@ class Served:
         return next((a for a in applications if a["name"] == self.spec.name), {"status": "unknown", "ingresses": ()})
 
     def ingress(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = next(
-            i for i in self.status()["ingresses"] if i["name"].rpartition("/")[2] == name
-        )
+        found: Mapping[str, Any] = next(i for i in self.status()["ingresses"] if i["name"].rpartition("/")[2] == name)
         return found
 
     def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:

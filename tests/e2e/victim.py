@@ -55,5 +55,3 @@ async def echo(socket: WebSocket) -> None:
 
 
 app.include_router(other, deployment=DeploymentConfig(name="other"))
-
-

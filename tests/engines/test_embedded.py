@@ -21,12 +21,15 @@ class Gated:
 
     def __init__(self) -> None:
         self.entered: list[str] = []
+        self.someone_entered = asyncio.Condition()
         self.let_go = asyncio.Event()
         slow = APIRouter()
 
         @slow.get("/slow/{name}")
         async def slow_one(name: str) -> str:
-            self.entered.append(name)
+            async with self.someone_entered:
+                self.entered.append(name)
+                self.someone_entered.notify_all()
             await self.let_go.wait()
             return name
 
@@ -56,9 +59,8 @@ class Gated:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://shop")
 
     async def entered_by(self, name: str) -> None:
-        async with asyncio.timeout(5):
-            while name not in self.entered:
-                await asyncio.sleep(0.001)
+        async with asyncio.timeout(5), self.someone_entered:
+            await self.someone_entered.wait_for(lambda: name in self.entered)
 
 
 async def test_one_runs_one_waits_and_the_third_is_refused_at_once() -> None:

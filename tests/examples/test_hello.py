@@ -55,9 +55,7 @@ def test_a_def_endpoint_works_in_a_thread(client: TestClient) -> None:
 def test_the_countdown_is_a_stream_of_events(client: TestClient) -> None:
     with client.stream("GET", "/countdown", params={"start": 3, "pause_s": 0}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        ticks = [
-            json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line.startswith("data")
-        ]
+        ticks = [json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line.startswith("data")]
     assert ticks == [{"number": 1, "left": 2}, {"number": 2, "left": 1}, {"number": 3, "left": 0}]
 
 

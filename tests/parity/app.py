@@ -101,9 +101,7 @@ class Around(BaseHTTPMiddleware):
         inner = self.app if (b"x-direct", b"yes") in scope.get("headers", ()) else super().__call__
         await inner(scope, receive, send)
 
-    async def dispatch(
-        self, request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
+    async def dispatch(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         if request.headers.get("x-stop-here") == "yes":
             return PlainTextResponse("stopped by the middleware", status_code=418)
         response = await call_next(request)
@@ -157,9 +155,7 @@ def build(cls: type[FastAPI], deployments: Mapping[str, Any] | None = None) -> F
 
     @app.exception_handler(Refusal)
     async def refusal(request: Request, error: Refusal) -> JSONResponse:
-        return JSONResponse(
-            {"refused": error.code, "path": request.url.path}, error.code, {"x-refusal": "yes"}
-        )
+        return JSONResponse({"refused": error.code, "path": request.url.path}, error.code, {"x-refusal": "yes"})
 
     for name, router in ROUTERS.items():
         if deployments and name in deployments:

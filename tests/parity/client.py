@@ -191,9 +191,7 @@ class Client:
             await asyncio.sleep(0.01)
 
     @asynccontextmanager
-    async def websocket(
-        self, target: str, host: str = HOST, **options: Any
-    ) -> AsyncIterator[ClientConnection]:
+    async def websocket(self, target: str, host: str = HOST, **options: Any) -> AsyncIterator[ClientConnection]:
         async with connect(
             f"ws://{host}{target}",
             host="127.0.0.1",

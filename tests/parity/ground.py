@@ -20,9 +20,7 @@ signal_mark: dict[str, Path] = {}
 
 trail: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("trail", default=())
 
-Mark = Annotated[
-    Path, Query(description="a folder of the client: what this request leaves behind lies there")
-]
+Mark = Annotated[Path, Query(description="a folder of the client: what this request leaves behind lies there")]
 
 
 def touch(mark: Path, name: str, text: str = "") -> None:

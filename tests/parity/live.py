@@ -251,9 +251,7 @@ async def denied(websocket: WebSocket) -> None:
 @router.websocket("/ws/denied-with-a-body")
 async def denied_with_a_body(websocket: WebSocket) -> None:
     await websocket.send_denial_response(
-        Response(
-            "tickets are sold out", status_code=429, headers={"retry-after": "7"}, media_type="text/plain"
-        )
+        Response("tickets are sold out", status_code=429, headers={"retry-after": "7"}, media_type="text/plain")
     )
 
 

@@ -206,9 +206,7 @@ async def one_line(line: str) -> str:
 
 @router.get("/http-exception")
 async def http_exception() -> None:
-    raise HTTPException(
-        403, {"why": ["not", "allowed"]}, {"x-why": "not allowed", "www-authenticate": "Basic"}
-    )
+    raise HTTPException(403, {"why": ["not", "allowed"]}, {"x-why": "not allowed", "www-authenticate": "Basic"})
 
 
 @router.get("/unhandled")

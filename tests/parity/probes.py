@@ -700,6 +700,4 @@ async def ws_handshake_of_an_unknown_version(client: Client) -> Observation:
 
 @probe
 async def upgrade_to_something_else(client: Client) -> Observation:
-    return await client.ask(
-        "GET", "/inputs/words/x", [("connection", "Upgrade"), ("upgrade", "some-protocol")]
-    )
+    return await client.ask("GET", "/inputs/words/x", [("connection", "Upgrade"), ("upgrade", "some-protocol")])

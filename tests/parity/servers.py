@@ -87,6 +87,4 @@ def _port(process: "subprocess.Popen[bytes]", log: Path, deadline: float) -> int
         if process.poll() is not None:
             break
         time.sleep(0.02)
-    raise AssertionError(
-        f"the server {process.args} said no address; it said:\n{log.read_text(errors='replace')}"
-    )
+    raise AssertionError(f"the server {process.args} said no address; it said:\n{log.read_text(errors='replace')}")

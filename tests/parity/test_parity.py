@@ -40,9 +40,7 @@ async def told_by_each_ingress(client: Client) -> dict[str, Any]:
     return {name: json.loads(answer["body"]) for name, answer in answers.items()}
 
 
-def test_a_router_s_lifespan_runs_only_where_the_router_is_served(
-    form: str, port: int, tmp_path: Path
-) -> None:
+def test_a_router_s_lifespan_runs_only_where_the_router_is_served(form: str, port: int, tmp_path: Path) -> None:
     told = asyncio.run(told_by_each_ingress(Client(port, tmp_path)))
     if FORMS[form].ingresses == 1:
         expected = {name: ["app", "inputs", "live", "outputs"] for name in INGRESSES}

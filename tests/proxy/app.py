@@ -52,9 +52,7 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
         scope = request.scope
         return {
             "method": scope["method"],
-            "headers": [
-                [name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]
-            ],
+            "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]],
             "client": scope["client"],
             "server": scope["server"],
             "scheme": scope["scheme"],

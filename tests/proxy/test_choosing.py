@@ -193,11 +193,7 @@ def test_a_tcp_address_is_dialled_too(world: World) -> None:
     world.route({"id": "t", "address": f"tcp:127.0.0.1:{world.port}", "max_ongoing_requests": 1})
     with world.raw() as raw:  # the proxy itself answers there, for a path that is below no application
         world.edge.post(
-            {
-                "routes": {
-                    "applications": [{"name": "shop", "prefix": "/hello", "default": "web", "routes": []}]
-                }
-            }
+            {"routes": {"applications": [{"name": "shop", "prefix": "/hello", "default": "web", "routes": []}]}}
         )
         got = raw.send(GET % b"/-/healthz").answer()
         assert got.status == 200

@@ -157,9 +157,7 @@ def test_the_answer_to_head_has_no_body_and_the_next_answer_is_whole(world: Worl
             assert raw.answer().json() == {"replica": app.name}
 
 
-@pytest.mark.parametrize(
-    ("path", "status"), [(b"/unchanged", 304), (b"/empty", 204), (b"/upgrade-required", 426)]
-)
+@pytest.mark.parametrize(("path", "status"), [(b"/unchanged", 304), (b"/empty", 204), (b"/upgrade-required", 426)])
 def test_answers_without_a_body_end_with_their_head(world: World, path: bytes, status: int) -> None:
     world.one()
     with world.raw() as raw:

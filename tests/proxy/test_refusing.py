@@ -59,13 +59,11 @@ BAD = {
     "HTTP/0.9": (b"GET /hello HTTP/0.9\r\nhost: a\r\n\r\n", 505),
     "RTSP": (b"PLAY /hello RTSP/1.0\r\nhost: a\r\n\r\n", (400, 501)),
     "a websocket with a body": (
-        b"POST /ws HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-        b"content-length: 3\r\n\r\n",
+        b"POST /ws HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\ncontent-length: 3\r\n\r\n",
         400,
     ),
     "a websocket by GET with a body": (
-        b"GET /ws HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-        b"content-length: 3\r\n\r\n",
+        b"GET /ws HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\ncontent-length: 3\r\n\r\n",
         400,
     ),
     "a websocket and more": (

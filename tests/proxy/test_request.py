@@ -50,8 +50,7 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
     )
     assert d.head(b"H") == b"POST /d HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
     assert e.head(b"H") == (
-        b"GET /e HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\n"
-        b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+        b"GET /e HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
     )
     assert (e.websocket, e.complete, e.body.take()) == (True, False, [b"\x81\x00frames"])
 
@@ -66,9 +65,7 @@ def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
 def test_a_body_over_its_limit_is_refused_before_it_comes_or_as_it_comes() -> None:
     limits = Limits(body_bytes=10)
     announced = parse([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n"], limits)
-    chunked = parse(
-        [b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nb\r\n01234567890"], limits
-    )
+    chunked = parse([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nb\r\n01234567890"], limits)
     for (request,) in (announced, chunked):
         assert isinstance(request.refusal, ContentTooLarge)
 

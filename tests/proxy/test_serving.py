@@ -76,9 +76,7 @@ def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: 
 
 
 def test_below_no_prefix_there_is_nothing(world: World) -> None:
-    world.edge.post(
-        {"routes": {"applications": [{"name": "shop", "prefix": "/shop", "default": "web", "routes": []}]}}
-    )
+    world.edge.post({"routes": {"applications": [{"name": "shop", "prefix": "/shop", "default": "web", "routes": []}]}})
     with world.raw() as raw:
         got = raw.send(GET % b"/shopping").answer()
         assert (got.status, got.error) == (404, "not_found")

@@ -61,9 +61,7 @@ class Edge:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.proxy = Proxy(SECRET, Router)
-        self.server = ProxyServer(
-            self.proxy, HTTPOptions(port=0), patience=self._patience, drain_timeout_s=0.0
-        )
+        self.server = ProxyServer(self.proxy, HTTPOptions(port=0), patience=self._patience, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
             self._ready.set()
@@ -100,9 +98,7 @@ class Edge:
 class Served:
     """A replica of `app.build` on a thread of its own."""
 
-    def __init__(
-        self, name: str, path: Path, app: Any = None, most: int = 100, secret: bytes = SECRET
-    ) -> None:
+    def __init__(self, name: str, path: Path, app: Any = None, most: int = 100, secret: bytes = SECRET) -> None:
         self.name = name
         self.most = most
         self.journal = Journal()
@@ -110,9 +106,7 @@ class Served:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
-        self.gate = Replica(
-            app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret
-        )
+        self.gate = Replica(app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret)
         self._server = serve(self.gate, self._listener)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

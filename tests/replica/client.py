@@ -232,9 +232,7 @@ class Serve:
         root_path: str = "",
         max_ongoing_requests: int = 100,
     ) -> Served:
-        spec = self.spec(
-            source, attribute=attribute, root_path=root_path, max_ongoing_requests=max_ongoing_requests
-        )
+        spec = self.spec(source, attribute=attribute, root_path=root_path, max_ongoing_requests=max_ongoing_requests)
         server = ReplicaServer()
         listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"))
         served = Served(server, listening, Path(spec.app_dir))

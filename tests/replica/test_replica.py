@@ -382,9 +382,7 @@ def test_a_failure_before_the_response_is_a_500_and_is_logged_once(
     assert_logged_once(served, caplog, "nothing was sent")
 
 
-def test_a_bare_app_that_fails_is_answered_as_uvicorn_would(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bare_app_that_fails_is_answered_as_uvicorn_would(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(FAILING, attribute="bare")
     answer = served.connect().ask("/")
     assert (answer.status, answer.read()) == (500, b"Internal Server Error")
@@ -393,12 +391,11 @@ def test_a_bare_app_that_fails_is_answered_as_uvicorn_would(
     socket = served.websocket("/ws")
     assert socket.answer.status_code == 500
     assert socket.answer.headers["x-app-toolkit-ongoing"] == "0"
-    assert len(errors(caplog)) == 2
+    # uvicorn complains, too, where the client had left before the denial was written.
+    assert len([record for record in errors(caplog) if record.name == "app_toolkit.replica"]) == 2
 
 
-def test_a_failure_within_the_response_cuts_the_connection(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_within_the_response_cuts_the_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(FAILING)
     with dial(served.address) as raw:
         name, value = field()
@@ -408,9 +405,7 @@ def test_a_failure_within_the_response_cuts_the_connection(
     assert_logged_once(served, caplog, "half was sent")
 
 
-def test_a_failure_in_a_websocket_cuts_it_and_is_logged_once(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_in_a_websocket_cuts_it_and_is_logged_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(FAILING)
     assert served.websocket("/ws").closed_with() == 1006
     assert_logged_once(served, caplog, "in a socket")

@@ -341,9 +341,7 @@ def test_tcp_speaks_ipv6(serve: Serve) -> None:
         assert address == f"tcp:[::1]:{listener.getsockname()[1]}"
 
 
-def test_a_path_that_is_too_long_falls_back_to_this_host_alone(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_path_that_is_too_long_falls_back_to_this_host_alone(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(SLOW, address=f"unix:/tmp/{'long' * 30}/r.sock")
     assert served.address.startswith("tcp:127.0.0.1:")
     assert "the path has 132 bytes, a socket's has at most 107" in caplog.text
@@ -382,9 +380,7 @@ def test_a_dead_socket_is_replaced_and_a_living_one_is_not(serve: Serve) -> None
         assert elsewhere.startswith("tcp:127.0.0.1:")
 
 
-@pytest.mark.parametrize(
-    "address", ["", "unix:", "tcp:", "tcp:localhost", "tcp::80", "tcp:a:99999", "udp:a:1"]
-)
+@pytest.mark.parametrize("address", ["", "unix:", "tcp:", "tcp:localhost", "tcp::80", "tcp:a:99999", "udp:a:1"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(StartupError, match="is not an address"):
         bind(Address(address))

@@ -117,9 +117,7 @@ async def exchange(
         ),
     ],
 )
-async def test_an_answer_ends_where_it_says(
-    tmp_path: Path, reply: bytes, events: list[object], body: bytes
-) -> None:
+async def test_an_answer_ends_where_it_says(tmp_path: Path, reply: bytes, events: list[object], body: bytes) -> None:
     notes = await exchange(tmp_path, reply)
     assert notes.events == events
     assert notes.body == body

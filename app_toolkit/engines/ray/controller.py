@@ -1,6 +1,7 @@
 """The controller's actor, and what its process needs: the store, the launcher, the secret."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -75,10 +76,8 @@ async def _secret(store: RayStore) -> bytes:
     """The cluster's secret: the first controller's choice, and every later one's."""
     known = await store.get(SECRET)
     if known is None:
-        try:
+        with contextlib.suppress(Conflict):  # another controller chose at the same time
             await store.compare_and_set(SECRET, None, new_secret())
-        except Conflict:
-            pass
         known = await store.get(SECRET)
     assert known is not None
     return known

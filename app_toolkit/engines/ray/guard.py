@@ -43,7 +43,6 @@ class Guard:
             self._process.communicate(FAREWELL)
 
 
-
 def _watch() -> None:
     told = sys.stdin.read()
     if FAREWELL in told:

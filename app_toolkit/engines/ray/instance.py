@@ -73,7 +73,9 @@ class Instance:
             return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
         except ValueError:
             ray.shutdown()
-            raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {address or 'of this machine'}") from None
+            raise ConfigError(
+                f"no app_toolkit instance runs on the Ray cluster {address or 'of this machine'}"
+            ) from None
 
     def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
         """Make the cluster serve this application; gives back as soon as that is written down."""
@@ -179,5 +181,3 @@ def _join(address: str, num_cpus: float | None) -> None:
         raise ConfigError(f"no Ray cluster runs {where}") from error
     except PermissionError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
-
-

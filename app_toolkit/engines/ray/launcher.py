@@ -15,8 +15,8 @@ from app_toolkit.core.replica_state import (
     Drained,
     Exited,
     Found,
-    ProbeFailed,
     Placed,
+    ProbeFailed,
     ProbePassed,
     Started,
     Unplaceable,
@@ -124,9 +124,7 @@ class RayLauncher:
             return ProxyActor.options(**options).remote(action.spec.id)
         return ReplicaActor.options(**options, **_resources(action.options)).remote(action.spec.id)
 
-    async def _tell_if_unplaceable(
-        self, replica: ReplicaId, handle: Handle, options: RayActorOptions
-    ) -> None:
+    async def _tell_if_unplaceable(self, replica: ReplicaId, handle: Handle, options: RayActorOptions) -> None:
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
         told = False
         try:

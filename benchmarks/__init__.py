@@ -1,0 +1,1 @@
+"""How fast is it, against bare FastAPI and against its peers? `python -m benchmarks --help`."""
