@@ -1,9 +1,6 @@
 """From what a user types to an app: which module, from which folder, which object in it."""
 
-import importlib
 import re
-import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,15 +9,13 @@ from typing import Any
 from fastapi import FastAPI
 
 from app_toolkit.errors import TargetError
+from app_toolkit.replica.host import import_from
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
 """Where an app is looked for when nothing names it: FastAPI's own list, in its order."""
 
 PREFERRED = ("app", "api")
 """What an app is called when nothing names it; else it is the first FastAPI object of the module."""
-
-SHOWN_FRAMES = 6
-"""How much of a user's traceback is shown: its end, where the mistake is."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -120,50 +115,13 @@ def _from_file(place: str, attribute: str | None, folder: Path, app_dir: Path | 
 
 
 def _import(target: Target) -> ModuleType:
-    folder = str(target.app_dir)
-    if sys.path[:1] != [folder]:
-        sys.path.insert(0, folder)
-    importlib.invalidate_caches()
-    try:
-        module = importlib.import_module(target.module)
-    except (Exception, SystemExit) as error:
-        raise _does_not_import(target, error) from error
+    module = import_from(target.module, str(target.app_dir))
     if target.file is not None and (module.__file__ is None or Path(module.__file__).resolve() != target.file):
         raise TargetError(
             f"importing {target.module!r} gave {module.__file__ or 'a built-in module'} and not "
             f"{target.file}: another module has that name already, so rename the file"
         )
     return module
-
-
-def _does_not_import(target: Target, error: BaseException) -> TargetError:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
-    if isinstance(error, ModuleNotFoundError) and not frames:
-        return TargetError(f"there is no module {error.name!r} in {target.app_dir} or among the installed ones")
-    if isinstance(error, SystemExit):
-        reason = f"it ends the process (SystemExit: {error.code})"
-    else:
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    found = TargetError(f"the module {target.module!r} does not import: {reason.splitlines()[0]}")
-    found.add_note(users_traceback(error))
-    return found
-
-
-def users_traceback(error: BaseException) -> str:
-    """The end of a traceback, from the user's own code on."""
-    shown = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in shown.stack if _is_the_users(frame)]
-    shown.stack = traceback.StackSummary.from_list(frames[-SHOWN_FRAMES:])
-    # What led to it ends in the same lines of user code more often than it says something new.
-    shown.__cause__ = shown.__context__ = None
-    return "".join(shown.format()).rstrip()
-
-
-def _is_the_users(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith("<frozen importlib") and frame.filename not in (
-        __file__,
-        importlib.__file__,
-    )
 
 
 def _find(module: ModuleType) -> str:

@@ -116,6 +116,8 @@ class Controller:
         # What is wanted.
         self._applications: dict[str, ApplicationSpec] = {}
         self._http = HTTPOptions()
+        #: Where a proxy that was told to take any port came to listen: its successor listens there, too.
+        self._port = 0
         self._leases: dict[str, _Lease] = {}
         self._leases_written: list[str] = []
         self._put_away_by: float | None = None
@@ -212,7 +214,7 @@ class Controller:
             await self._check_epoch()
             if http is not None and http != self._http:
                 await self._write("http", http.model_dump_json())
-                self._http = http
+                self._http, self._port = http, 0
             await self._write(f"applications/{spec.name}", spec.model_dump_json())
             self._applications[spec.name] = spec
             self.story.tell(spec.name, "Applied")
@@ -407,6 +409,9 @@ class Controller:
                     self._perform(name, Kill(event.replica, "it is not among the replicas that are known"))
                 continue
             self._take(name, group, event, now)
+            if name == PROXY and isinstance(event, (Started, Found)) and event.address is not None:
+                self._port = int(event.address.rpartition(":")[2])
+                self._respecify()
 
     def _take(self, name: str, group: _Group, event: Event, now: float) -> None:
         before = group.record
@@ -562,7 +567,7 @@ class Controller:
                 group = _ingress_spec(spec, ingress.config)
                 wanted[group.group] = (group, ingress.config)
         if self._applications and not stopping:
-            wanted[PROXY] = (_proxy_spec(self._http), None)
+            wanted[PROXY] = (_proxy_spec(self._http, self._port), None)
         return wanted
 
     # Putting everything away
@@ -713,13 +718,13 @@ def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig) -> GroupSpec:
     )
 
 
-def _proxy_spec(http: HTTPOptions) -> GroupSpec:
+def _proxy_spec(http: HTTPOptions, port: int = 0) -> GroupSpec:
     options: dict[str, Any] = http.model_dump()
     return GroupSpec(
         group=PROXY,
         revision=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
         target=1,
-        template=ProxySpec(id=ReplicaId(""), **options),
+        template=ProxySpec(id=ReplicaId(""), **{**options, "port": http.port or port}),
         options=RayActorOptions(num_cpus=0),
         surge=0,  # two cannot listen on one port
         routed=False,  # clients are nobody's callers: a proxy drains as soon as it is told

@@ -63,7 +63,8 @@ class Edge:
         self._thread = threading.Thread(target=run, name="app-toolkit edge", daemon=True)
         self._thread.start()
         ready.result()
-        return Address(f"tcp:{self._options.host}:{port}")
+        host = self._options.host
+        return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
 
     def probe(self, timeout: float) -> Statistics:
         """Ask the loop that serves. Raises `TimeoutError` where it does not, `ReplicaGone` once it has ended."""

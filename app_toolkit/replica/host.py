@@ -11,6 +11,9 @@ from typing import Any
 from app_toolkit.errors import TargetError
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
+SHOWN_FRAMES = 6
+"""How much of a user's traceback is shown: its end, where the mistake is."""
+
 MOST_NAMES = 20
 """How many of a module's names an error lists."""
 
@@ -25,7 +28,7 @@ def load(target: str, app_dir: str) -> ASGIApp:
     name, _, attribute = target.partition(":")
     if not name or not attribute:
         raise TargetError(f"the target {target!r} is not of the form 'module:attribute'")
-    module = _imported(name, app_dir)
+    module = import_from(name, app_dir)
     try:
         app: Any = reduce(getattr, attribute.split("."), module)
     except AttributeError:
@@ -33,6 +36,21 @@ def load(target: str, app_dir: str) -> ASGIApp:
     if not callable(app):
         raise TargetError(f"{target!r} is of type {type(app).__name__}, not an ASGI app")
     return app  # type: ignore[no-any-return]
+
+
+def import_from(name: str, app_dir: str) -> ModuleType:
+    """Import a module of the user's with `app_dir` first on the import path.
+
+    Raises `TargetError`; where the user's own code failed, that error is its `__cause__`, and the end of its traceback
+    is a note.
+    """
+    if sys.path[:1] != [app_dir]:
+        sys.path.insert(0, app_dir)
+    importlib.invalidate_caches()  # the folder may have been written a moment ago
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+        raise _does_not_import(name, app_dir, error) from error
 
 
 def host(app: ASGIApp, ingress: str) -> ASGIApp:
@@ -75,18 +93,34 @@ class Lifespan:
             raise
 
 
-def _imported(name: str, app_dir: str) -> ModuleType:
-    if sys.path[:1] != [app_dir]:
-        sys.path.insert(0, app_dir)
-    importlib.invalidate_caches()  # the folder may have been written a moment ago
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise TargetError(f"there is no module {error.name!r} in {app_dir}, nor on the rest of the path") from None
-        raise TargetError(f"importing {name!r} from {app_dir} failed: {error}") from error
-    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
-        raise TargetError(f"importing {name!r} from {app_dir} failed: {type(error).__name__}: {error}") from error
+def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetError:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
+    if isinstance(error, ModuleNotFoundError) and not frames:
+        return TargetError(f"there is no module {error.name!r} in {app_dir} or among the installed ones")
+    if isinstance(error, SystemExit):
+        reason = f"it ends the process (SystemExit: {error.code})"
+    else:
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    found = TargetError(f"the module {name!r} does not import: {reason.splitlines()[0]}")
+    found.add_note(_users_traceback(error))
+    return found
+
+
+def _users_traceback(error: BaseException) -> str:
+    """The end of a traceback, from the user's own code on."""
+    shown = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in shown.stack if _is_the_users(frame)]
+    shown.stack = traceback.StackSummary.from_list(frames[-SHOWN_FRAMES:])
+    # What led to it ends in the same lines of user code more often than it says something new.
+    shown.__cause__ = shown.__context__ = None
+    return "".join(shown.format()).rstrip()
+
+
+def _is_the_users(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith("<frozen importlib") and frame.filename not in (
+        __file__,
+        importlib.__file__,
+    )
 
 
 def _names(module: ModuleType) -> str:

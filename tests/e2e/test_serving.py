@@ -101,8 +101,8 @@ def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Ser
     wait_until(lambda: len(now := pids(victim)) == 3 and gone not in now)
 
 
-def test_a_killed_proxy_comes_back(victim: Served) -> None:
-    before = pids(victim)
+def test_a_killed_proxy_comes_back_where_it_was(victim: Served) -> None:
+    before, url = pids(victim), victim.url
     os.kill(victim.cluster.proxy_pid(), signal.SIGKILL)
 
     def serves_again() -> bool:
@@ -112,6 +112,7 @@ def test_a_killed_proxy_comes_back(victim: Served) -> None:
             return False
 
     wait_until(serves_again)
+    assert victim.url == url
 
 
 def test_an_app_whose_startup_raises_fails_with_the_users_traceback(cluster: Cluster) -> None:

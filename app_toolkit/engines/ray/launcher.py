@@ -241,8 +241,8 @@ def _resources(options: RayActorOptions) -> dict[str, Any]:
 def _sentence(error: BaseException) -> str | None:
     """What to tell people: the user's own traceback where their code raised, else what Ray says happened."""
     if isinstance(error, RayTaskError):
-        cause = error.cause
-        return str(cause) if str(cause) else error.traceback_str
+        said = [str(error.cause), *getattr(error.cause, "__notes__", ())]
+        return "\n".join(line for line in said if line) or error.traceback_str
     if isinstance(error, ActorDiedError):
         return "the process ended"
     return str(error).strip() or None
