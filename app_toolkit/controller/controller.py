@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any
 
 from app_toolkit.clock import Clock
@@ -93,6 +94,14 @@ class _Lease:
     ttl_s: float
 
 
+class Farewell(Enum):
+    """The steps in which everything is put away."""
+
+    REQUESTS = auto()  # the proxies take nothing new and finish what they have, with every replica behind them
+    REPLICAS = auto()  # the replicas end, and tell the WebSockets that still pass through the proxies why
+    PROXIES = auto()
+
+
 class Controller:
     """Keeps what runs like what was applied.
 
@@ -121,6 +130,7 @@ class Controller:
         self._leases: dict[str, _Lease] = {}
         self._leases_written: list[str] = []
         self._put_away_by: float | None = None
+        self._farewell: Farewell | None = None
         # What is known.
         self._groups: dict[str, _Group] = {}
         self._unrouting: dict[ReplicaId, Version] = {}
@@ -376,6 +386,7 @@ class Controller:
         for name, group in changed:
             self._publish(name, group)
             self._drop_if_gone(name, group)
+        self._take_leave()
         self._end_if_put_away(now)
         self._ticked = self._clock.now()
 
@@ -526,7 +537,8 @@ class Controller:
             group.spec, group.config, group.wanted, group.touched = spec, config, True, True
         for name, group in self._groups.items():
             if name not in wanted:
-                group.spec = group.spec and replace(group.spec, target=0)
+                lingers = name == PROXY and self._farewell in (Farewell.REQUESTS, Farewell.REPLICAS)
+                group.spec = group.spec and replace(group.spec, target=0, lingers=lingers)
                 if group.wanted:
                     group.quarantine = None
                 group.wanted, group.touched = False, True
@@ -559,14 +571,13 @@ class Controller:
 
     def _wanted(self) -> dict[str, tuple[GroupSpec, DeploymentConfig | None]]:
         wanted: dict[str, tuple[GroupSpec, DeploymentConfig | None]] = {}
-        stopping = self._put_away_by is not None
-        if stopping and PROXY not in self._groups:
+        if self._farewell not in (None, Farewell.REQUESTS):
             return wanted
         for spec in self._applications.values():
             for ingress in spec.ingresses:
                 group = _ingress_spec(spec, ingress.config)
                 wanted[group.group] = (group, ingress.config)
-        if self._applications and not stopping:
+        if self._applications and self._farewell is None:
             wanted[PROXY] = (_proxy_spec(self._http, self._port), None)
         return wanted
 
@@ -582,6 +593,22 @@ class Controller:
                 await self._store.delete(key)
             self.story.tell("", "PutAway", cause=why)
             self._put_away_by = self._clock.now() + self._longest_farewell()
+            self._farewell = Farewell.REQUESTS
+            self._respecify()
+
+    def _take_leave(self) -> None:
+        """Go on to the next step of the farewell once the one before is done."""
+        if self._farewell is None:
+            return
+        proxies = self._groups[PROXY].record.replicas if PROXY in self._groups else ()
+        if any(proxy.phase is not Phase.STOPPING for proxy in proxies):
+            step = Farewell.REQUESTS
+        elif any(name != PROXY for name in self._groups):
+            step = Farewell.REPLICAS
+        else:
+            step = Farewell.PROXIES
+        if step is not self._farewell:
+            self._farewell = step
             self._respecify()
 
     def _longest_farewell(self) -> float:

@@ -127,6 +127,8 @@ class GroupSpec:
     """Replicas beyond the target while a revision is replaced. 0: the old is gone before the new starts."""
     routed: bool = True
     """Callers are told of its replicas and must let go of one before it drains."""
+    lingers: bool = False
+    """What is drained stays until this is taken back: what still passes through it ends elsewhere first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,8 @@ def _next(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action] | Non
             )
         case Phase.STOPPING if replica.kill_sent is not None:
             return replica.kill_sent + KILL_AGAIN_S, Kill(replica.id, "it was killed and has not exited")
+        case Phase.STOPPING if replica.stop_sent is None and spec.lingers:
+            return None
         case Phase.STOPPING if replica.stop_sent is None:
             return replica.since, Stop(replica.id, max(graceful, STOP_S))
         case Phase.STOPPING:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ReplicaBusy, RequestError
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
+from app_toolkit.proxy.request import KEPT_BODY, REQUEST_ID_GRAMMAR
 from app_toolkit.replica.replica import ANSWERS, Replica
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
@@ -95,21 +96,73 @@ class Ingress:
             raise
 
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = _Client(receive)
         refused = False
         while True:
-            async with self.router.turn(first=refused) as turn:
+            turn = self.router.try_turn(first=refused) or await self._wait(client, refused)
+            if turn is None:
+                return
 
-                async def send_until_complete(message: Message, turn: Turn = turn) -> None:
-                    await send(message)
-                    if message["type"] == "http.response.body" and not message.get("more_body", False):
-                        self.router.give_back(turn)  # what runs on is background work, which holds no turn
+            async def send_until_complete(message: Message, turn: Turn = turn) -> None:
+                await send(message)
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    self.router.give_back(turn)  # what runs on is background work, which holds no turn
 
-                try:
-                    await self.replica.admit(scope, receive, send_until_complete)
-                    return
-                except ReplicaBusy:
-                    self.router.refused(turn)
-                    refused = True
+            try:
+                await self.replica.admit(scope, client.receive, send_until_complete)
+                return
+            except ReplicaBusy:
+                self.router.refused(turn)
+                refused = True
+            finally:
+                self.router.give_back(turn)
+
+    async def _wait(self, client: "_Client", first: bool) -> Turn | None:
+        """A turn, or None where the client hung up before there was one."""
+        loop = asyncio.get_running_loop()
+        granted: asyncio.Future[Turn] = loop.create_future()
+        waiter = self.router.wait(granted.set_result, loop.time(), first=first)
+        hung_up = loop.create_task(client.hung_up())
+        try:
+            await asyncio.wait((granted, hung_up), timeout=self.router.max_wait_s, return_when=asyncio.FIRST_COMPLETED)
+            gone = hung_up.done()
+            # Before anybody else reads from the client.
+            hung_up.cancel()
+            await asyncio.wait((hung_up,))
+        except asyncio.CancelledError:
+            hung_up.cancel()
+            if granted.done():
+                self.router.give_back(granted.result())
+            raise
+        finally:
+            self.router.leave(waiter)
+        if granted.done():
+            return granted.result()
+        if gone:
+            return hung_up.result()
+        raise self.router.waited_too_long()
+
+
+class _Client:
+    """The client's side of a request, read ahead while it waits: there is no other way to hear it hang up."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ahead: deque[Message] = deque()
+
+    async def receive(self) -> Message:
+        return self._ahead.popleft() if self._ahead else await self._receive()
+
+    async def hung_up(self) -> None:
+        """Returns once the client has hung up; never where more of a body than we keep has come before."""
+        kept = 0
+        while kept <= KEPT_BODY:
+            message = await self._receive()
+            self._ahead.append(message)
+            if message["type"] == "http.disconnect":
+                return
+            kept += len(message.get("body", b""))
+        await asyncio.get_running_loop().create_future()
 
 
 def _request_id(scope: Scope) -> str:

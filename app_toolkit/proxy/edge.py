@@ -80,18 +80,19 @@ class Edge:
             raise TimeoutError(f"the proxy's loop did not answer within {timeout:g} s") from None
 
     def drain(self, timeout: float) -> None:
-        """Accept nobody any more, and wait, at most `timeout` seconds, until what runs has ended; then cut the rest."""
-        assert self._server is not None
-        with suppress(TimeoutError):
-            self._ask(self._server.drain(timeout)).result(timeout + LAST_WORDS_S)
+        """Accept nobody any more, and wait, at most `timeout` seconds, until every request is answered."""
+        self._end(self._server.drain(timeout) if self._server else None, timeout)
 
     def stop(self, timeout: float) -> None:
-        """`drain`, and end the thread. Nothing happens where it has ended."""
-        if self._thread is None or not self._thread.is_alive():
-            return
-        with suppress(ReplicaGone):
-            self.drain(timeout)
-        self._thread.join(LAST_WORDS_S)
+        """`drain`, wait for WebSockets within the same time, and end. Nothing happens where it has ended."""
+        self._end(self._server.stop(timeout) if self._server else None, timeout)
+        if self._thread is not None:
+            self._thread.join(LAST_WORDS_S)
+
+    def _end(self, ending: Coroutine[Any, Any, None] | None, timeout: float) -> None:
+        if ending is not None:
+            with suppress(TimeoutError, ReplicaGone):
+                self._ask(ending).result(timeout + LAST_WORDS_S)
 
     def statistics(self) -> Statistics:
         """What is going on. Raises `ReplicaGone` where it has not started."""

@@ -146,6 +146,11 @@ class Exchange:
             self._ask()
 
     @property
+    def tunnels(self) -> bool:
+        """Whether it has become a WebSocket, which answers nothing any more."""
+        return self._stage is Stage.TUNNEL
+
+    @property
     def wants_body(self) -> bool:
         """Whether more may be read. Once the request is complete, reading is how a hang-up is noticed."""
         request = self.request

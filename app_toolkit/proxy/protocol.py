@@ -136,6 +136,11 @@ class ClientConnection(asyncio.Protocol):
     def closing(self) -> bool:
         return self._stopping or self._proxy.draining
 
+    @property
+    def answers(self) -> bool:
+        """Whether a request of this client is waiting or being answered; an open WebSocket is neither."""
+        return self._exchange is not None and not self._exchange.tunnels
+
     def write(self, data: bytes) -> None:
         if self._transport is not None and data:
             self._transport.write(data)

@@ -1,6 +1,7 @@
 """The proxy as a server: uvicorn's lifecycle and sockets, with connections of our own."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -23,6 +24,8 @@ __all__ = ["Proxy", "ProxyServer", "Statistics"]
 log = logging.getLogger("app_toolkit.proxy")
 
 SWEEP_S = 0.5
+LOOK_S = 0.05
+"""How often a draining proxy looks whether its last request is answered."""
 BACKLOG = 2_048
 
 
@@ -37,11 +40,11 @@ class Statistics:
 
 
 class ProxyServer:
-    """Serves clients until it is drained.
+    """Serves clients until it is stopped.
 
-    Either `await serve(sockets)`, which returns once it is drained or was told to exit by a signal, or
-    `async with ProxyServer(...) as server`, which drains at its end. `drain_timeout_s` is how long what runs
-    may take then, unless `drain` names another time.
+    Either `await serve(sockets)`, which returns once it is stopped or was told to exit by a signal, or
+    `async with ProxyServer(...) as server`, which stops it at its end. `drain_timeout_s` is how long what runs
+    may take in the two cases that name no time.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class ProxyServer:
         self._limits = limits or Limits()
         self._patience = patience or Patience(head_s=options.head_timeout_s, keep_alive_s=options.keep_alive_timeout_s)
         self._drain_timeout_s = drain_timeout_s
-        self._server = _Server(self._config(), self._begin_drain)
+        self._server = _Server(self._config(), self._told_to_exit)
         self._deadline: asyncio.TimerHandle | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -83,12 +86,30 @@ class ProxyServer:
         """Wait until it takes connections."""
         await self._server.ready.wait()
 
-    async def drain(self, timeout_s: float | None = None) -> None:
-        """Take nothing new, let what runs end, abort what has not in time; returns when nothing is left."""
-        if timeout_s is not None:
-            self._drain_timeout_s = timeout_s
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new, and wait until every request is answered; those that take longer are cut.
+
+        WebSockets stay open: they end with the replicas behind them, which say why.
+        """
         self.proxy.draining = True
         self._server.should_exit = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                # Once in a life and for a moment: no exchange needs to tell anybody that it was the last.
+                while any(connection.answers for connection in self._connections()):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        for connection in self._connections():
+            if connection.answers:
+                connection.abort()
+
+    async def stop(self, timeout_s: float) -> None:
+        """`drain`, and give WebSockets what is left of the time to end; returns when nothing is left."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self.drain(timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._server.stopped.wait()
+        self._abort_connections()
         await self._server.stopped.wait()
 
     async def __aenter__(self) -> Self:
@@ -105,7 +126,7 @@ class ProxyServer:
     ) -> None:
         assert self._serving is not None
         if not self._serving.done():
-            await self.drain()
+            await self.stop(self._drain_timeout_s)
         await self._serving
 
     def statistics(self) -> Statistics:
@@ -151,8 +172,10 @@ class ProxyServer:
         for connection in self._connections():
             connection.sweep(now)
 
-    def _begin_drain(self) -> None:
-        # uvicorn ends tasks at its own deadline; our exchanges are none, so we end the connections.
+    def _told_to_exit(self) -> None:
+        """By a signal, where nobody drained us. uvicorn would end tasks at a deadline; our exchanges are none."""
+        if self.proxy.draining:
+            return
         self.proxy.draining = True
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._drain_timeout_s, self._abort_connections)

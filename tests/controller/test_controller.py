@@ -499,7 +499,7 @@ async def test_a_process_that_nobody_remembers_is_ended():
         assert name.record.replica(stranger)
 
 
-async def test_shutdown_ends_the_proxies_first_and_returns_when_all_have_exited():
+async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
     async with house(deployed=application()) as h:
         proxies = set(h.world.of("proxy"))
         shutdown = asyncio.create_task(h.controller.shutdown())
@@ -507,7 +507,9 @@ async def test_shutdown_ends_the_proxies_first_and_returns_when_all_have_exited(
         assert h.world.processes == {}
         assert not h.performed(Kill)
         story = [(entry.what, entry.replica in proxies) for entry in h.controller.story.entries()]
-        assert story.index(("Exited", True)) < story.index(("Retire", False)), "they serve until no proxy asks"
+        assert story.index(("Drained", True)) < story.index(("Retire", False)), "they serve until no proxy asks"
+        last = len(story) - 1 - story[::-1].index(("Exited", False))
+        assert last < story.index(("Stop", True)), "what passes through a proxy ends before it does"
         assert h.performed(Stop)
         await h.until(h.run.done)
         assert await h.store.keys("applications/") == []

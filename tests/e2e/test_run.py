@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from websockets import ConnectionClosed
+from websockets.sync.client import connect
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -82,14 +84,22 @@ def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..
     wait_until(lambda: not hello.left(), 5)
 
 
-def test_what_runs_when_it_is_asked_to_stop_is_answered(run: Callable[..., Run]) -> None:
+def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(run: Callable[..., Run]) -> None:
     victim = run("tests/e2e/victim.py")
     url = victim.url()
-    with httpx.Client(trust_env=False, timeout=30) as client, client.stream("GET", f"{url}/numbers/150") as answer:
+    with (
+        connect(url.replace("http", "ws") + "/other/echo", proxy=None) as socket,
+        httpx.Client(trust_env=False, timeout=30) as client,
+        client.stream("GET", f"{url}/numbers/150") as answer,
+    ):
         lines = answer.iter_lines()
         assert next(lines) == "0"
         victim.process.send_signal(signal.SIGTERM)
         assert list(lines) == [str(number) for number in range(1, 150)]
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=20)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
     output, _ = victim.process.communicate(timeout=PATIENCE_S)
     assert victim.process.returncode == 0, victim.said + output
 

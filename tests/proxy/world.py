@@ -83,6 +83,9 @@ class Edge:
     def drain(self, timeout: float) -> Any:
         return asyncio.run_coroutine_threadsafe(self.server.drain(timeout), self.loop)
 
+    def stop(self, timeout: float) -> Any:
+        return asyncio.run_coroutine_threadsafe(self.server.stop(timeout), self.loop)
+
     def statistics(self) -> Any:
         return self.call(self.server.statistics)
 
