@@ -162,7 +162,7 @@ def test_what_does_not_end_in_time_is_cut(own: World) -> None:
         own.edge.drain(timeout=0.2).result(5)
         assert busy.closed()
         # A WebSocket is left to the replica behind it: it still passes.
-        eventually(lambda: own.statistics().connections == 1)
+        eventually(lambda: own.edge.statistics().connections == 1)
         own.edge.stop(timeout=0.2).result(5)
         assert talking.closed()
 
