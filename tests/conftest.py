@@ -7,9 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster import Cluster
 
 LEAVE_S = 2.0
 """How long what a test has told to stop may take to end."""
@@ -20,6 +23,15 @@ OURS = str(Path(__file__).parent.parent / "app_toolkit")
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> "Iterator[Cluster]":
+    """The one Ray of the session, and the controller on it; started for the first test that asks."""
+    from tests.cluster import running  # Ray takes a second to import, and few tests need it
+
+    with running() as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

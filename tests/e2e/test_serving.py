@@ -10,7 +10,7 @@ import httpx
 from websockets.sync.client import connect
 
 from app_toolkit.errors import ConfigError
-from tests.e2e.conftest import PATIENCE_S, Cluster, Served
+from tests.cluster import PATIENCE_S, Cluster, Served
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:

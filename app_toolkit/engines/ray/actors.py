@@ -78,6 +78,11 @@ class Controlled:
         """Answers once the process is placed and up, whatever else it is doing."""
         return os.getpid()
 
+    @control
+    def heed(self, epoch: int) -> None:
+        """Raises `StaleEpoch` for who is not to be obeyed any more."""
+        self.obey(epoch)
+
     @life
     def until_gone(self) -> None:
         """Never returns: it fails for whoever waits, at the moment the process ends."""

@@ -22,11 +22,15 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
+from app_toolkit.errors import StaleEpoch
 from app_toolkit.interfaces import Emit, ProxySpec
 from app_toolkit.types import Address, ReplicaId
 
 Handle = Any
 """Of an actor; which methods it has, Ray's types cannot say."""
+
+HEED_S = 1.0
+"""How long a process that is to be killed has to say that the order came too late."""
 
 PLACED_S = 1.0
 """A process that has room is up within about this time; from then on we look whether there is room at all."""
@@ -42,6 +46,8 @@ class RayLauncher:
         self._handles: dict[ReplicaId, Handle] = {}
         #: Those whose process is up and can be asked.
         self._placed: set[ReplicaId] = set()
+        #: Those that were told to exit: that they do is no failure.
+        self._stopped: set[ReplicaId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, emit: Emit, epoch: int) -> None:
@@ -89,8 +95,7 @@ class RayLauncher:
         except (RayError, ValueError) as error:
             self._emit(Exited(spec.id, _sentence(error)))
             return
-        self._handles[spec.id] = handle
-        self._run(self._until_gone(spec.id, handle))
+        self._attend(spec.id, handle)
         placed = asyncio.create_task(self._tell_if_unplaceable(spec.id, handle, action.options))
         try:
             await self._until_started(
@@ -103,6 +108,8 @@ class RayLauncher:
     async def _until_started(self, replica: ReplicaId, start: Awaitable[Address]) -> None:
         try:
             address = await start
+        except StaleEpoch:
+            pass  # it is there, and a later controller looks after it
         except RayTaskError as error:
             # The process is up, but the user's app is not: it has nothing more to do.
             self._emit(Exited(replica, _sentence(error)))
@@ -110,6 +117,7 @@ class RayLauncher:
         except RayError:
             pass  # it is gone, which `until_gone` tells
         else:
+            self._placed.add(replica)
             self._emit(Started(replica, address))
 
     def _create(self, action: Start) -> Handle:
@@ -140,13 +148,20 @@ class RayLauncher:
         finally:
             here.cancel()
 
+    def _attend(self, replica: ReplicaId, handle: Handle) -> None:
+        """Hear of its end, once."""
+        if replica not in self._handles:
+            self._handles[replica] = handle
+            self._run(self._until_gone(replica, handle))
+
     async def _until_gone(self, replica: ReplicaId, handle: Handle) -> None:
         try:
             await handle.until_gone.remote()
         except ActorDiedError as error:
             self._handles.pop(replica, None)
             self._placed.discard(replica)
-            self._emit(Exited(replica, _sentence(error)))
+            self._emit(Exited(replica, None if replica in self._stopped else _sentence(error)))
+            self._stopped.discard(replica)
         except RayActorError:
             # Not reachable just now is not dead: ask again.
             await asyncio.sleep(PLACED_S)
@@ -155,8 +170,7 @@ class RayLauncher:
     async def _find(self, replica: ReplicaId) -> None:
         try:
             handle = await asyncio.to_thread(ray.get_actor, replica, namespace=NAMESPACE)
-            self._handles[replica] = handle
-            self._run(self._until_gone(replica, handle))
+            self._attend(replica, handle)
             about = await handle.describe.remote(self._epoch)
             self._placed.add(replica)
         except (RayError, ValueError):
@@ -198,14 +212,27 @@ class RayLauncher:
             with contextlib.suppress(RayError, TimeoutError):
                 stop: Awaitable[None] = self._handles[replica].stop.remote(timeout_s, self._epoch)
                 await asyncio.wait_for(stop, timeout_s)
+        if replica in self._handles:
+            self._stopped.add(replica)
         await self._kill(replica)
 
     async def _kill(self, replica: ReplicaId) -> None:
         handle = self._handles.get(replica)
         if handle is None:
             self._emit(Exited(replica))
-        else:
+        elif await self._is_ours(replica, handle):
             await asyncio.to_thread(ray.kill, handle, no_restart=True)
+
+    async def _is_ours(self, replica: ReplicaId, handle: Handle) -> bool:
+        """Whether no later controller looks after it: Ray kills on anybody's order. Who cannot say so is ours."""
+        if replica in self._placed:
+            try:
+                await asyncio.wait_for(handle.heed.remote(self._epoch), HEED_S)
+            except StaleEpoch:
+                return False
+            except (RayError, TimeoutError):
+                pass
+        return True
 
 
 def new_secret() -> bytes:

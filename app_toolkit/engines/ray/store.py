@@ -17,16 +17,20 @@ from app_toolkit.errors import Conflict
 
 NAMESPACE = b"app_toolkit"
 
+KEPT = 8
+"""Writes of a key that stay. The number that a writer wants is taken, however often up to this others overtook it."""
+
 
 class RayStore:
     """Compare-and-set out of the one atomic step that there is, put-if-absent.
 
     A value is kept under `key@number`, each write under the next number: of two writers that read the same value
-    one finds the number taken. What an earlier write left is deleted behind it.
+    one finds the number taken. All but the last few are deleted. A `delete` compares nothing: a write that had
+    compared before it is made all the same.
     """
 
     async def get(self, key: str) -> bytes | None:
-        return await asyncio.to_thread(self._get, key)
+        return (await asyncio.to_thread(self._last, key))[1]
 
     async def compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
         await asyncio.to_thread(self._compare_and_set, key, expected, value)
@@ -42,26 +46,26 @@ class RayStore:
         written = _internal_kv_list(f"{key}@".encode(), namespace=NAMESPACE)
         return sorted(int(name.decode().rpartition("@")[2]) for name in written)
 
-    def _get(self, key: str) -> bytes | None:
-        numbers = self._numbers(key)
-        return self._read(key, numbers[-1]) if numbers else None
-
-    def _read(self, key: str, number: int) -> bytes | None:
-        value: bytes | None = _internal_kv_get(_name(key, number), namespace=NAMESPACE)
-        return value
+    def _last(self, key: str) -> tuple[int, bytes | None]:
+        """The number of the last write and what it wrote; 0 and None where there is none."""
+        while numbers := self._numbers(key):
+            value: bytes | None = _internal_kv_get(_name(key, numbers[-1]), namespace=NAMESPACE)
+            if value is not None:
+                return numbers[-1], value
+            # Deleted between the two steps: look again.
+        return 0, None
 
     def _compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
-        numbers = self._numbers(key)
-        last = numbers[-1] if numbers else 0
-        if (self._read(key, last) if numbers else None) != expected:
+        last, there = self._last(key)
+        if there != expected:
             raise Conflict(f"{key} no longer holds what was expected")
         if _internal_kv_put(_name(key, last + 1), value, overwrite=False, namespace=NAMESPACE):
             raise Conflict(f"{key} was written by another at the same time")
-        for number in numbers:
-            _internal_kv_del(_name(key, number), namespace=NAMESPACE)
+        if last >= KEPT:
+            _internal_kv_del(_name(key, last + 1 - KEPT), namespace=NAMESPACE)
 
     def _delete(self, key: str) -> None:
-        for number in self._numbers(key):
+        for number in self._numbers(key):  # the last one last: no earlier value comes to light
             _internal_kv_del(_name(key, number), namespace=NAMESPACE)
 
 

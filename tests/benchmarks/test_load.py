@@ -1,0 +1,86 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from benchmarks.load import asyncio_load, parse_wrk, percentile
+
+SAID = """Running 2s test @ http://127.0.0.1:8000/
+  1 threads and 32 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     4.46ms    1.06ms  21.17ms   94.11%
+    Req/Sec     7.23k   421.09     7.93k    70.00%
+  Latency Distribution
+     50%  850.00us
+     75%    4.50ms
+     90%    5.12ms
+     99%    1.02s
+  14426 requests in 2.01s, 2.09MB read
+Requests/sec:   7180.11
+Transfer/sec:      1.04MB
+"""
+
+
+def test_what_wrk_prints_is_read_in_milliseconds() -> None:
+    found = parse_wrk(SAID)
+    assert (found.requests, found.seconds, found.failed) == (14_426, 2.01, 0)
+    assert (found.p50_ms, found.p99_ms) == pytest.approx((0.85, 1_020))
+    assert found.rps == pytest.approx(7_177.1, abs=0.1)
+
+
+def test_refused_requests_and_broken_connections_are_failures() -> None:
+    said = SAID + "  Socket errors: connect 1, read 2, write 3, timeout 4\n  Non-2xx or 3xx responses: 5\n"
+    assert parse_wrk(said).failed == 15
+
+
+def test_anything_else_than_the_output_of_wrk_is_refused() -> None:
+    with pytest.raises(ValueError, match="not what wrk"):
+        parse_wrk("unable to connect to 127.0.0.1:8000 Connection refused\n")
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (100, 100)])
+def test_a_percentile_is_one_of_the_values(percent: float, expected: float) -> None:
+    assert percentile(list(range(100, 0, -1)), percent) == expected
+
+
+@asynccontextmanager
+async def answering(answer: bytes, then_close: bool = False) -> AsyncIterator[str]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if b"Content-Length: 2" in head:
+                    assert await reader.readexactly(2) == b"{}"
+                writer.write(answer)
+                if then_close:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            pass
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("body", [None, "{}"])
+async def test_without_wrk_each_client_asks_again_when_it_is_answered(body: str | None) -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n") as url:
+        found = await asyncio_load(url, 4, 0.1, body)
+    assert found.requests > 4
+    assert found.failed == 0
+    assert 0 < found.p50_ms <= found.p99_ms
+
+
+@pytest.mark.anyio
+async def test_without_wrk_too_a_refused_request_is_a_failure() -> None:
+    async with answering(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n") as url:
+        found = await asyncio_load(url, 1, 0.05)
+    assert found.failed == found.requests > 0
+
+
+@pytest.mark.anyio
+async def test_without_wrk_too_a_closed_connection_is_a_failure() -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", then_close=True) as url:
+        assert (await asyncio_load(url, 2, 0.05)).failed == 2

@@ -1,0 +1,115 @@
+"""One Ray, one controller and one proxy for the whole session; each test deploys under a prefix of its own."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ray
+
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.engines.ray.instance import Instance
+from app_toolkit.planning import plan
+from app_toolkit.replica.host import load
+
+E2E = Path(__file__).parent / "e2e"
+PATIENCE_S = 60.0
+
+
+class Cluster:
+    """What the tests do with the session's instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self._numbers = itertools.count(1)
+
+    def deploy(self, target: str, folder: Path = E2E, **options: Any) -> "Served":
+        """Deploy an app that is imported from this folder, and wait until it is healthy, or has failed."""
+        name = f"t{next(self._numbers)}"
+        spec = plan(
+            load(target, str(folder)),  # type: ignore[arg-type]
+            target=target,
+            app_dir=str(folder),
+            name=name,
+            route_prefix=f"/{name}",
+            **options,
+        )
+        return self.apply(spec)
+
+    def apply(self, spec: ApplicationSpec) -> "Served":
+        self.instance.deploy(spec, HTTPOptions(port=0))
+        served = Served(self, spec)
+        served.wait(lambda now: now["status"] in ("healthy", "failed"))
+        self.wait_for_the_proxy()
+        return served
+
+    def wait_for_the_proxy(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.instance.status()["proxies"][0]["status"] != "healthy":
+            assert time.monotonic() < deadline, self.instance.status()["proxies"]
+            time.sleep(0.05)
+
+    def proxy_url(self) -> str:
+        return self.instance.url()
+
+    def controller_pid(self) -> int:
+        return self._pid(CONTROLLER)
+
+    def proxy_pid(self) -> int:
+        (proxy,) = self.instance.status()["proxies"][0]["replicas"]
+        return self._pid(proxy["id"])
+
+    def _pid(self, actor: str) -> int:
+        handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
+        pid: int = ray.get(handle.here.remote())
+        return pid
+
+
+class Served:
+    """One application on the session's cluster."""
+
+    def __init__(self, cluster: Cluster, spec: ApplicationSpec) -> None:
+        self.cluster = cluster
+        self.spec = spec
+
+    @property
+    def url(self) -> str:
+        return self.cluster.proxy_url() + self.spec.route_prefix
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, trust_env=False, timeout=30)
+
+    def status(self) -> Mapping[str, Any]:
+        applications = self.cluster.instance.status()["applications"]
+        return next((a for a in applications if a["name"] == self.spec.name), {"status": "unknown", "ingresses": ()})
+
+    def ingress(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = next(i for i in self.status()["ingresses"] if i["name"].rpartition("/")[2] == name)
+        return found
+
+    def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition(now := self.status()):
+            assert time.monotonic() < deadline, f"it never came about: {now}"
+            time.sleep(0.05)
+        return now
+
+    def delete(self) -> None:
+        self.cluster.instance.delete(self.spec.name)
+        self.wait(lambda now: now["status"] == "unknown")
+
+
+@contextmanager
+def running() -> Iterator[Cluster]:
+    """The session's fixture `cluster`, and nothing else, enters this."""
+    os.environ["RAY_allow_out_of_band_object_ref_serialization"] = "0"
+    instance = Instance.start(num_cpus=4)
+    try:
+        yield Cluster(instance)
+    finally:
+        instance.shutdown()

@@ -1,0 +1,101 @@
+"""Two ingresses, the same under every engine. Each request names the ground on which its test stands."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response, WebSocket
+from fastapi.responses import StreamingResponse
+
+from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.replica.context import request_id
+from tests.engines.contract.ground import Ground
+
+DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1)
+HASTY = DeploymentConfig(name="hasty", max_ongoing_requests=1, max_queue_wait_s=0.2)
+
+
+async def ground_of(ground: str) -> Ground:
+    return Ground(Path(ground))
+
+
+Ours = Annotated[Ground, Depends(ground_of)]
+
+app = Toolkit(title="Contract", deployment=HASTY)
+desk = APIRouter(prefix="/desk")
+
+
+@app.get("/who")
+async def hasty_who() -> str:
+    return "hasty"
+
+
+@desk.get("/who")
+async def desk_who() -> str:
+    return "desk"
+
+
+@app.get("/hold/{name}")
+@desk.get("/hold/{name}")
+async def hold(name: str, ground: Ours) -> str:
+    ground.note(f"{name} began")
+    await ground.opened("hold")
+    return name
+
+
+@desk.post("/echo")
+async def echo(request: Request) -> Response:
+    return Response(await request.body())
+
+
+@desk.get("/parts/{count}")
+async def parts(count: int, ground: Ours) -> StreamingResponse:
+    """Each part waits until the one before has been read."""
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            for number in range(count):
+                yield f"part {number}\n"
+                await ground.opened(f"part {number}")
+        finally:
+            ground.note("the stream ended")
+
+    return StreamingResponse(stream())
+
+
+@desk.get("/background/{name}")
+async def background(name: str, ground: Ours, tasks: BackgroundTasks) -> str:
+    async def go_on() -> None:
+        await ground.opened("background")
+        ground.note(f"{name} ended")
+
+    tasks.add_task(go_on)
+    return name
+
+
+@desk.websocket("/talk")
+async def talk(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        if text == "bye":
+            await socket.close(4321, "as you wish")
+            return
+        await socket.send_text(text)
+
+
+@desk.get("/id/async")
+async def async_id() -> str | None:
+    return request_id()
+
+
+@desk.get("/id/def")
+def def_id() -> str | None:
+    return request_id()
+
+
+@desk.get("/boom")
+async def boom() -> None:
+    raise ValueError("out of stock")
+
+
+app.include_router(desk, deployment=DESK)

@@ -1,0 +1,35 @@
+"""What a test and the processes it talks to have in common: a folder with a ledger and gates."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+AGAIN_S = 0.005
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it is so; how long that may take is the caller's to say."""
+    while not condition():  # noqa: ASYNC110 - what is waited for happens in other processes
+        await asyncio.sleep(AGAIN_S)
+
+
+class Ground:
+    """What user code notes, the test reads; what user code waits for, the test opens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def note(self, event: str) -> None:
+        with (self.folder / "ledger").open("a") as ledger:
+            ledger.write(f"{event}\n")
+
+    @property
+    def notes(self) -> list[str]:
+        ledger = self.folder / "ledger"
+        return ledger.read_text().splitlines() if ledger.exists() else []
+
+    def open(self, gate: str) -> None:
+        (self.folder / f"{gate} is open").touch()
+
+    async def opened(self, gate: str) -> None:
+        await eventually((self.folder / f"{gate} is open").exists)

@@ -1,0 +1,483 @@
+"""What every engine promises, one test for all of them.
+
+The first half is the data plane, as clients and handlers meet it; the second the launcher and the store, as
+the controller does.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Stop
+from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbePassed, Started
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.engines.ray.store import RayStore
+from app_toolkit.errors import Conflict
+from app_toolkit.interfaces import Store
+from app_toolkit.types import ReplicaId
+from tests.engines.contract import launched
+from tests.engines.contract.app import DESK, HASTY
+from tests.engines.contract.ground import AGAIN_S, Ground, eventually
+from tests.engines.contract.launched import BAD, GOOD, Bench, start
+from tests.engines.contract.served import PATIENCE_S, InOneProcess, Load, OnRay, Served
+
+pytestmark = pytest.mark.anyio
+
+REFUSED = {("content-type", "application/json"), ("retry-after", "1"), ("x-request-id", "my-own-id")}
+
+
+# The data plane
+
+
+@pytest.fixture(scope="module", params=["embedded", "ray"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    if request.param == "embedded":
+        with InOneProcess.running() as served:
+            yield served
+    else:
+        with OnRay.running(request.getfixturevalue("cluster")) as on_ray:
+            yield on_ray
+
+
+@dataclass
+class Visit:
+    """One test's dealings with the app: its clients, and the ground that it shares with the handlers."""
+
+    served: Served
+    client: httpx.AsyncClient
+    ground: Ground
+
+    def get(self, path: str, *, id: str | None = None) -> asyncio.Task[httpx.Response]:
+        headers = {} if id is None else {"x-request-id": id}
+        return asyncio.create_task(self.client.get(path, headers=headers))
+
+    def talk(self) -> connect:
+        return connect(self.served.url.replace("http", "ws") + "/desk/talk", proxy=None)
+
+    async def noted(self, *events: str) -> None:
+        """Wait until the ledger has these among its entries."""
+        async with asyncio.timeout(PATIENCE_S):
+            await eventually(lambda: set(events) <= set(self.ground.notes))
+
+    async def loaded(self, condition: Callable[[Load], bool]) -> None:
+        """Wait until what goes on in the engine is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition(load := await self.served.load()):
+            assert time.monotonic() < deadline, f"it never came about: {load}"
+            await asyncio.sleep(AGAIN_S)
+
+
+@pytest.fixture
+async def visit(served: Served, tmp_path: Path) -> AsyncIterator[Visit]:
+    """Once the test is over, whatever it did: nobody waits, and every turn and every slot has been given back."""
+    ground = Ground(tmp_path)
+    async with httpx.AsyncClient(
+        base_url=served.url,
+        params={"ground": str(tmp_path)},
+        trust_env=False,
+        timeout=PATIENCE_S,
+        # A connection for each request: uvicorn closes those on which a handler has raised.
+        limits=httpx.Limits(max_keepalive_connections=0),
+    ) as client:
+        visit = Visit(served, client, ground)
+        yield visit
+    for gate in ("hold", "background"):  # also where the test failed before it came to that
+        ground.open(gate)
+    await visit.loaded(lambda load: load == Load(0, 0, 0))
+
+
+async def test_both_ingresses_answer(visit: Visit) -> None:
+    assert (await visit.get("/who")).json() == "hasty"
+    assert (await visit.get("/desk/who")).json() == "desk"
+
+
+async def test_what_is_over_the_limit_waits_and_beyond_the_queue_is_refused_at_once(visit: Visit) -> None:
+    inside = [visit.get("/desk/hold/first"), visit.get("/desk/hold/second")]
+    await visit.noted("first began", "second began")
+    waits = visit.get("/desk/hold/third")
+    await visit.loaded(lambda load: load.waiting == 1)
+
+    refused = await visit.get("/desk/hold/fourth", id="my-own-id")
+    assert refused.status_code == 503
+    assert set(refused.headers.items()) >= REFUSED
+    desk = visit.served.spoken("desk")
+    assert refused.json() == {
+        "error": "queue_full",
+        "detail": f"1 requests wait for {desk}, its max_queued_requests is {DESK.max_queued_requests}",
+        "request_id": "my-own-id",
+    }
+    assert (await visit.get("/who")).json() == "hasty", "another ingress has limits of its own"
+
+    visit.ground.open("hold")
+    assert [(await task).json() for task in [*inside, waits]] == ["first", "second", "third"]
+    assert set(visit.ground.notes) == {"first began", "second began", "third began"}, "the fourth ran no user code"
+
+
+async def test_whoever_waits_too_long_is_refused(visit: Visit) -> None:
+    inside = visit.get("/hold/first")
+    await visit.noted("first began")
+    began = time.monotonic()
+    late = await visit.get("/hold/second", id="my-own-id")
+    assert time.monotonic() - began >= HASTY.max_queue_wait_s
+    assert late.status_code == 503
+    assert set(late.headers.items()) >= REFUSED
+    assert late.json() == {
+        "error": "queue_timeout",
+        "detail": f"no replica of {visit.served.spoken('hasty')} had room within {HASTY.max_queue_wait_s:g} s",
+        "request_id": "my-own-id",
+    }
+    visit.ground.open("hold")
+    assert (await inside).json() == "first"
+    assert visit.ground.notes == ["first began"]
+
+
+async def test_a_client_that_hangs_up_while_it_waits_leaves_the_queue(visit: Visit) -> None:
+    inside = [visit.get("/desk/hold/first"), visit.get("/desk/hold/second")]
+    await visit.noted("first began", "second began")
+    third = visit.get("/desk/hold/third")
+    await visit.loaded(lambda load: load.waiting == 1)
+    third.cancel()
+    await visit.loaded(lambda load: load.waiting == 0)
+    fourth = visit.get("/desk/hold/fourth")
+    await visit.loaded(lambda load: load.waiting == 1)
+    visit.ground.open("hold")
+    assert [(await task).json() for task in [*inside, fourth]] == ["first", "second", "fourth"]
+    assert "third began" not in visit.ground.notes
+
+
+async def test_a_body_that_is_sent_while_its_request_waits_arrives_whole(visit: Visit) -> None:
+    inside = [visit.get("/desk/hold/first"), visit.get("/desk/hold/second")]
+    await visit.noted("first began", "second began")
+    body = bytes(range(256)) * 2_000
+    echo = asyncio.create_task(visit.client.post("/desk/echo", content=body))
+    await visit.loaded(lambda load: load.waiting == 1)
+    visit.ground.open("hold")
+    assert (await echo).content == body
+    assert [(await task).json() for task in inside] == ["first", "second"]
+
+
+async def test_a_stream_arrives_in_parts(visit: Visit) -> None:
+    async with visit.client.stream("GET", "/desk/parts/4") as answer:
+        lines = answer.aiter_lines()
+        for number in range(4):
+            # The next one is not written before this one has been read.
+            assert await anext(lines) == f"part {number}"
+            assert visit.ground.notes == []
+            visit.ground.open(f"part {number}")
+    await visit.noted("the stream ended")
+
+
+async def test_a_handler_hears_that_the_client_of_its_stream_has_hung_up(visit: Visit) -> None:
+    async with visit.client.stream("GET", "/desk/parts/2") as answer:
+        assert await anext(answer.aiter_lines()) == "part 0"
+        assert visit.ground.notes == []
+    await visit.noted("the stream ended")
+
+
+async def test_background_tasks_hold_no_slot(visit: Visit) -> None:
+    names = [f"task {number}" for number in range(DESK.max_ongoing_requests + 1)]
+    for name in names:
+        assert (await visit.get(f"/desk/background/{name}")).json() == name
+    await visit.loaded(lambda load: (load.ongoing, load.running) == (0, len(names)))
+    assert visit.ground.notes == []
+    visit.ground.open("background")
+    await visit.noted(*(f"{name} ended" for name in names))
+
+
+async def test_a_websocket_holds_no_slot_and_its_close_code_arrives(visit: Visit) -> None:
+    talks = [await visit.talk() for _ in range(DESK.max_ongoing_requests + 1)]
+    for number, talk in enumerate(talks):
+        assert talk.response is not None
+        assert talk.response.headers["x-request-id"]
+        await talk.send(str(number))
+        assert await talk.recv() == str(number)
+    assert (await visit.get("/desk/who")).json() == "desk"
+    for talk in talks:
+        await talk.send("bye")
+        with pytest.raises(ConnectionClosed):
+            await talk.recv()
+        assert (talk.close_code, talk.close_reason) == (4321, "as you wish")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/desk/who", 200), ("/nowhere", 404), ("/desk/boom", 500)],
+    ids=["of-a-handler", "of-no-route", "of-a-failure"],
+)
+async def test_every_answer_has_a_request_id_and_a_clients_own_is_kept(visit: Visit, path: str, status: int) -> None:
+    one, other, own = await visit.get(path), await visit.get(path), await visit.get(path, id="my-own-id")
+    assert [answer.status_code for answer in (one, other, own)] == [status] * 3
+    ids = [answer.headers.get_list("x-request-id") for answer in (one, other, own)]
+    assert [len(each) for each in ids] == [1, 1, 1]
+    assert ids[0] != ids[1]
+    assert ids[2] == ["my-own-id"]
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_handler_knows_the_id_that_its_client_reads(visit: Visit, kind: str) -> None:
+    minted, own = await visit.get(f"/desk/id/{kind}"), await visit.get(f"/desk/id/{kind}", id="my-own-id")
+    assert minted.json() == minted.headers["x-request-id"]
+    assert own.json() == "my-own-id"
+
+
+async def test_a_handler_that_raises_is_a_500_and_the_app_goes_on(visit: Visit) -> None:
+    for _ in range(DESK.max_ongoing_requests + 1):
+        failed = await visit.get("/desk/boom")
+        assert (failed.status_code, failed.text) == (500, "Internal Server Error")
+    assert (await visit.get("/desk/who")).json() == "desk"
+
+
+# The launcher
+
+A, B, NOBODY = (ReplicaId(f"contract.good-900-{number}") for number in (1, 2, 3))
+E = TypeVar("E", bound=Event)
+
+
+class Controlling:
+    """What a controller of one epoch tells its launcher, and hears from it."""
+
+    def __init__(self, bench: Bench, epoch: int) -> None:
+        self._bench = bench
+        self.events: list[Event] = []
+        self.launcher = bench.launcher()
+        self.launcher.listen(self.events.append, epoch)
+
+    def heard(self, kind: type[E], id: ReplicaId = A) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind) and event.replica == id]
+
+    async def hears(self, kind: type[E], id: ReplicaId = A) -> E:
+        try:
+            await self._bench.until(lambda: bool(self.heard(kind, id)))
+        except TimeoutError:
+            raise AssertionError(f"no {kind.__name__} of {id} was heard, but {self.events}") from None
+        return self.heard(kind, id)[0]
+
+    def perform(self, *actions: Action) -> None:
+        for action in actions:
+            self.launcher.perform(action)
+
+    async def performs(self, *actions: Action) -> None:
+        """Perform these, and wait until nothing of them is under way any more."""
+        before = asyncio.all_tasks()
+        self.perform(*actions)
+        under_way = asyncio.all_tasks() - before
+        await self._bench.until(lambda: all(task.done() for task in under_way))
+
+    async def finds(self) -> list[ReplicaId]:
+        """Who is there, once each that was found has said what it is, or that it has gone meanwhile."""
+        self.events.clear()
+        found = await self.launcher.found()
+        await self._bench.until(lambda: all(self.heard(Found, id) or self.heard(Exited, id) for id in found))
+        return sorted(id for id in found if self.heard(Found, id))
+
+
+@pytest.fixture(scope="module", params=["simulated", "ray"])
+def running(request: pytest.FixtureRequest) -> Callable[[Ground], AbstractAsyncContextManager[Bench]]:
+    if request.param == "simulated":
+        return launched.Simulated.running
+    request.getfixturevalue("cluster")
+    return launched.OnRay.running
+
+
+@pytest.fixture
+async def bench(
+    running: Callable[[Ground], AbstractAsyncContextManager[Bench]], tmp_path: Path
+) -> AsyncIterator[Bench]:
+    async with running(Ground(tmp_path)) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def controller(bench: Bench) -> AsyncIterator[Callable[[int], Controlling]]:
+    """Makes the controller of an epoch."""
+    async with AsyncExitStack() as ends:
+
+        def controller(epoch: int) -> Controlling:
+            controlling = Controlling(bench, epoch)
+            ends.push_async_callback(controlling.launcher.aclose)
+            return controlling
+
+        yield controller
+
+
+Epoch = Callable[[int], Controlling]
+
+
+async def test_a_process_is_started_once_passes_its_probe_and_exits_as_it_is_told(
+    bench: Bench, controller: Epoch, tmp_path: Path
+) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path), start(A, tmp_path))
+    started = await first.hears(Started)
+    assert started.address.partition(":")[0] in ("unix", "tcp")
+    first.perform(start(A, tmp_path), Probe(A, 5.0))
+    await first.hears(ProbePassed)
+    assert bench.starts() == 1
+    assert first.heard(Exited) == [], "to start what exists is success"
+    first.perform(Stop(A, 5.0))
+    assert await first.hears(Exited) == Exited(A, why=None)
+    assert {event.address for event in first.heard(Started)} == {started.address}
+
+
+async def test_an_app_that_does_not_come_up_exits_with_what_it_said(controller: Epoch, tmp_path: Path) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path, BAD))
+    exited = await first.hears(Exited)
+    assert exited.why is not None
+    assert "RuntimeError: the model file is missing" in exited.why
+    assert first.heard(Started) == []
+
+
+async def test_a_drain_is_over_once_what_runs_has_ended_and_nobody_new_comes_in(
+    bench: Bench, controller: Epoch, tmp_path: Path
+) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path))
+    started = await first.hears(Started)
+    await bench.occupy(started)
+    first.perform(Drain(A, 10.0))
+    await bench.refuses(started)
+    assert first.heard(Drained) == []
+    await bench.let_go()
+    await first.hears(Drained)
+    assert first.heard(Exited) == [], "it waits for its stop"
+
+
+async def test_one_that_is_killed_exits_and_is_found_no_more(controller: Epoch, tmp_path: Path) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path))
+    await first.hears(Started)
+    first.perform(Kill(A, "enough"))
+    await first.hears(Exited)
+    assert await controller(2).finds() == []
+
+
+@pytest.mark.parametrize(
+    "order",
+    [Probe(NOBODY, 1.0), Drain(NOBODY, 1.0), Stop(NOBODY, 1.0), Kill(NOBODY, "enough")],
+    ids=lambda o: type(o).__name__.lower(),
+)
+async def test_an_order_to_what_is_not_there_is_answered_with_its_exit(controller: Epoch, order: Action) -> None:
+    first = controller(1)
+    first.perform(order)
+    await first.hears(Exited, NOBODY)
+    assert {type(event) for event in first.events} == {Exited}
+
+
+async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(controller: Epoch, tmp_path: Path) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path), start(B, tmp_path))
+    addresses = [(await first.hears(Started, id)).address for id in (A, B)]
+    first.perform(Drain(B, 10.0))
+    await first.hears(Drained, B)
+    second = controller(2)
+    assert await second.finds() == [A, B]
+    assert second.heard(Found, A) == [Found(A, GOOD, "v1", "running", addresses[0])]
+    assert second.heard(Found, B) == [Found(B, GOOD, "v1", "draining", addresses[1])]
+    second.perform(Stop(B, 5.0))
+    assert await second.hears(Exited, B) == Exited(B, why=None)
+
+
+async def test_an_order_of_a_controller_that_was_replaced_does_nothing(
+    bench: Bench, controller: Epoch, tmp_path: Path
+) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path))
+    await first.hears(Started)
+    second = controller(2)
+    assert await second.finds() == [A]
+    await first.performs(start(A, tmp_path), Probe(A, 5.0), Drain(A, 5.0), Stop(A, 5.0), Kill(A, "late"))
+    assert first.heard(Exited) == []
+    assert await second.finds() == [A]
+    assert [found.phase_name for found in second.heard(Found)] == ["running"]
+    second.perform(Probe(A, 5.0))
+    await second.hears(ProbePassed)
+    assert bench.starts() == 1
+
+
+# The store
+
+KEY = "contract/key"
+
+
+@pytest.fixture(scope="module", params=["memory", "ray"])
+def kind_of_store(request: pytest.FixtureRequest) -> Callable[[], Store]:
+    if request.param == "memory":
+        return MemoryStore
+    request.getfixturevalue("cluster")
+    return RayStore
+
+
+@pytest.fixture
+async def store(kind_of_store: Callable[[], Store]) -> AsyncIterator[Store]:
+    store = kind_of_store()
+    yield store
+    for key in await store.keys("contract/"):
+        await store.delete(key)
+
+
+async def test_a_value_is_there_from_its_first_writing_until_it_is_deleted(store: Store) -> None:
+    assert await store.get(KEY) is None
+    await store.compare_and_set(KEY, None, b"one")
+    await store.compare_and_set(KEY, b"one", b"two")
+    assert await store.get(KEY) == b"two"
+    await store.delete(KEY)
+    assert await store.get(KEY) is None
+    await store.delete(KEY)  # what is not there is deleted already
+    await store.compare_and_set(KEY, None, b"")
+    assert await store.get(KEY) == b"", "empty is not absent"
+
+
+@pytest.mark.parametrize("expected", [None, b"other"], ids=["absent", "another"])
+async def test_a_value_that_is_not_the_expected_one_stays(store: Store, expected: bytes | None) -> None:
+    await store.compare_and_set(KEY, None, b"one")
+    with pytest.raises(Conflict, match=KEY):
+        await store.compare_and_set(KEY, expected, b"two")
+    assert await store.get(KEY) == b"one"
+
+
+async def test_what_is_not_there_is_not_the_expected_one(store: Store) -> None:
+    with pytest.raises(Conflict, match=KEY):
+        await store.compare_and_set(KEY, b"one", b"two")
+    assert await store.get(KEY) is None
+
+
+async def test_keys_are_listed_by_their_beginning(store: Store) -> None:
+    for key in ("contract/b/1", "contract/a", "contract/b/2", "contract/bb"):
+        await store.compare_and_set(key, None, b"value")
+    assert await store.keys("contract/b/") == ["contract/b/1", "contract/b/2"]
+    assert await store.keys("contract/") == ["contract/a", "contract/b/1", "contract/b/2", "contract/bb"]
+    assert await store.keys("contract/c") == []
+
+
+async def test_of_two_writers_that_expect_the_same_one_fails(store: Store) -> None:
+    for expected in (None, b"one", b"two"):
+        new = b"one" if expected is None else b"two" if expected == b"one" else b"three"
+        outcomes = await asyncio.gather(
+            *(store.compare_and_set(KEY, expected, new) for _ in range(2)), return_exceptions=True
+        )
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict", "NoneType"]
+        assert await store.get(KEY) == new
+
+
+async def test_many_writers_lose_nothing(store: Store) -> None:
+    async def count(times: int) -> None:
+        while times:
+            before = await store.get(KEY)
+            try:
+                await store.compare_and_set(KEY, before, b"%d" % (int(before or 0) + 1))
+            except Conflict:
+                continue
+            times -= 1
+
+    await asyncio.gather(*(count(10) for _ in range(8)))
+    assert await store.get(KEY) == b"80"

@@ -1,0 +1,76 @@
+"""Compare-and-set on Ray takes several steps: what others do between two of them loses nothing."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from app_toolkit.engines.ray import store as ray_store
+from app_toolkit.engines.ray.store import RayStore
+from app_toolkit.errors import Conflict
+from tests.cluster import Cluster
+
+pytestmark = pytest.mark.anyio
+
+KEY = "contract/steps"
+
+
+@pytest.fixture
+async def store(cluster: Cluster) -> AsyncIterator[RayStore]:
+    store = RayStore()
+    yield store
+    await store.delete(KEY)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have something else happen just before, or just after, the next step of a kind."""
+
+    def meanwhile(step: str, happens: Callable[[], None], *, after: bool = False) -> None:
+        real = getattr(ray_store, f"_internal_kv_{step}")
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(ray_store, f"_internal_kv_{step}", real)
+            if after:
+                answer = real(*arguments, **options)
+                happens()
+                return answer
+            happens()
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(ray_store, f"_internal_kv_{step}", interrupted)
+
+    return meanwhile
+
+
+@pytest.mark.parametrize("times", [1, 2, ray_store.KEPT])
+async def test_a_writer_that_others_overtook_after_it_had_compared_fails(
+    store: RayStore, meanwhile: Any, times: int
+) -> None:
+    await store.compare_and_set(KEY, None, b"0")
+
+    def overtake() -> None:
+        for number in range(times):
+            store._compare_and_set(KEY, b"%d" % number, b"%d" % (number + 1))
+
+    meanwhile("put", overtake)
+    with pytest.raises(Conflict, match=KEY):
+        await store.compare_and_set(KEY, b"0", b"mine")
+    assert await store.get(KEY) == b"%d" % times
+
+
+async def test_a_value_that_is_replaced_while_it_is_read_is_not_absent(store: RayStore, meanwhile: Any) -> None:
+    await store.compare_and_set(KEY, None, b"0")
+    meanwhile("list", lambda: store._compare_and_set(KEY, b"0", b"1"), after=True)
+    assert await store.get(KEY) in (b"0", b"1")
+
+
+async def test_what_others_wrote_is_not_kept_for_ever(store: RayStore) -> None:
+    before = None
+    for number in range(20):
+        value = b"%d" % number
+        await store.compare_and_set(KEY, before, value)
+        before = value
+    assert len(store._numbers(KEY)) <= 10
+    await store.delete(KEY)
+    assert store._numbers(KEY) == []
