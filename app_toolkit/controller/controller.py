@@ -141,6 +141,7 @@ class Controller:
         self._recover_until = 0.0
         # The loop.
         self._inbox: deque[Event] = deque(maxlen=INBOX)
+        self._outbox: deque[Action] = deque()
         self._woken: asyncio.Future[None] | None = None
         self._ticked = clock.now()
         self._next: float | None = None
@@ -388,6 +389,7 @@ class Controller:
             self._drop_if_gone(name, group)
         self._take_leave()
         self._end_if_put_away(now)
+        await self._act()
         self._ticked = self._clock.now()
 
     async def _catch_up(self) -> None:
@@ -468,7 +470,14 @@ class Controller:
         if not isinstance(action, Probe):
             self._tell(name, action)
         if not isinstance(action, Retire):
-            self._launcher.perform(action)
+            self._outbox.append(action)
+
+    async def _act(self) -> None:
+        """Perform what was planned. A process begins or ends only on the word of who is still the controller."""
+        if any(isinstance(action, (Start, Kill)) for action in self._outbox):
+            await self._check_epoch()
+        while self._outbox:
+            self._launcher.perform(self._outbox.popleft())
 
     def _quarantine(self, name: str, group: _Group, error: Exception) -> None:
         group.quarantine = f"{name} is not looked after any more: {_sentence(error)}"

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from app_toolkit.config.models import RayActorOptions
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Start, Stop
@@ -170,12 +170,20 @@ class RayLauncher:
     async def _find(self, replica: ReplicaId) -> None:
         try:
             handle = await asyncio.to_thread(ray.get_actor, replica, namespace=NAMESPACE)
-            self._attend(replica, handle)
-            about = await handle.describe.remote(self._epoch)
-            self._placed.add(replica)
-        except (RayError, ValueError):
+        except ValueError:
             self._emit(Exited(replica, "it was gone when the controller came back"))
             return
+        self._attend(replica, handle)
+        try:
+            about = await handle.describe.remote(self._epoch)
+        except StaleEpoch:
+            return  # a later controller looks after it
+        except ActorUnavailableError:  # not reachable just now is not dead
+            await asyncio.sleep(PLACED_S)
+            return await self._find(replica)
+        except RayError:
+            return  # it is gone, which `until_gone` tells
+        self._placed.add(replica)
         if about["group"] is None:
             # Its creator ended before telling it what to be.
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
