@@ -6,6 +6,7 @@
       PlanningError         an app that cannot be laid out as ingresses
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
+  - InstanceEnded           what was asked has been shut down, by somebody else
   - RequestError            one request failed; carries the HTTP status that its client sees
       BadRequest            400  the head or the framing is not HTTP as we accept it
       RequestTimeout        408  the request did not arrive in time
@@ -52,6 +53,10 @@ class PlacementError(ConfigError):
 
 
 class StartupError(ConfigError):
+    pass
+
+
+class InstanceEnded(ToolkitError):
     pass
 
 

@@ -28,6 +28,10 @@ class Instance(Protocol):
 
     def status(self) -> Status: ...
 
+    def leave(self) -> None:
+        """Take back what was deployed here, and wait for it; all of it on a Ray of our own."""
+        ...
+
     def shutdown(self) -> None:
         """Drain everything and wait for it; a Ray of our own is stopped, too."""
         ...

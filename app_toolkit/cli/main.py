@@ -19,7 +19,7 @@ from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.project import Project, read_project
-from app_toolkit.config.settings import Settings, read_settings, say_plain_logs
+from app_toolkit.config.settings import Settings, read_settings, say_plain_logs, show_ray_token
 from app_toolkit.errors import ConfigError
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ app = typer.Typer(
 TargetArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[TARGET]",
+        metavar="TARGET",
         help="FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE]. Without it: [tool.fastapi] entrypoint of "
         "pyproject.toml, else main.py, app.py, api.py, or one of these in the folder app.",
     ),
@@ -69,7 +69,7 @@ def run(
     target: TargetArgument = None,
     *,
     host: Annotated[str | None, typer.Option(help="Where the proxy listens. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="0: any free port. [default: 8000]")] = None,
+    port: Annotated[int | None, typer.Option(help="0: any free port. [default: 8000]", min=0, max=65_535)] = None,
     num_replicas: NumReplicas = None,
     address: Address = None,
     name: Name = None,
@@ -92,6 +92,8 @@ def run(
         address=_address(address, project, settings),
     )
     say_plain_logs(colour=sys.stdout.isatty())
+    if options.address not in (None, "auto"):
+        show_ray_token()
     serve_on_ray(options, Screen(), _ray)
 
 
@@ -182,6 +184,8 @@ def _connect(option: str | None) -> Instance:
     project, settings = _configuration()
     address = _address(option, project, settings) or "auto"
     check_cluster_answers(address)
+    if address != "auto":
+        show_ray_token()
     return _ray().connect(address)
 
 

@@ -77,7 +77,10 @@ class Planning:
             if code != 0:
                 raise PlanningError(f"planning {self._named} ended with exit code {code}")
             # Whatever an app still prints as it ends stands after the plan.
-            spec, _ = json.JSONDecoder().raw_decode(output.decode())
+            try:
+                spec, _ = json.JSONDecoder().raw_decode(output.decode())
+            except ValueError:
+                raise PlanningError(f"planning {self._named} ended before there was a plan") from None
             return ApplicationSpec(**spec)
         return None
 

@@ -14,6 +14,7 @@ from app_toolkit.cli.instance import Engine, Instance, hopeless, rows
 from app_toolkit.cli.plan import Planning, PlanOptions
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.errors import InstanceEnded
 
 LOOK_S = 0.5
 """How long one wait for news of the instance lasts; a Ctrl-C is noticed as soon as it ends."""
@@ -83,6 +84,8 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             _drain(instance, screen)
         except KeyboardInterrupt:
             screen.say("Not waiting: what is left is ended.")
+        except InstanceEnded as error:
+            screen.say(f"Nothing is left to do: {error}.")
         except Exception:
             _drain(instance, screen)
             raise
@@ -131,4 +134,4 @@ def _say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> Non
 
 def _drain(instance: Instance, screen: Screen) -> None:
     with screen.waiting("Draining; Ctrl-C again does not wait for it."):
-        instance.shutdown()
+        instance.leave()

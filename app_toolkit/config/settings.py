@@ -1,6 +1,7 @@
 """What the environment says. The only place that reads or changes environment variables."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AliasChoices, Field, ValidationError
@@ -45,3 +46,12 @@ def say_plain_logs(colour: bool) -> None:
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     if not colour:
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+
+
+def show_ray_token() -> None:
+    """Have Ray show its access token to a cluster that is joined by its address: it looks for one only at `auto`.
+
+    Before Ray is imported.
+    """
+    if (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -92,6 +92,8 @@ class _Group:
 class _Lease:
     until: float
     ttl_s: float
+    applications: set[str]
+    """What goes when it ends."""
 
 
 class Farewell(Enum):
@@ -110,7 +112,7 @@ class Controller:
     * It plans for a group only when something happened to it or came due; nothing polls.
     * A group whose handling fails is quarantined until it is applied again; the others go on.
     * One that has been replaced by a later epoch does nothing more.
-    * While an owner holds it, it puts everything away once the last of them is not heard for its lease.
+    * What a lease holds goes with it; once a lease has ended and no application is left, everything is put away.
 
     `start` once, then `run` until it returns: after `shutdown`, after the last lease, or when it was
     replaced. Every method belongs to one event loop; only what the launcher emits may come from another
@@ -128,7 +130,7 @@ class Controller:
         #: Where a proxy that was told to take any port came to listen: its successor listens there, too.
         self._port = 0
         self._leases: dict[str, _Lease] = {}
-        self._leases_written: list[str] = []
+        self._leases_written: dict[str, Any] = {}
         self._put_away_by: float | None = None
         self._farewell: Farewell | None = None
         # What is known.
@@ -207,8 +209,8 @@ class Controller:
 
     # What is wanted
 
-    async def apply(self, spec: ApplicationSpec, http: HTTPOptions | None = None) -> None:
-        """Make this the application of its name; `http` None leaves the proxies as they are.
+    async def apply(self, spec: ApplicationSpec, http: HTTPOptions | None = None, owner: str | None = None) -> None:
+        """Make this the application of its name, held by the lease of `owner`; `http` None leaves the proxies.
 
         Applied again unchanged, it only lifts a quarantine and whatever holds back its restarts. Raises
         `ConfigError` where another application has its prefix, `StaleEpoch` where this controller was
@@ -222,12 +224,25 @@ class Controller:
                         f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: "
                         f"{other.name!r} has it"
                     )
+            for holder, lease in self._leases.items():
+                if spec.name in lease.applications and holder != owner:
+                    raise ConfigError(
+                        f"the application {spec.name!r} is held by another run on this cluster: choose another name"
+                    )
+            if http is not None and http != self._http and self._applications.keys() - {spec.name}:
+                raise ConfigError(
+                    f"the proxy of this instance listens on {self._http.host}:{self._http.port} for other "
+                    f"applications and cannot be moved to {http.host}:{http.port}"
+                )
             await self._check_epoch()
             if http is not None and http != self._http:
                 await self._write("http", http.model_dump_json())
                 self._http, self._port = http, 0
             await self._write(f"applications/{spec.name}", spec.model_dump_json())
             self._applications[spec.name] = spec
+            if owner is not None:
+                self.hold(owner)
+                self._leases[owner].applications.add(spec.name)
             self.story.tell(spec.name, "Applied")
             for ingress in spec.ingresses:
                 group = self._groups.get(f"{spec.name}/{ingress.config.name}")
@@ -245,22 +260,35 @@ class Controller:
             await self._check_epoch()
             await self._store.delete(f"applications/{name}")
             del self._applications[name]
+            for lease in self._leases.values():
+                lease.applications.discard(name)
             self.story.tell(name, "Deleted")
             self._respecify()
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
-        """Take or renew a lease. Once the last one has run out, everything is put away.
+        """Take or renew a lease. Where it runs out, what was applied under it is deleted.
 
-        Without any lease the instance stays until it is shut down.
+        Once a lease has ended and no application is left, the instance puts itself away; without any lease it stays
+        until it is shut down.
         """
         self._check_open()
-        self._leases[owner] = _Lease(self._clock.now() + ttl_s, ttl_s)
+        lease = self._leases.setdefault(owner, _Lease(0.0, ttl_s, set()))
+        lease.until, lease.ttl_s = self._clock.now() + ttl_s, ttl_s
         self._wake()
 
-    def release(self, owner: str) -> None:
-        """Give a lease back: nobody needs to watch over this owner any more."""
-        self._leases.pop(owner, None)
-        self._wake()
+    async def leave(self, owner: str) -> None:
+        """End a lease, and what it holds; gives back once that is gone, and the instance, too, if nothing is left."""
+        lease = self._leases.get(owner)
+        held = set() if lease is None else set(lease.applications)
+        if lease is not None:
+            lease.until = self._clock.now()
+            self._wake()
+        number = -1
+        while not self._ended.is_set():
+            there = any(group.partition("/")[0] in held for group in self._groups)
+            if owner not in self._leases and not there and self._put_away_by is None:
+                return
+            number, _ = await self.status_after(number, LEASE_S)
 
     # Looking in
 
@@ -674,8 +702,8 @@ class Controller:
         if (kept := await self._store.get("http")) is not None:
             self._http = HTTPOptions.model_validate_json(kept)
         if (kept := await self._store.get("lease")) is not None:
-            self._leases = {owner: _Lease(0.0, ttl_s) for owner, ttl_s in json.loads(kept).items()}
-            self._leases_written = sorted(self._leases)
+            self._leases_written = json.loads(kept)
+            self._leases = {owner: _Lease(0.0, ttl, set(held)) for owner, (ttl, held) in self._leases_written.items()}
 
     async def _write(self, key: str, value: str) -> None:
         before = await self._store.get(key)
@@ -686,13 +714,23 @@ class Controller:
         if self._put_away_by is not None:
             return
         now = self._clock.now()
-        if self._leases and all(lease.until <= now for lease in self._leases.values()):
-            await self._put_away(f"nobody held it any more: {', '.join(sorted(self._leases))} was not heard of")
+        over = {owner: lease for owner, lease in self._leases.items() if lease.until <= now}
+        for owner, lease in over.items():
+            del self._leases[owner]
+            self.story.tell(
+                "", "LeaseEnded", cause=f"{owner} held {', '.join(sorted(lease.applications)) or 'nothing'}"
+            )
+            for name in sorted(lease.applications & self._applications.keys()):
+                await self.delete(name)
+        if over:
+            self._changed()
+        if over and not self._applications:
+            await self._put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
             return
-        self._leases = {owner: lease for owner, lease in self._leases.items() if lease.until > now}
-        if sorted(self._leases) != self._leases_written:
-            await self._write("lease", json.dumps({owner: lease.ttl_s for owner, lease in self._leases.items()}))
-            self._leases_written = sorted(self._leases)
+        written = {owner: [lease.ttl_s, sorted(lease.applications)] for owner, lease in self._leases.items()}
+        if written != self._leases_written:
+            await self._write("lease", json.dumps(written))
+            self._leases_written = written
 
     def _check_open(self, *, also_while_stopping: bool = False) -> None:
         if self._replaced:

@@ -37,6 +37,9 @@ PROXY = "proxy"
 ANSWER_S = 2.0
 """How long an answer that is due at a deadline may be under way before it counts as missing."""
 
+AGAIN_S = 1.0
+"""After a failed probe the next one comes no later than this."""
+
 STOP_S = 5.0
 """The least that a lifespan's shutdown gets."""
 
@@ -332,7 +335,9 @@ def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]
         return replica.since, Kill(replica.id, why)
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
-        return replica.probed_at + spec.health_check_period_s, probe
+        # After a failure it is asked again soon: who waits for a replica that hangs has only so much patience.
+        period = min(spec.health_check_period_s, AGAIN_S) if failed else spec.health_check_period_s
+        return replica.probed_at + period, probe
     unanswered_at = replica.probing_since + spec.health_check_timeout_s + ANSWER_S
     if failed + 1 < threshold:
         return unanswered_at, probe

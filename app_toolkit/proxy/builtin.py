@@ -28,7 +28,7 @@ class OwnAnswer:
 
 def failure(error: RequestError, request_id: str) -> OwnAnswer:
     """What a client learns of an error: its reason, one sentence, and the id under which it is logged."""
-    answer = _json(error.status, {"error": error.reason, "detail": str(error), "request_id": request_id})
+    answer = _json(error.status, error.document(request_id))
     if error.retry_after_s is None:
         return answer
     return OwnAnswer(

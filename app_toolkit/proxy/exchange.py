@@ -440,6 +440,8 @@ class Exchange:
         request = self.request
         self._deaths += 1
         self._head = self._answer = None
+        assert self._turn is not None
+        self._proxy.pool.distrust(self._turn.endpoint.address)
         log.warning("request %s: %s", (request.id or b"").decode(), error)
         method = request.method.decode()
         if request.method not in RETRYABLE or request.websocket:

@@ -35,6 +35,8 @@ KEEP_ALIVE_S = 3600
 """Longer than any pool keeps a connection: where the replica closes first, a request may meet the closing."""
 FIRST_PROBE_S = 30.0
 """How long the first probe may take: the app's own tasks may still be warming up."""
+CLOSING_S = 1.0
+"""What WebSockets that were told 1012 get to answer."""
 SHUTDOWN_S = 10.0
 """How long a lifespan's shutdown may take after the last exchange."""
 
@@ -127,6 +129,7 @@ class ReplicaServer:
     def stop(self, timeout: float) -> bool:
         """Close WebSockets (1012), give exchanges `timeout` seconds, cut the rest, run the app's shutdown.
 
+        After a `drain` exchanges have had their time: they get `CLOSING_S` more, and the shutdown has the rest.
         Gives whether all of that has ended; where it has not, something blocks, and only the end of the
         process helps. Nothing happens where it was not started, or has been stopped.
         """
@@ -195,7 +198,8 @@ class ReplicaServer:
 
     def _begin_stop(self, timeout: float) -> None:
         if self._server is not None:  # else the loop has not begun to turn
-            self._server.end(timeout)
+            drained = self._replica is not None and self._replica.draining
+            self._server.end(min(timeout, CLOSING_S) if drained else timeout)
 
     # Sockets
 

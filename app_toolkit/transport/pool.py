@@ -352,6 +352,14 @@ class Pool:
         for connection in room.idle if room else ():
             connection.close()
 
+    def distrust(self, address: Address) -> None:
+        """Close the idle connections to a replica that broke one: they may be as dead, and not know it yet."""
+        room = self._rooms.get(address)
+        if room is not None:
+            idle, room.idle = room.idle, type(room.idle)()
+            for connection in idle:
+                connection.close()
+
     def take(self, address: Address) -> Connection | None:
         """An idle connection, None where there is none."""
         room = self._rooms.get(address)

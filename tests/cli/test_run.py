@@ -75,11 +75,11 @@ class Scripted:
         self,
         *script: Step,
         on_start: Callable[[], object] = lambda: None,
-        on_shutdown: Callable[[], object] = lambda: None,
+        on_leave: Callable[[], object] = lambda: None,
     ) -> None:
         self.script = iter(script)
         self.on_start = on_start
-        self.on_shutdown = on_shutdown
+        self.on_leave = on_leave
         self.did: list[str] = []
         self.num_cpus: float | None = None
         self.spec: ApplicationSpec | None = None
@@ -109,9 +109,12 @@ class Scripted:
     def status(self) -> Status:
         return ready()
 
+    def leave(self) -> None:
+        self.did.append("leave")
+        self.on_leave()
+
     def shutdown(self) -> None:
-        self.did.append("shutdown")
-        self.on_shutdown()
+        raise AssertionError("run takes back what is its own, and nothing else")
 
     def close(self) -> None:
         self.did.append("close")
@@ -170,7 +173,7 @@ def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) 
         "Ctrl-C drains and stops.",
         "Draining; Ctrl-C again does not wait for it.",
     ]
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
     assert engine.spec is not None
     assert engine.spec.target == "shop:app"
 
@@ -178,19 +181,19 @@ def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) 
 def test_sigterm_drains_as_well(app: str) -> None:
     engine = Scripted(ready, terminate)
     ran(app, engine)
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_an_engine_that_takes_the_signals_as_it_starts_does_not_keep_them(app: str) -> None:
     engine = Scripted(ready, terminate, on_start=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     ran(app, engine)
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_ctrl_c_while_the_engine_starts_deploys_nothing(app: str) -> None:
     engine = Scripted(on_start=lambda: signal.raise_signal(signal.SIGINT))
     ran(app, engine)
-    assert engine.did == ["start", "shutdown", "close"]
+    assert engine.did == ["start", "leave", "close"]
 
 
 def test_a_terminal_gets_a_table_that_moves(app: str) -> None:
@@ -219,13 +222,13 @@ def test_the_url_is_told_once_a_proxy_listens(app: str) -> None:
 def test_ctrl_c_while_replicas_start_drains_what_there_is(app: str) -> None:
     engine = Scripted(lambda: status(group("default/app", 0, 1)), ctrl_c)
     assert "Serving" not in ran(app, engine)
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_draining(app: str) -> None:
-    engine = Scripted(ready, ctrl_c, on_shutdown=lambda: signal.raise_signal(signal.SIGINT))
+    engine = Scripted(ready, ctrl_c, on_leave=lambda: signal.raise_signal(signal.SIGINT))
     assert "Not waiting: what is left is ended." in ran(app, engine)
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_an_app_that_fails_at_startup_is_drained_and_told_with_its_traceback(app: str) -> None:
@@ -237,7 +240,7 @@ def test_an_app_that_fails_at_startup_is_drained_and_told_with_its_traceback(app
     (note,) = raised.value.__notes__
     assert note.splitlines()[0] == "line 81"
     assert note.endswith("ValueError: no model")
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_a_proxy_that_does_not_come_up_is_told_as_well(app: str) -> None:
@@ -252,7 +255,7 @@ def test_what_can_never_be_placed_is_told_at_once_and_what_may_is_waited_for(app
     engine = Scripted(lambda: status(waits), lambda: status(never))
     with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"):
         ran(app, engine)
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_what_waits_for_resources_says_what_for(app: str) -> None:
@@ -268,7 +271,7 @@ def test_an_engine_that_breaks_is_left_behind_drained(app: str) -> None:
     engine = Scripted(broken)
     with pytest.raises(ConnectionError):
         ran(app, engine)
-    assert engine.did == ["start", "deploy", "shutdown", "close"]
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_an_app_that_does_not_import_starts_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

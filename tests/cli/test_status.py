@@ -55,6 +55,9 @@ class Running:
     def status(self) -> object:
         return STATUS
 
+    def leave(self) -> None:
+        raise AssertionError("nothing was deployed here")
+
     def shutdown(self) -> None:
         self.did.append("shutdown")
 

@@ -528,8 +528,9 @@ async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
 
 
 async def test_once_nobody_holds_it_everything_is_put_away():
-    async with house(deployed=application()) as h:
-        h.controller.hold("a terminal")
+    async with house() as h:
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
         for _ in range(10):
             await h.clock.advance(LEASE_S / 2)
             h.controller.hold("a terminal")
@@ -543,8 +544,9 @@ async def test_once_nobody_holds_it_everything_is_put_away():
 
 
 async def test_a_lease_outlives_the_controller():
-    async with house(deployed=application()) as h:
-        h.controller.hold("a terminal")
+    async with house() as h:
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
         await h.clock.advance(1.0)
         await h.controller_dies()
         await h.controller_starts()
@@ -552,12 +554,25 @@ async def test_a_lease_outlives_the_controller():
         assert h.world.processes == {}
 
 
-async def test_an_owner_that_lets_go_leaves_the_instance_running():
+async def test_what_was_applied_under_no_lease_outlives_every_lease():
     async with house(deployed=application()) as h:
         h.controller.hold("a terminal")
-        h.controller.release("a terminal")
         await h.clock.advance(LEASE_S * 2)
         assert h.word() == "healthy"
+
+
+async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
+    async with house(deployed=application()) as h:
+        other = application().model_copy(update={"name": "other", "route_prefix": "/other"})
+        await h.controller.apply(other, owner="a terminal")
+        await h.until_healthy()
+        with pytest.raises(ConfigError, match="'other' is held by another run"):
+            await h.controller.apply(other, owner="another terminal")
+        leaving = asyncio.create_task(h.controller.leave("a terminal"))
+        await h.until(leaving.done, within_s=60)
+        assert [a.name for a in h.controller.status().applications] == ["shop"]
+        assert h.word() == "healthy"
+        assert not h.world.of("other/chat")
 
 
 async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():

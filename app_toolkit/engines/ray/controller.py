@@ -42,8 +42,8 @@ class _Controller:
         # It has put everything away, or was replaced: either way this process has no more to do.
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
-    async def apply(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
-        await (await self._ready).apply(spec, http)
+    async def apply(self, spec: ApplicationSpec, http: HTTPOptions, owner: str | None) -> None:
+        await (await self._ready).apply(spec, http, owner)
 
     async def delete(self, application: str) -> None:
         await (await self._ready).delete(application)
@@ -64,6 +64,9 @@ class _Controller:
 
     async def hold(self, owner: str) -> None:
         (await self._ready).hold(owner)
+
+    async def leave(self, owner: str) -> None:
+        await (await self._ready).leave(owner)
 
     async def shutdown(self) -> None:
         await (await self._ready).shutdown()

@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
-from app_toolkit.errors import ConfigError, ToolkitError
+from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
 
 LEASE_EVERY_S = 5.0
 """How often whoever keeps an instance in the foreground says so; unheard for thirty seconds, it is put away."""
@@ -31,13 +32,15 @@ class Instance:
     """One controller with its proxies and replicas.
 
     * `start` and `connect` make this process a driver of the cluster; `close` or the end of a `with` ends that.
-    * An instance that was started here is put away once this process is gone or has not renewed its lease for 30 s.
+    * What was deployed here goes once this process is gone or has not renewed its lease for 30 s.
     * A Ray of our own ends with the instance; a cluster that was joined stays as it was, without us.
     """
 
     def __init__(self, controller: Any, guard: Guard | None = None) -> None:
         self._controller = controller
         self._guard = guard
+        #: Under which name the lease is held; None: this process only looks on.
+        self._owner: str | None = None
         self._holder: threading.Thread | None = None
         self._let_go = threading.Event()
 
@@ -73,13 +76,12 @@ class Instance:
             return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
         except ValueError:
             ray.shutdown()
-            raise ConfigError(
-                f"no app_toolkit instance runs on the Ray cluster {address or 'of this machine'}"
-            ) from None
+            where = "of this machine" if address in (None, "auto") else f"at {address}"
+            raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {where}") from None
 
     def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
         """Make the cluster serve this application; gives back as soon as that is written down."""
-        self._ask("apply", spec, http)
+        self._ask("apply", spec, http, self._owner)
 
     def delete(self, application: str) -> None:
         """Stop serving an application; gives back as soon as that is written down."""
@@ -102,14 +104,25 @@ class Instance:
                     return "http://" + str(proxy["address"]).removeprefix("tcp:")
         raise ConfigError("no proxy of this instance is up")
 
+    def leave(self) -> None:
+        """Take back what was deployed here, and wait for it; whatever else the cluster serves goes on.
+
+        A Ray of our own ends with all that runs on it.
+        """
+        if self._guard is not None:
+            self.shutdown()
+            return
+        self._release()
+        with suppress(InstanceEnded):  # it had nothing else to serve
+            self._ask("leave", self._owner)
+        self.close()
+
     def shutdown(self) -> None:
         """Drain everything, wait for it, and end the controller; a Ray of our own ends, too."""
         self._release()
-        try:
+        with suppress(InstanceEnded, RayError):  # having put everything away, it goes by itself
             self._ask("shutdown")
             ray.kill(self._controller, no_restart=True)
-        except ActorDiedError:
-            pass  # having put everything away, it has gone by itself
         self.close()
 
     def close(self) -> None:
@@ -129,17 +142,15 @@ class Instance:
         self.close()
 
     def _hold(self) -> None:
-        owner = uuid.uuid4().hex
-        self._ask("hold", owner)
-        self._holder = threading.Thread(target=self._keep_holding, args=(owner,), name="app-toolkit lease", daemon=True)
+        self._owner = uuid.uuid4().hex
+        self._ask("hold", self._owner)
+        self._holder = threading.Thread(target=self._keep_holding, name="app-toolkit lease", daemon=True)
         self._holder.start()
 
-    def _keep_holding(self, owner: str) -> None:
+    def _keep_holding(self) -> None:
         while not self._let_go.wait(LEASE_EVERY_S):
-            try:
-                ray.get(self._controller.hold.remote(owner), timeout=LEASE_EVERY_S)
-            except RayError:
-                continue  # a controller that comes back gives us its lease anew
+            with suppress(RayError):  # a controller that comes back gives us our lease anew
+                ray.get(self._controller.hold.remote(self._owner), timeout=LEASE_EVERY_S)
 
     def _release(self) -> None:
         self._let_go.set()
@@ -150,7 +161,7 @@ class Instance:
     def _ask(self, question: str, *arguments: Any) -> Any:
         """An answer of the controller's, also of one that is just being restarted: every question may be asked twice.
 
-        An error of ours arrives as itself.
+        An error of ours arrives as itself. Raises `InstanceEnded` where there is no controller any more.
         """
         deadline = time.monotonic() + BACK_S
         while True:
@@ -160,6 +171,8 @@ class Instance:
                 if isinstance(error.cause, ToolkitError):
                     raise error.cause from None
                 raise
+            except ActorDiedError:
+                raise InstanceEnded("the instance was shut down") from None
             except ActorUnavailableError:
                 if time.monotonic() > deadline:
                     raise
