@@ -119,6 +119,11 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
         await journal.release.wait()
         return {"replica": name}
 
+    @app.get("/nap/{seconds}")
+    async def nap(seconds: float) -> dict[str, str]:
+        await asyncio.sleep(seconds)
+        return {"replica": name}
+
     @app.post("/unread")
     async def unread() -> Response:
         return Response("too much", 413)

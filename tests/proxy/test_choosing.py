@@ -1,6 +1,7 @@
 """Which replica a request goes to, and what happens where that one does not take it or does not answer."""
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -292,6 +293,24 @@ def test_a_kill_among_many_gets_is_not_seen(world: World) -> None:
     for thread in threads:
         thread.join(20)
     assert not failed
+
+
+def test_a_death_is_counted_once_however_many_connections_it_breaks(world: World) -> None:
+    victim, successor = world.killable()
+    world.route(victim.endpoint())
+    with ExitStack() as stack:
+        raws = [stack.enter_context(world.raw()) for _ in range(4)]
+        for raw in raws:
+            raw.send(GET % b"/nap/0.2")
+        for raw in raws:
+            assert raw.answer().status == 200
+        eventually(lambda: world.edge.statistics().idle == 4)
+        asking = raws[0].send(GET % b"/nap/0.5")
+        eventually(lambda: world.edge.statistics().idle == 3)
+        victim.process.kill()
+        eventually(lambda: world.edge.statistics().idle == 0)
+        world.route(successor.endpoint())
+        assert asking.answer().status == 200
 
 
 def test_a_connection_that_the_replica_closed_is_not_used(world: World) -> None:
