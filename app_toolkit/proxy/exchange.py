@@ -24,6 +24,9 @@ DISCARDED_BODY = 1024 * 1024
 DEATHS = 2
 """A request that saw one replica die is tried once more; one that saw two may be what kills them."""
 
+LOSSES = 4
+"""A dying process may still take connections for a moment: to lose some more to it is the same death, within a bound."""
+
 
 class Stage(Enum):
     NEW = auto()
@@ -82,10 +85,11 @@ class Exchange:
         "_client",
         "_connection",
         "_continued",
-        "_deaths",
+        "_died_with_it",
         "_head",
         "_holding",
         "_keep",
+        "_losses",
         "_proxy",
         "_refusal",
         "_replica",
@@ -109,7 +113,8 @@ class Exchange:
         self._connection: Connection | None = None
         # What was learned of replicas.
         self._avoid: tuple[ReplicaId, ...] = ()
-        self._deaths = 0
+        self._died_with_it: set[ReplicaId] = set()
+        self._losses = 0
         self._replica: ReplicaId | None = None
         # One try.
         self._holding = False
@@ -411,7 +416,7 @@ class Exchange:
     # When a replica does not answer
 
     def _hand_over(self, avoid: bool = True) -> None:
-        """Nothing of the request ran, so another replica may run it, whatever it is."""
+        """Another replica may run it: nothing of the request ran, or what did can be run again."""
         assert self._router is not None
         if not self.request.body.whole:
             self._end_with_loss(f"replica {self._replica_id} refused the request after it had taken its body")
@@ -438,27 +443,21 @@ class Exchange:
     def _died(self, error: ReplicaGone) -> None:
         """The replica had accepted the request, and the client has seen nothing of an answer."""
         request = self.request
-        self._deaths += 1
         self._head = self._answer = None
         assert self._turn is not None
+        self._losses += 1
+        self._died_with_it.add(self._turn.endpoint.id)
         self._proxy.pool.distrust(self._turn.endpoint.address)
         log.warning("request %s: %s", (request.id or b"").decode(), error)
         method = request.method.decode()
         if request.method not in RETRYABLE or request.websocket:
             self._end_with_loss(f"replica {self._replica_id} was lost; the outcome of this {method} is unknown")
-        elif self._deaths >= DEATHS:
+        elif len(self._died_with_it) >= DEATHS or self._losses >= LOSSES:
             self._end_with_loss(f"replica {self._replica_id} was lost, as one was before it; this is not tried again")
         elif not request.body.whole:
             self._end_with_loss(f"replica {self._replica_id} was lost; the body of this {method} is no longer held")
         else:
-            self._try_another()
-
-    def _try_another(self) -> None:
-        assert self._router is not None
-        turn = self._end_try()
-        self._avoid = (*self._avoid, turn.endpoint.id)
-        self._router.give_back(turn)
-        self._ask(first=True)
+            self._hand_over()
 
     def _end_try(self) -> Turn:
         """As it was before the turn, which is the caller's to give back."""
