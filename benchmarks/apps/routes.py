@@ -1,0 +1,55 @@
+"""What every contender that serves FastAPI serves: one endpoint for each measure."""
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request, Response, WebSocket
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+TEN_MB = bytes(10_000_000)
+
+router = APIRouter()
+
+
+class Item(BaseModel):
+    name: str
+    price: float
+
+
+@router.get("/")
+async def hello() -> dict[str, str]:
+    return {"hello": "world"}
+
+
+@router.post("/item")
+async def item(item: Item) -> Item:
+    return item
+
+
+@router.get("/stream")
+async def stream() -> StreamingResponse:
+    async def events() -> AsyncIterator[str]:
+        for number in range(100):
+            yield f"data: token{number}\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+@router.get("/download")
+async def download() -> Response:
+    return Response(TEN_MB, media_type="application/octet-stream")
+
+
+@router.post("/upload")
+async def upload(request: Request) -> dict[str, int]:
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+    return {"size": size}
+
+
+@router.websocket("/echo")
+async def echo(ws: WebSocket) -> None:
+    await ws.accept()
+    async for message in ws.iter_text():
+        await ws.send_text(message)

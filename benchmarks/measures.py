@@ -1,0 +1,174 @@
+"""What is measured: each measure takes a contender that is up and gives figures."""
+
+import base64
+import http.client
+import os
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+
+from benchmarks.load import Load, load, percentile
+from benchmarks.servers import Server
+
+Figures = dict[str, float]
+
+ITEM = '{"name": "x", "price": 1.5}'
+TEN_MB = bytes(10_000_000)
+
+
+class Failed(Exception):
+    """The contender gave wrong answers; its figures mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    title: str
+    figures: tuple[str, ...]
+    """Those that are shown; the first is the one that contenders are compared by."""
+    run: Callable[[Server, int], Figures]
+    """Takes seconds, too: for how long."""
+    lower_is_better: bool = False
+
+
+def _load(path: str, clients: int, body: str | None = None) -> Callable[[Server, int], Figures]:
+    def run(server: Server, seconds: int) -> Figures:
+        before = server.cpu() + _client_cpu()
+        found = load(server.url + path, clients, seconds, body)
+        after = server.cpu() + _client_cpu()
+        if found.failed or not found.requests:
+            raise Failed(f"{found.failed} of {found.requests} requests failed")
+        return _figures(found) | {f"{role}_us": (after[role] - before[role]) / found.requests * 1e6 for role in after}
+
+    return run
+
+
+def _client_cpu() -> Counter[str]:
+    """What we have used, and what wrk has: of children only those that have ended count."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return Counter({"client": sum(each.ru_utime + each.ru_stime for each in used)})
+
+
+def take(measure: Measure, server: Server, seconds: int) -> Figures:
+    """The measure's figures, and `others_percent`: what of a core everybody else used of the machine meanwhile."""
+    before, started_at = _others_cpu(server), time.perf_counter()
+    figures = measure.run(server, seconds)
+    used, elapsed = _others_cpu(server) - before, time.perf_counter() - started_at
+    return figures | {"others_percent": used / elapsed * 100}
+
+
+def _others_cpu(server: Server) -> float:
+    machine = psutil.cpu_times()
+    # Idle, waiting and stolen time is nobody's; the kernel's interrupts count for whom they interrupt.
+    busy = sum(getattr(machine, each, 0.0) for each in ("user", "nice", "system", "irq", "softirq"))
+    return busy - server.cpu().total() - _client_cpu().total()
+
+
+def _figures(found: Load) -> Figures:
+    return {"rps": found.rps, "p50_ms": found.p50_ms, "p99_ms": found.p99_ms}
+
+
+def websocket(server: Server, seconds: int) -> Figures:
+    """One client sends 16 bytes and waits for them to come back."""
+    latencies: list[float] = []
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(
+            b"GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + base64.b64encode(os.urandom(16)) + b"\r\n\r\n"
+        )
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += _some(connection)
+        if not answer.startswith(b"HTTP/1.1 101"):
+            raise Failed(f"the WebSocket was answered with {answer[:40]!r}")
+        # A text frame of 16 bytes, masked with zeros as the grammar allows, and its echo, which is not masked.
+        frame, echo = b"\x81\x90" + bytes(4) + b"x" * 16, b"\x81\x10" + b"x" * 16
+        until = time.perf_counter() + seconds
+        while (sent_at := time.perf_counter()) < until:
+            connection.sendall(frame)
+            got = b""
+            while len(got) < len(echo):
+                got += _some(connection)
+            if got != echo:
+                raise Failed(f"the echo was {got!r}")
+            latencies.append(time.perf_counter() - sent_at)
+    return {"p50_ms": median(latencies) * 1_000, "p99_ms": percentile(latencies, 99) * 1_000}
+
+
+def _some(connection: socket.socket) -> bytes:
+    got = connection.recv(4_096)
+    if not got:
+        raise Failed("the connection was closed")
+    return got
+
+
+def download(server: Server, seconds: int) -> Figures:
+    into = bytearray(len(TEN_MB))
+
+    def once(connection: http.client.HTTPConnection) -> bool:
+        connection.request("GET", "/download")
+        answer, size = connection.getresponse(), 0
+        while got := answer.readinto(memoryview(into)[size:]):
+            size += got
+        answer.read()
+        return size == len(TEN_MB)
+
+    return _transfer(server, seconds, once)
+
+
+def upload(server: Server, seconds: int) -> Figures:
+    def once(connection: http.client.HTTPConnection) -> bool:
+        connection.request("POST", "/upload", TEN_MB)
+        return connection.getresponse().read() == b'{"size":%d}' % len(TEN_MB)
+
+    return _transfer(server, seconds, once)
+
+
+def _transfer(server: Server, seconds: int, once: Callable[[http.client.HTTPConnection], bool]) -> Figures:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        count, started_at = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - started_at) < seconds or not count:
+            if not once(connection):
+                raise Failed("not 10 MB went over")
+            count += 1
+    finally:
+        connection.close()
+    return {"mb_s": count * len(TEN_MB) / 1e6 / elapsed}
+
+
+def idle(server: Server, seconds: int) -> Figures:
+    """CPU that is used while nobody asks, in percent of one core."""
+    before, started_at = server.cpu().total(), time.perf_counter()
+    time.sleep(seconds)
+    return {"percent": (server.cpu().total() - before) / (time.perf_counter() - started_at) * 100}
+
+
+MEASURES: Mapping[str, Measure] = {
+    "get_1": Measure("GET a small JSON, 1 client", ("p50_ms", "p99_ms", "rps"), _load("/", 1), True),
+    "get_32": Measure("GET a small JSON, 32 clients", ("rps", "p50_ms", "p99_ms"), _load("/", 32)),
+    "post_1": Measure(
+        "POST a JSON that pydantic validates, 1 client", ("p50_ms", "p99_ms", "rps"), _load("/item", 1, ITEM), True
+    ),
+    "post_32": Measure(
+        "POST a JSON that pydantic validates, 32 clients", ("rps", "p50_ms", "p99_ms"), _load("/item", 32, ITEM)
+    ),
+    "stream_8": Measure("A stream of 100 events, 8 clients", ("rps", "p50_ms", "p99_ms"), _load("/stream", 8)),
+    "websocket": Measure("A WebSocket echo, 1 client", ("p50_ms", "p99_ms"), websocket, True),
+    "download": Measure("10 MB down, 1 client", ("mb_s",), download),
+    "upload": Measure("10 MB up, 1 client", ("mb_s",), upload),
+}
+
+
+def warm_up(server: Server) -> None:
+    """What is compiled, connected or looked up once is so before anything is measured."""
+    if "get_1" in server.contender.measures:
+        load(server.url, 32, 1)
+    else:
+        load(f"{server.url}/item", 32, 1, ITEM)

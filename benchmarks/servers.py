@@ -1,0 +1,131 @@
+"""Contenders while they run: start, find their processes, read what CPU these used, end them."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import psutil
+
+from benchmarks.contenders import Contender
+from benchmarks.peers import interpreter
+
+APPS = Path(__file__).parent / "apps"
+START_S = 90.0
+STOP_S = 20.0
+
+
+class CannotStart(Exception):
+    """A contender did not come up."""
+
+
+class Server:
+    """A contender that is up."""
+
+    def __init__(self, contender: Contender, port: int, process: psutil.Process) -> None:
+        self.contender = contender
+        self.url = f"http://127.0.0.1:{port}"
+        self.port = port
+        self._process = process
+        self.seen: set[psutil.Process] = set()
+        """All its processes so far, so that those whose parent ended first are found, too."""
+
+    def family(self) -> list[psutil.Process]:
+        """All its processes that run; only itself when it has ended."""
+        found = [self._process]
+        with suppress(psutil.NoSuchProcess):
+            found += self._process.children(recursive=True)
+        self.seen.update(found)
+        return found
+
+    def of_role(self, role: str) -> list[psutil.Process]:
+        return [each for each in self.family() if _role(each, self.contender.roles) == role]
+
+    def cpu(self) -> Counter[str]:
+        """Seconds of CPU that its processes have used so far, by role: user and system of /proc/PID/stat."""
+        used: Counter[str] = Counter()
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used[_role(process, self.contender.roles)] += times.user + times.system  # type: ignore[assignment]
+        return used
+
+
+def _role(process: psutil.Process, roles: Mapping[str, str]) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return role_of(" ".join(process.cmdline()), roles)
+    return "other"
+
+
+def role_of(command_line: str, roles: Mapping[str, str]) -> str:
+    """What a process is to its contender."""
+    return next((role for role, mark in roles.items() if mark in command_line), "other")
+
+
+def python_of(contender: Contender) -> Path | None:
+    """The interpreter that runs it; None where its environment was not made."""
+    return Path(sys.executable) if contender.peer is None else interpreter(contender.peer)
+
+
+@contextmanager
+def started(contender: Contender) -> Iterator[Server]:
+    """Up until the end of the block. Raises `CannotStart`, with what it printed."""
+    port = _free_port()
+    words = shlex.split(contender.command)
+    command = [word.format(python=python_of(contender), apps=APPS, port=port) for word in words]
+    environ = {**os.environ, "PYTHONPATH": str(APPS), **contender.environ}
+    # A folder of its own: some contenders write files to where they are started.
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environ, cwd=folder
+        )
+        server = Server(contender, port, psutil.Process(process.pid))
+        try:
+            deadline = time.monotonic() + START_S
+            while not _up(server, output.fileno()):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    output.seek(0)
+                    raise CannotStart(f"{contender.name} did not come up: ...{output.read()[-2_000:]}")
+                time.sleep(0.1)
+            yield server
+        finally:
+            _stop(process, server)
+
+
+def _up(server: Server, output: int) -> bool:
+    server.family()
+    said = os.pread(output, 1_000_000, 0).decode(errors="replace")
+    if server.contender.says not in said:
+        return False
+    with suppress(httpx.TransportError):
+        if "get_1" in server.contender.measures:
+            return httpx.get(server.url, timeout=5).is_success
+        return httpx.post(f"{server.url}/item", json={"name": "x", "price": 1.5}, timeout=5).is_success
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes], server: Server) -> None:
+    server.family()
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_S)
+    # What its own end left behind. psutil compares the time of birth: a pid that was given anew is not ours to end.
+    for left in server.seen:
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
+    process.wait(STOP_S)
+    psutil.wait_procs(server.seen, timeout=STOP_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
