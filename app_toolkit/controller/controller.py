@@ -149,7 +149,7 @@ class Controller:
         self._change = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self._ended = asyncio.Event()
-        self._replaced = False
+        self.replaced = False
         self._writing = asyncio.Lock()
 
     # Life
@@ -181,7 +181,7 @@ class Controller:
                 try:
                     await self._tick()
                 except StaleEpoch as error:
-                    self._replaced = True
+                    self.replaced = True
                     self.story.tell("", "Replaced", cause=str(error))
                     break
                 except Exception as error:
@@ -663,7 +663,7 @@ class Controller:
     async def _check_epoch(self) -> None:
         last = int(await self._store.get("epoch") or 0)
         if last > self.epoch:
-            self._replaced = True
+            self.replaced = True
             self._ended.set()
             self._wake()
             raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {last}")
@@ -716,7 +716,7 @@ class Controller:
             self._port_written = self._port
 
     def _check_open(self, *, also_while_stopping: bool = False) -> None:
-        if self._replaced:
+        if self.replaced:
             raise StaleEpoch(f"the controller of epoch {self.epoch} has been replaced")
         if self._ended.is_set() or (self._put_away_by is not None and not also_while_stopping):
             raise ControlError("the instance is shut down")
