@@ -45,8 +45,6 @@ from app_toolkit.core.replica_state import (
     Unrouted,
 )
 from app_toolkit.core.status import (
-    FAILED,
-    HEALTHY,
     STOPPING,
     ApplicationStatus,
     InstanceStatus,
@@ -128,7 +126,7 @@ class Controller:
         self._applications: dict[str, ApplicationSpec] = {}
         self._http = HTTPOptions()
         #: Where a proxy that was told to take any port came to listen: its successor listens there, too.
-        self._port = 0
+        self._port = self._port_written = 0
         self._leases: dict[str, _Lease] = {}
         self._leases_written: dict[str, Any] = {}
         self._put_away_by: float | None = None
@@ -144,13 +142,14 @@ class Controller:
         # The loop.
         self._inbox: deque[Event] = deque(maxlen=INBOX)
         self._outbox: deque[Action] = deque()
+        """What one tick has planned; empty between two."""
         self._woken: asyncio.Future[None] | None = None
         self._ticked = clock.now()
         self._next: float | None = None
         self._change = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self._ended = asyncio.Event()
-        self._replaced = False
+        self.replaced = False
         self._writing = asyncio.Lock()
 
     # Life
@@ -182,7 +181,7 @@ class Controller:
                 try:
                     await self._tick()
                 except StaleEpoch as error:
-                    self._replaced = True
+                    self.replaced = True
                     self.story.tell("", "Replaced", cause=str(error))
                     break
                 except Exception as error:
@@ -324,25 +323,6 @@ class Controller:
             await self._news(until)
         return self._change, self.status()
 
-    async def wait_ready(self, name: str, timeout_s: float) -> ApplicationStatus:
-        """The status of an application once it and its proxies are healthy and callers know its replicas.
-
-        Earlier where it failed; as it is after `timeout_s`. Raises `ConfigError` where there is none of that
-        name.
-        """
-        until = self._clock.now() + timeout_s
-        while True:
-            status = self.status()
-            found = next((a for a in status.applications if a.name == name), None)
-            if found is None:
-                raise ConfigError(f"there is no application {name!r}")
-            word = worst([found.status, *(p.status for p in status.proxies)])
-            if word == FAILED or (word == HEALTHY and self._is_known(name)):
-                return found
-            if self._ended.is_set() or self._clock.now() >= until:
-                return found
-            await self._news(until)
-
     async def _news(self, until: float) -> None:
         """Wait until the status may have changed, or a caller has come back."""
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -351,12 +331,6 @@ class Controller:
             await within(self._clock, until - self._clock.now(), waiter)
         finally:
             self._waiters.discard(waiter)
-
-    def _is_known(self, name: str) -> bool:
-        keys = [ROUTES, *(_key(f"{name}/{i.config.name}") for i in self._applications[name].ingresses)]
-        versions = [(key, self.board.version(key)) for key in keys]
-        there = bool(self.board.callers) or PROXY not in self._groups
-        return there and all(v is not None and self.board.acknowledged(key, v) for key, v in versions)
 
     async def watch(self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0) -> Mapping[str, Snapshot]:
         """`Board.watch`. A proxy comes under its own `ReplicaId`, and is forgotten when it exits."""
@@ -401,6 +375,7 @@ class Controller:
         self._woken = self._loop.create_future()
         await self._catch_up()
         await self._keep_leases()
+        await self._keep_port()
         now = self._clock.now()
         self._take_events(now)
         self._unroute(now)
@@ -626,7 +601,7 @@ class Controller:
                 return
             await self._check_epoch()
             # First what is wanted: a controller that comes back in the middle goes on putting away.
-            for key in [*await self._store.keys("applications/"), "lease"]:
+            for key in [*await self._store.keys("applications/"), "lease", "port"]:
                 await self._store.delete(key)
             self.story.tell("", "PutAway", cause=why)
             self._put_away_by = self._clock.now() + self._longest_farewell()
@@ -688,7 +663,7 @@ class Controller:
     async def _check_epoch(self) -> None:
         last = int(await self._store.get("epoch") or 0)
         if last > self.epoch:
-            self._replaced = True
+            self.replaced = True
             self._ended.set()
             self._wake()
             raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {last}")
@@ -701,6 +676,8 @@ class Controller:
                 self._applications[spec.name] = spec
         if (kept := await self._store.get("http")) is not None:
             self._http = HTTPOptions.model_validate_json(kept)
+        if (kept := await self._store.get("port")) is not None:
+            self._port = self._port_written = int(kept)
         if (kept := await self._store.get("lease")) is not None:
             self._leases_written = json.loads(kept)
             self._leases = {owner: _Lease(0.0, ttl, set(held)) for owner, (ttl, held) in self._leases_written.items()}
@@ -732,8 +709,14 @@ class Controller:
             await self._write("lease", json.dumps(written))
             self._leases_written = written
 
+    async def _keep_port(self) -> None:
+        """Written down, so that a proxy started by the next controller listens where this one's did."""
+        if self._port != self._port_written and self._put_away_by is None:
+            await self._write("port", str(self._port))
+            self._port_written = self._port
+
     def _check_open(self, *, also_while_stopping: bool = False) -> None:
-        if self._replaced:
+        if self.replaced:
             raise StaleEpoch(f"the controller of epoch {self.epoch} has been replaced")
         if self._ended.is_set() or (self._put_away_by is not None and not also_while_stopping):
             raise ControlError("the instance is shut down")

@@ -18,6 +18,7 @@ from app_toolkit.proxy.request import KEPT_BODY, REQUEST_ID_GRAMMAR
 from app_toolkit.replica.replica import ANSWERS, Replica
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
+from app_toolkit.transport.hop import is_internal
 from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -73,6 +74,7 @@ class Ingress:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)
+        scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": {"request_id": request_id}}
 
         async def send_named(message: Message) -> None:

@@ -145,9 +145,7 @@ class Replica:
         """Make the scope that of a server which the client itself had reached."""
         headers: list[Header] = scope["headers"]
         dropped = b"expect" if (hop.EXPECT, b"1") in headers else None
-        scope["headers"] = [
-            field for field in headers if field[0] != dropped and not field[0].startswith(hop.INTERNAL_PREFIX)
-        ]
+        scope["headers"] = [field for field in headers if field[0] != dropped and not hop.is_internal(field[0])]
         scope["root_path"] = self._root_path
         if origin is None:
             return

@@ -109,10 +109,6 @@ class ReplicaServer:
         """What is going on, without asking the data loop. Raises `ReplicaGone` where that has ended."""
         return self._alive()[0].statistics()
 
-    def reconfigure(self, *, max_ongoing_requests: int) -> None:
-        """Take up options that need no restart. Raises `ReplicaGone`."""
-        self._alive()[0].max_ongoing_requests = max_ongoing_requests
-
     def drain(self, timeout: float) -> bool:
         """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
 

@@ -35,6 +35,11 @@ class Hop:
     http_version: str
 
 
+def is_internal(name: bytes) -> bool:
+    """Whether a field, in small letters, is ours; apps that turn `-` into `_` must not be fooled either."""
+    return name.replace(b"_", b"-").startswith(INTERNAL_PREFIX)
+
+
 def peers(client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: str) -> bytes:
     """The part of a hop that is the same for every request of one client connection."""
     return b" ".join([*_peer(client), *_peer(server), scheme.encode()])

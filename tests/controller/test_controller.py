@@ -187,13 +187,16 @@ async def test_what_is_applied_comes_up_and_is_told():
         assert json.dumps(asdict(h.controller.status()))
 
 
-async def test_waiting_until_ready_gives_the_status_of_the_application():
-    async with house() as h:
-        await h.controller.apply(application())
-        ready = asyncio.create_task(h.controller.wait_ready("shop", 60.0))
-        await h.until(ready.done)
-        assert ready.result().status == "healthy"
-        assert h.proxy.replicas(CHAT) == h.world.of(CHAT, "running")
+async def test_a_proxys_port_outlives_the_controller_that_learned_it():
+    async with house(deployed=application()) as h:
+        [proxy] = h.world.of("proxy")
+        port = h.controller._port
+        assert port
+        await h.controller_dies()
+        h.world.crash(proxy)
+        await h.controller_starts()
+        await h.until_healthy()
+        assert [start.spec.port for start in h.performed(Start, "proxy")][-1] == port
 
 
 async def test_the_longest_prefix_is_posted_first():
@@ -432,15 +435,6 @@ async def test_a_bad_start_is_told_with_its_error_and_tried_again_less_and_less(
         h.world.broken.clear()
         await h.controller.apply(application())
         await h.until_healthy(within_s=5)
-
-
-async def test_waiting_until_ready_ends_when_the_start_has_failed():
-    async with house() as h:
-        h.world.broken[CHAT] = "ImportError"
-        await h.controller.apply(application())
-        ready = asyncio.create_task(h.controller.wait_ready("shop", 60.0))
-        await h.until(ready.done)
-        assert ready.result().status == "failed"
 
 
 async def test_an_old_revision_goes_on_serving_while_the_new_one_fails():

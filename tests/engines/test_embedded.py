@@ -5,7 +5,7 @@ import logging
 
 import httpx
 import pytest
-from fastapi import APIRouter, BackgroundTasks, WebSocket
+from fastapi import APIRouter, BackgroundTasks, Request, WebSocket
 from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -145,6 +145,17 @@ def test_every_answer_carries_a_request_id() -> None:
     ids = {client.get("/quick").headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
     assert client.get("/quick", headers={"x-request-id": "bad id"}).headers["x-request-id"] != "bad id"
+
+
+def test_internal_fields_of_a_client_do_not_reach_the_app() -> None:
+    world = Gated()
+
+    @world.app.get("/fields")
+    async def fields(request: Request) -> list[str]:
+        return [name for name in request.headers if "toolkit" in name]
+
+    sent = {"x-app-toolkit-hop": "1", "X_App_Toolkit_Ongoing": "2"}
+    assert TestClient(world.app).get("/fields", headers=sent).json() == []
 
 
 def test_an_app_mounted_in_another_app_finds_its_ingresses() -> None:

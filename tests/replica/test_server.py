@@ -166,20 +166,6 @@ def test_user_code_runs_on_a_thread_of_its_own(serve: Serve) -> None:
     assert answer == b'["app-toolkit data shop/chat-1-1",false]'
 
 
-def test_a_new_limit_needs_no_restart(serve: Serve) -> None:
-    served = serve(SLOW, max_ongoing_requests=1)
-    held = served.connect()
-    held.send_head("GET", "/slow", [field()])
-    wait_until(lambda: served.marked("entered"), "the handler runs")
-    connection = served.connect()
-    refused = connection.ask("/")
-    assert (refused.getheader("x-app-toolkit-refused"), refused.read()) == ("busy", b"")
-    served.server.reconfigure(max_ongoing_requests=2)
-    assert connection.ask("/").status == 200
-    served.open_gate("go")
-    assert held.getresponse().status == 200
-
-
 # Draining
 
 

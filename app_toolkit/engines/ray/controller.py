@@ -39,7 +39,9 @@ class _Controller:
             raise
         self._ready.set_result(controller)
         await controller.run()
-        # It has put everything away, or was replaced: either way this process has no more to do.
+        if controller.replaced:
+            os._exit(0)  # the actor itself lives on in another process
+        # Everything is put away, and nobody needs a controller any more.
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
     async def apply(self, spec: ApplicationSpec, http: HTTPOptions, owner: str | None) -> None:

@@ -279,5 +279,7 @@ def _sentence(error: BaseException) -> str | None:
         said = [str(error.cause), *getattr(error.cause, "__notes__", ())]
         return "\n".join(line for line in said if line) or error.traceback_str
     if isinstance(error, ActorDiedError):
-        return "the process ended"
+        # Ray says why in a paragraph, whose end is advice.
+        why = str(error).partition("The actor is dead because ")[2].partition(" Some common causes")[0]
+        return f"the process ended: {' '.join(why.split())}" if why else "the process ended"
     return str(error).strip() or None
