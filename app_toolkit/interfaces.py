@@ -6,6 +6,12 @@ from typing import Any, Protocol
 
 from app_toolkit.types import Address, ReplicaId
 
+ROUTES = "routes"
+"""The board's key of the applications and their route tables."""
+
+REPLICAS = "replicas/"
+"""Begins the board's key of a replica set; what follows is `APPLICATION/INGRESS`."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:

@@ -115,9 +115,10 @@ class Route(Model):
     owner: Annotated[Name, Field(description="the ingress whose replicas serve it")]
 
     @property
-    def row(self) -> tuple[str, str, tuple[str, ...] | None, str, str]:
-        """As `core.routes` and the board know it."""
-        return self.kind, self.pattern, self.methods, self.path, self.owner
+    def row(self) -> tuple[str, str, list[str] | None, str, str]:
+        """As `core.routes` and the board know it: what JSON can say."""
+        methods = None if self.methods is None else list(self.methods)
+        return self.kind, self.pattern, methods, self.path, self.owner
 
 
 class IngressSpec(Model):

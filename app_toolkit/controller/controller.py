@@ -52,7 +52,7 @@ from app_toolkit.core.status import (
     worst,
 )
 from app_toolkit.errors import ConfigError, Conflict, ControlError, StaleEpoch
-from app_toolkit.interfaces import Launcher, ProxySpec, ReplicaSpec, Snapshot, Store, Version
+from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, ProxySpec, ReplicaSpec, Snapshot, Store, Version
 from app_toolkit.observability.story import Story
 from app_toolkit.types import ReplicaId
 
@@ -70,8 +70,6 @@ RETRY_S = 1.0
 
 INBOX = 100_000
 """Events not yet taken. The oldest give way: a lost event costs time, never correctness."""
-
-ROUTES = "routes"
 
 
 @dataclass(slots=True)
@@ -563,16 +561,7 @@ class Controller:
                         "name": spec.name,
                         "prefix": spec.route_prefix,
                         "default": spec.default,
-                        "routes": [
-                            [
-                                r.kind,
-                                r.pattern,
-                                None if r.methods is None else list(r.methods),
-                                r.path,
-                                r.owner,
-                            ]
-                            for r in spec.routes
-                        ],
+                        "routes": [list(route.row) for route in spec.routes],
                     }
                     for spec in longest_first
                 ]
@@ -741,7 +730,7 @@ class Controller:
 
 
 def _key(group: str) -> str:
-    return f"replicas/{group}"
+    return f"{REPLICAS}{group}"
 
 
 def _sentence(error: Exception) -> str:

@@ -7,14 +7,11 @@ from typing import Any, Protocol
 
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoReplica
-from app_toolkit.interfaces import Endpoint, Snapshot, Version
+from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import Address, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
-
-ROUTES = "routes"
-REPLICAS = "replicas/"
 
 
 class Turn(Protocol):

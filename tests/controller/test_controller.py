@@ -190,8 +190,9 @@ async def test_what_is_applied_comes_up_and_is_told():
 async def test_a_proxys_port_outlives_the_controller_that_learned_it():
     async with house(deployed=application()) as h:
         [proxy] = h.world.of("proxy")
-        port = h.controller._port
-        assert port
+        address = h.controller.status().proxies[0].replicas[0].address
+        assert address is not None
+        port = int(address.rpartition(":")[2])
         await h.controller_dies()
         h.world.crash(proxy)
         await h.controller_starts()
