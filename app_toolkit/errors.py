@@ -19,6 +19,8 @@
       NoReplica             503  nothing serves this deployment (any more)
       QueueFull             503
       QueueTimeout          503  no replica had room in time
+      TooManyWebSockets     503  every replica has `max_open_websockets` open
+      DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the answer
       VersionNotSupported   505
   - ReplicaSignal           a replica's answer to its router; never reaches a client
       ReplicaBusy           not admitted: user code never ran, so another replica may
@@ -127,6 +129,17 @@ class QueueTimeout(RequestError):
     status = 503
     reason = "queue_timeout"
     retry_after_s = 1.0
+
+
+class TooManyWebSockets(RequestError):
+    status = 503
+    reason = "too_many_websockets"
+    retry_after_s = 1.0
+
+
+class DeadlineExceeded(RequestError):
+    status = 504
+    reason = "deadline_exceeded"
 
 
 class VersionNotSupported(RequestError):

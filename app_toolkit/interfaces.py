@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.types import Address, OnDisconnect, ReplicaId
 
 ROUTES = "routes"
 """The board's key of the applications and their route tables."""
@@ -51,6 +51,8 @@ class ReplicaSpec:
     root_path: str
     max_ongoing_requests: int
     graceful_shutdown_timeout_s: float
+    max_open_websockets: int = 1_000
+    on_disconnect: OnDisconnect = "auto"
     working_dir: str = ""
     """The folder that relative paths of the app begin at; empty: wherever the process is."""
 
@@ -60,10 +62,8 @@ class ProxySpec:
     """All that a proxy needs to come up. Its `id` is also its name as a caller of the board."""
 
     id: ReplicaId
-    host: str
-    port: int
-    keep_alive_timeout_s: float
-    head_timeout_s: float
+    options: Mapping[str, Any]
+    """`HTTPOptions` as plain data."""
 
 
 class Watch(Protocol):

@@ -1,7 +1,7 @@
 """The words that every floor shares: ASGI aliases and the names of things."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -16,3 +16,6 @@ ReplicaId = NewType("ReplicaId", str)
 
 Address = NewType("Address", str)
 """Where a replica listens: `unix:/path/to.sock` or `tcp:host:port`."""
+
+OnDisconnect = Literal["auto", "cancel", "continue"]
+"""What becomes of a handler whose client has gone."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from app_toolkit.errors import ConfigError
+from app_toolkit.types import OnDisconnect
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -24,13 +25,9 @@ NOT_YET = frozenset(
         "placement_group_bundles",
         "placement_group_strategy",
         "logging_config",
-        "request_timeout_s",
-        "max_open_websockets",
-        "on_disconnect",
         "max_surge",
         "max_unavailable",
         "sync_threads",
-        "proxies_per_node",
     }
 )
 
@@ -70,7 +67,30 @@ class RayActorOptions(Model):
     resources: Annotated[dict[str, float], Field(description="custom resources by name")] = {}
 
 
-class DeploymentConfig(Model):
+class Policy(Model):
+    """What the callers of a deployment keep to. A change reaches them at once and restarts nothing."""
+
+    max_queued_requests: Annotated[
+        int, Field(ge=0, le=1_000_000, description="requests that may wait in one caller; more are refused with 503")
+    ] = 1_000
+    max_queue_wait_s: Annotated[
+        float,
+        Field(gt=0, le=86_400, description="seconds a request may wait for a replica before it is refused with 503"),
+    ] = 30.0
+    request_timeout_s: Annotated[
+        float | None,
+        Field(gt=0, le=86_400, description="seconds a request may take, queue included; then 504, or a cut answer"),
+    ] = None
+    max_body_size: Annotated[
+        int | None, Field(ge=0, description="bytes that the body of a request may have; more is refused with 413")
+    ] = None
+    retry: Annotated[
+        Literal["idempotent", "all", "none"],
+        Field(description="methods that are tried again where a replica was lost with them before it answered"),
+    ] = "idempotent"
+
+
+class DeploymentConfig(Policy):
     """How one ingress is served.
 
     Two includes that name the same deployment must agree on every option that they set. Raises `ConfigError` for
@@ -84,13 +104,13 @@ class DeploymentConfig(Model):
     max_ongoing_requests: Annotated[
         int, Field(ge=1, le=100_000, description="requests that one replica runs at a time")
     ] = 100
-    max_queued_requests: Annotated[
-        int, Field(ge=0, le=1_000_000, description="requests that may wait in one caller; more are refused with 503")
+    max_open_websockets: Annotated[
+        int, Field(ge=0, le=1_000_000, description="WebSockets that are open at one replica at a time")
     ] = 1_000
-    max_queue_wait_s: Annotated[
-        float,
-        Field(gt=0, le=86_400, description="seconds a request may wait for a replica before it is refused with 503"),
-    ] = 30.0
+    on_disconnect: Annotated[
+        OnDisconnect,
+        Field(description="a handler whose client has gone: auto stops streams, WebSockets, GET and HEAD"),
+    ] = "auto"
     startup_timeout_s: Annotated[
         float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")
     ] = 60.0
@@ -103,6 +123,11 @@ class DeploymentConfig(Model):
         int, Field(ge=1, le=1_000, description="failed probes in a row after which a replica is replaced")
     ] = 3
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
+
+    @property
+    def policy(self) -> Policy:
+        """The part that callers are told."""
+        return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
 
 
 class Route(Model):
@@ -154,12 +179,23 @@ class ApplicationSpec(Model):
 
 
 class HTTPOptions(Model):
-    """Where the proxy listens, and how long it waits for a client."""
+    """Where the proxies listen, whom they believe, and how long they wait for a client."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535, description="0: any free port")] = 8_000
+    proxies_per_node: Annotated[int, Field(ge=1, le=64, description="processes that share the port of a node")] = 1
     keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0
     head_timeout_s: Annotated[float, Field(gt=0, le=3_600, description="seconds for a request's head to arrive")] = 10.0
+    max_connections: Annotated[
+        int | None,
+        Field(ge=1, le=1_000_000, description="of one proxy; more are answered 503. None: what descriptors allow"),
+    ] = None
+    forwarded_allow_ips: Annotated[
+        str, Field(description="addresses and networks whose X-Forwarded-* is believed, with commas; `*`: anybody's")
+    ] = "127.0.0.1,::1"
+    ssl_keyfile: Annotated[str | None, Field(description="on every node that has a proxy")] = None
+    ssl_certfile: Annotated[str | None, Field(description="the certificate, and those it was signed with")] = None
+    access_log: Annotated[bool, Field(description="one line for each request")] = True
 
 
 def explain(error: ValidationError, what: str) -> str:

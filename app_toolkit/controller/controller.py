@@ -511,8 +511,7 @@ class Controller:
             self.board.post(
                 key,
                 {
-                    "max_queued_requests": group.config.max_queued_requests,
-                    "max_queue_wait_s": group.config.max_queue_wait_s,
+                    "policy": group.config.policy.model_dump(),
                     "replicas": [
                         {
                             "id": replica.id,
@@ -753,6 +752,8 @@ def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig) -> GroupSpec:
             root_path=spec.route_prefix.rstrip("/"),
             max_ongoing_requests=config.max_ongoing_requests,
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
+            max_open_websockets=config.max_open_websockets,
+            on_disconnect=config.on_disconnect,
             working_dir=spec.working_dir,
         ),
         options=config.ray_actor_options,
@@ -770,7 +771,7 @@ def _proxy_spec(http: HTTPOptions, port: int = 0) -> GroupSpec:
         group=PROXY,
         revision=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
         target=1,
-        template=ProxySpec(id=ReplicaId(""), **{**options, "port": http.port or port}),
+        template=ProxySpec(ReplicaId(""), {**options, "port": http.port or port}),
         options=RayActorOptions(num_cpus=0),
         surge=0,  # two cannot listen on one port
         routed=False,  # clients are nobody's callers: a proxy drains as soon as it is told

@@ -412,7 +412,7 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, Repl
 def _nothing(record: GroupRecord) -> GroupSpec:
     """The spec of a group that nobody wants: found after its application was deleted."""
     if record.group == PROXY:
-        proxy = ProxySpec(ReplicaId(""), "", 0, 0.0, 0.0)
+        proxy = ProxySpec(ReplicaId(""), {})
         return GroupSpec(PROXY, "", 0, proxy, surge=0, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", 0, 0.0)
     return GroupSpec(record.group, "", 0, replica)

@@ -68,7 +68,7 @@ class Ingress:
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
         self.replica = Replica(app, name=name, max_ongoing_requests=config.max_ongoing_requests)
-        self.router = Router(name, max_queued=config.max_queued_requests, max_wait_s=config.max_queue_wait_s)
+        self.router = Router(name, policy=config.policy)
         only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
         self.router.update([only])
 
@@ -126,7 +126,9 @@ class Ingress:
         waiter = self.router.wait(granted.set_result, loop.time(), first=first)
         hung_up = loop.create_task(client.hung_up())
         try:
-            await asyncio.wait((granted, hung_up), timeout=self.router.max_wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (granted, hung_up), timeout=self.router.policy.max_queue_wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
             gone = hung_up.done()
             # Before anybody else reads from the client.
             hung_up.cancel()

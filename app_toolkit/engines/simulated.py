@@ -42,7 +42,7 @@ class Process:
     def address(self) -> Address:
         spec = self.order.spec
         if isinstance(spec, ProxySpec):
-            return Address(f"tcp:{spec.host}:{spec.port}")
+            return Address(f"tcp:{spec.options['host']}:{spec.options['port']}")
         return Address(f"unix:/simulated/{spec.id}")
 
 

@@ -426,7 +426,7 @@ class Exchange:
             self._avoid = (*self._avoid, turn.endpoint.id)
         # Left alone for a moment also where it was not reached: it may be the only one.
         self._router.refused(turn)
-        if time.monotonic() - self._arrived >= self._router.max_wait_s:
+        if time.monotonic() - self._arrived >= self._router.policy.max_queue_wait_s:
             self.fail(self._router.waited_too_long())
         else:
             self._ask(first=True)

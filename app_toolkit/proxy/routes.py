@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app_toolkit.config.models import Policy
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
@@ -24,8 +25,7 @@ class Turn(Protocol):
 class Router(Protocol):
     """What the proxy asks of a router. Turns and places in the queue go back to the router that gave them."""
 
-    max_queued: int
-    max_wait_s: float
+    policy: Policy
 
     def try_turn(self, avoid: Collection[ReplicaId], *, first: bool) -> Turn | None: ...
 
@@ -148,8 +148,7 @@ class Routes:
                 for replica in value["replicas"]
             ]
             router = self._router(name)
-            router.max_queued = value["max_queued_requests"]
-            router.max_wait_s = value["max_queue_wait_s"]
+            router.policy = Policy(**value["policy"])
             self._published[name] = {endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints}
         for endpoint in endpoints:
             self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from random import Random
 
+from app_toolkit.config.models import Policy
 from app_toolkit.core.balance import pick
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
@@ -23,8 +24,8 @@ class Router:
 
     * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours, and none of its
       refusals fresh.
-    * Whoever waits longest is served first; at most `max_queued` wait, and nobody longer than `max_wait_s` once
-      `expire` is asked.
+    * Whoever waits longest is served first; at most `max_queued_requests` wait, and nobody longer than
+      `max_queue_wait_s` once `expire` is asked.
     * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
     * A new replica set keeps the turns at replicas that stay.
 
@@ -36,13 +37,12 @@ class Router:
         self,
         name: str,
         *,
-        max_queued: int = 1_000,
-        max_wait_s: float = 30.0,
+        policy: Policy | None = None,
         rng: Random | None = None,
     ) -> None:
         self.name = name
-        self.max_queued = max_queued
-        self.max_wait_s = max_wait_s
+        #: May be replaced at any time; holds from then on.
+        self.policy = policy or Policy()
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
         self._waiting: deque[Waiter] = deque()
@@ -75,10 +75,9 @@ class Router:
         """
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
-        if not first and len(self._waiting) >= self.max_queued:
-            raise QueueFull(
-                f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {self.max_queued}"
-            )
+        most = self.policy.max_queued_requests
+        if not first and len(self._waiting) >= most:
+            raise QueueFull(f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {most}")
         waiter = Waiter(granted, since=now, avoid=avoid)
         (self._waiting.appendleft if first else self._waiting.append)(waiter)
         return waiter
@@ -128,7 +127,7 @@ class Router:
         granted: asyncio.Future[Turn] = loop.create_future()
         waiter = self.wait(granted.set_result, loop.time(), avoid=avoid, first=first)
         try:
-            async with asyncio.timeout(self.max_wait_s):
+            async with asyncio.timeout(self.policy.max_queue_wait_s):
                 return await granted
         except TimeoutError:
             raise self.waited_too_long() from None
@@ -141,12 +140,12 @@ class Router:
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
-        return QueueTimeout(f"no replica of {self.name} had room within {self.max_wait_s:g} s")
+        return QueueTimeout(f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s")
 
     def expire(self, now: float) -> list[Waiter]:
         """Take those out of the queue who have waited too long, and give them."""
         late = []
-        while self._waiting and now - self._waiting[0].since >= self.max_wait_s:
+        while self._waiting and now - self._waiting[0].since >= self.policy.max_queue_wait_s:
             waiter = self._waiting.popleft()
             waiter.done = True
             late.append(waiter)

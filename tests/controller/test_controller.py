@@ -181,7 +181,7 @@ async def test_what_is_applied_comes_up_and_is_told():
             "default": "shop",
             "routes": [["http", "^/chat$", ["POST"], "/chat", "chat"]],
         }
-        assert h.proxy.view["replicas/shop/shop"]["max_queued_requests"] == 1_000
+        assert h.proxy.view["replicas/shop/shop"]["policy"]["max_queued_requests"] == 1_000
         [start] = h.performed(Start, SHOP)
         assert (start.spec.target, start.spec.root_path, start.options.num_cpus) == ("shop:app", "", 0.1)
         assert json.dumps(asdict(h.controller.status()))
@@ -197,7 +197,7 @@ async def test_a_proxys_port_outlives_the_controller_that_learned_it():
         h.world.crash(proxy)
         await h.controller_starts()
         await h.until_healthy()
-        assert [start.spec.port for start in h.performed(Start, "proxy")][-1] == port
+        assert [start.spec.options["port"] for start in h.performed(Start, "proxy")][-1] == port
 
 
 async def test_the_longest_prefix_is_posted_first():

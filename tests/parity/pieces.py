@@ -84,8 +84,7 @@ def serve(replicas: int) -> None:
             snapshots[f"replicas/{spec.name}/{ingress.config.name}"] = Snapshot(
                 Version(1, 1),
                 {
-                    "max_queued_requests": ingress.config.max_queued_requests,
-                    "max_queue_wait_s": ingress.config.max_queue_wait_s,
+                    "policy": ingress.config.policy.model_dump(),
                     "replicas": [
                         {
                             "id": replica_spec.id,

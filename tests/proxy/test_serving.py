@@ -31,7 +31,7 @@ def own(tmp_path: Path) -> Iterator[World]:
 
 def replicas(*served: Any) -> dict[str, Any]:
     endpoints = [each.endpoint() for each in served]
-    return {"max_queued_requests": 10, "max_queue_wait_s": 5.0, "replicas": endpoints}
+    return {"policy": {"max_queued_requests": 10, "max_queue_wait_s": 5.0}, "replicas": endpoints}
 
 
 def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: World) -> None:

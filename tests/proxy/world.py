@@ -202,14 +202,13 @@ class World:
             replica.wait()
         return found
 
-    def route(self, *endpoints: dict[str, Any], queued: int = 100, wait_s: float = 5.0) -> None:
+    def route(self, *endpoints: dict[str, Any], queued: int = 100, wait_s: float = 5.0, **policy: Any) -> None:
         """One application at `/`, whose default ingress these are."""
         self.edge.post(
             {
                 "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
                 "replicas/shop/web": {
-                    "max_queued_requests": queued,
-                    "max_queue_wait_s": wait_s,
+                    "policy": {"max_queued_requests": queued, "max_queue_wait_s": wait_s, **policy},
                     "replicas": list(endpoints),
                 },
             }

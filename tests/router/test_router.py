@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from app_toolkit.config.models import Policy
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import Router
@@ -68,14 +69,14 @@ def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
 
 
 def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
-    router = router_of(max_queued=1)
+    router = router_of(policy=Policy(max_queued_requests=1))
     router.wait(never, now=0.0)
     with pytest.raises(QueueFull, match="max_queued_requests is 1"):
         router.wait(never, now=0.0)
 
 
 def test_a_refused_request_keeps_its_place_at_the_head_beyond_the_bound() -> None:
-    router = router_of(max_queued=1)
+    router = router_of(policy=Policy(max_queued_requests=1))
     served: list[str] = []
     router.wait(lambda _: served.append("waiting"), now=0.0)
     router.wait(lambda _: served.append("refused"), now=1.0, first=True)
@@ -84,7 +85,7 @@ def test_a_refused_request_keeps_its_place_at_the_head_beyond_the_bound() -> Non
 
 
 def test_those_who_waited_too_long_are_taken_out() -> None:
-    router = router_of(max_wait_s=10.0)
+    router = router_of(policy=Policy(max_queue_wait_s=10.0))
     early = router.wait(never, now=0.0)
     late = router.wait(never, now=5.0)
     assert router.expire(9.9) == []
@@ -148,7 +149,7 @@ async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -
 
 
 async def test_waiting_ends_with_a_sentence() -> None:
-    router = router_of(max_wait_s=0.01)
+    router = router_of(policy=Policy(max_queue_wait_s=0.01))
     with pytest.raises(QueueTimeout, match=r"no replica of shop/chat had room within 0.01 s"):
         async with router.turn():
             pass
@@ -168,7 +169,7 @@ class RandomRouter(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router("world", max_queued=4, max_wait_s=30.0, rng=Random(3))
+        self.router = Router("world", policy=Policy(max_queued_requests=4), rng=Random(3))
         self.rooms: dict[str, int] = {}
         self.turns: list[Turn] = []
         self.waiters: list[Waiter] = []

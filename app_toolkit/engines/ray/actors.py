@@ -153,12 +153,7 @@ class _Replica(Controlled):
 class _Proxy(Controlled):
     @control
     def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
-        options = HTTPOptions(
-            host=spec.host,
-            port=spec.port,
-            keep_alive_timeout_s=spec.keep_alive_timeout_s,
-            head_timeout_s=spec.head_timeout_s,
-        )
+        options = HTTPOptions(**spec.options)
         self.server: Edge = Edge(lambda: Proxy(secret, Router), options, self._watch)
         return self.run_as(group, revision, epoch, self.server.start)
 
