@@ -1,0 +1,50 @@
+"""Every entry of the corpus against the edge, with an app behind it that keeps a ledger."""
+
+import pytest
+
+from tests.proxy.world import World
+
+from .app import Ledger
+from .client import observe
+from .corpus import CORPUS, GET, Entry
+
+STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
+def test_the_edge_makes_of_it_what_it_must(world: World, ledger: Ledger, entry: Entry) -> None:
+    outcome = observe(entry, world.port, ledger, silence_s=5.0, most=len(entry.answers))
+    assert len(outcome.statuses) == len(entry.answers), outcome
+    for status, right in zip(outcome.statuses, entry.answers, strict=True):
+        assert status in right, outcome
+    assert outcome.end == entry.end, outcome
+    begun = [line for line in outcome.ran if line.endswith(" cut")]
+    assert tuple(line for line in outcome.ran if line not in begun) == entry.ran
+    assert len(begun) <= entry.may_begin
+
+
+def test_the_corpus_is_what_it_says() -> None:
+    names = [entry.name for entry in CORPUS]
+    assert len(names) == len(set(names)) >= 70
+    assert not [line for entry in CORPUS for line in entry.ran if "/smuggled" in line]
+
+
+@pytest.mark.parametrize("where", ["name", "first in a name", "value", "host"])
+def test_no_byte_in_a_field_is_an_error_of_ours(world: World, ledger: Ledger, where: str) -> None:
+    statuses: dict[int, int] = {}
+    for byte in STRANGE:
+        char = bytes([byte])
+        field = {
+            "name": b"a%bb: 1" % char,
+            "first in a name": b"%bb: 1" % char,
+            "value": b"x: a%bb" % char,
+            "host": b"x: 1",
+        }[where]
+        head = b"GET /a HTTP/1.1\r\nhost: a%bb\r\n" % char if where == "host" else GET
+        entry = Entry(f"{byte:#04x}", "malformed", (head + field + b"\r\n\r\n",), ((200, 400),), "closed", ())
+        outcome = observe(entry, world.port, ledger, silence_s=5.0, most=1)
+        (statuses[byte],) = outcome.statuses
+        assert (outcome.end, outcome.ran) == (("open", ("GET /a 0",)) if statuses[byte] == 200 else ("closed", ()))
+    accepted = {byte for byte, status in statuses.items() if status == 200}
+    assert set(statuses.values()) <= {200, 400}
+    assert accepted == ({0x09, 0x20, *range(0x80, 0x100)} if where == "value" else set())
