@@ -447,7 +447,7 @@ class RequestParser:
 
 
 def _is_host(value: bytes) -> bool:
-    """Whether an app that makes a URL of it gets one: others raise an error there, which would be its 500."""
+    """Whether it can be made part of a URL; where it cannot, an app that tries would answer 500."""
     found = HOST_GRAMMAR.fullmatch(value)
     if found is None:
         return False

@@ -56,7 +56,7 @@ def observe(entry: Entry, port: int, ledger: Ledger, silence_s: float, most: int
             if status == 101:
                 end = "tunnel"
         if end == "open":
-            end = _end(raw)
+            end = _end(raw) if statuses else "hung"
         ran = ledger.ran(own)
     return Outcome(tuple(statuses), end, ran[:-1] if end == "open" and ran and ran[-1] == RAN_NEXT else ran)
 

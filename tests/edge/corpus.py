@@ -1,7 +1,7 @@
 """Raw requests, as bytes, and what the edge must make of each.
 
-The path `/smuggled` stands in bytes that are somebody's body, or that follow what ends a connection: whoever runs it
-has made two requests out of one.
+The path `/smuggled` stands in bytes that are somebody's body: whoever runs it has made two requests out of one. The
+path `/behind` stands behind what must end the connection.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,11 @@ END = b"\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
 HIDDEN = b"content-length: %d\r\n\r\n" % len(SMUGGLED)
 """The end of a head whose body is `SMUGGLED`."""
+
+TWICE = b"0\r\n\r\n" + SMUGGLED
+"""A body to one who counts, and a body and a request to one who reads chunks."""
+
+BEHIND = b"GET /behind HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def served(
 
 # The request line
 
-refused("nonsense", "malformed", b"nonsense\r\n\r\n" + SMUGGLED)
+refused("nonsense", "malformed", b"nonsense\r\n\r\n" + BEHIND)
 refused("binary, as of TLS", "malformed", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 32 + b"\r\n\r\n")
 refused("no version", "malformed", b"GET /a\r\nhost: a\r\n\r\n", status=505)
 served("two spaces before the version", "legal", b"GET /a  HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -83,7 +88,7 @@ refused("another authority", "malformed", b"GET http://b/a HTTP/1.1\r\nhost: a\r
 refused("another port", "malformed", b"GET http://a:81/a HTTP/1.1\r\nhost: a\r\n\r\n")
 refused("another scheme", "malformed", b"GET ftp://a/a HTTP/1.1\r\nhost: a\r\n\r\n")
 refused("a user in the target", "malformed", b"GET http://u@a/a HTTP/1.1\r\nhost: a\r\n\r\n")
-refused("CONNECT", "malformed", b"CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n" + SMUGGLED, status=501)
+refused("CONNECT", "malformed", b"CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n" + BEHIND, status=501)
 refused("a method of WebDAV", "malformed", b"PROPFIND /a HTTP/1.1\r\nhost: a\r\n\r\n", status=501)
 refused("a method of another protocol", "malformed", b"SOURCE /a HTTP/1.1\r\nhost: a\r\n\r\n", status=501)
 refused("a method that is none", "malformed", b"FOO /a HTTP/1.1\r\nhost: a\r\n\r\n", status=(400, 501))
@@ -100,7 +105,7 @@ refused("http/1.1 in small letters", "versions", b"GET /a http/1.1\r\nhost: a\r\
 refused("the preface of HTTP/2", "versions", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", status=(400, 501, 505))
 refused("RTSP", "versions", b"PLAY /a RTSP/1.0\r\nhost: a\r\n\r\n", status=(400, 501))
 # The parser below tells no difference: it is HTTP/1.0, and the end of its connection.
-served("GET of RTSP", "versions", b"GET /a RTSP/1.0\r\nhost: a\r\n\r\n" + SMUGGLED, end="closed")
+served("GET of RTSP", "versions", b"GET /a RTSP/1.0\r\nhost: a\r\n\r\n" + BEHIND, end="closed")
 refused("ICE", "versions", b"SOURCE /a ICE/1.0\r\nhost: a\r\n\r\n", status=(400, 501))
 served("HTTP/1.0", "versions", b"GET /a HTTP/1.0\r\n\r\n", end="closed")
 served("HTTP/1.0 that wants to stay", "versions", b"GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", end="closed")
@@ -122,7 +127,7 @@ refused("a host whose port is a word", "malformed", b"GET /a HTTP/1.1\r\nhost: a
 refused("a host whose port is too large", "malformed", b"GET /a HTTP/1.1\r\nhost: a:65536\r\n\r\n")
 refused("a folded field", "malformed", GET + b"x: 1\r\n 2\r\n\r\n")
 refused("a folded first field", "malformed", b"GET /a HTTP/1.1\r\n host: a\r\n\r\n")
-refused("bare line feeds", "malformed", b"GET /a HTTP/1.1\nhost: a\n\n" + SMUGGLED)
+refused("bare line feeds", "malformed", b"GET /a HTTP/1.1\nhost: a\n\n" + BEHIND)
 refused("a bare line feed within", "malformed", b"GET /a HTTP/1.1\r\nhost: a\nx: 1\r\n\r\n")
 refused("a bare carriage return within", "malformed", GET + b"x: 1\ry: 2\r\n\r\n")
 refused("a bare carriage return at the end", "malformed", GET + b"x: 1\r\r\n\r\n")
@@ -145,39 +150,39 @@ served("an underscore in a name", "legal", GET + b"x_y: 1\r\n\r\n")
 refused(
     "length, then coding",
     "smuggling",
-    POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    POST + b"content-length: %d\r\n" % len(TWICE) + b"transfer-encoding: chunked\r\n\r\n" + TWICE,
 )
-refused("coding, then length", "smuggling", CHUNKED + b"content-length: 5\r\n\r\n0\r\n\r\n" + SMUGGLED)
+refused("coding, then length", "smuggling", CHUNKED + b"content-length: %d\r\n\r\n" % len(TWICE) + TWICE)
 refused("coding, and no length's worth", "smuggling", CHUNKED + HIDDEN + SMUGGLED)
 refused("two lengths", "smuggling", POST + b"content-length: 0\r\n" + HIDDEN + SMUGGLED)
 refused("the same length twice", "smuggling", POST + b"content-length: %d\r\n" % len(SMUGGLED) + HIDDEN + SMUGGLED)
-refused("a list of lengths", "smuggling", POST + b"content-length: 5, 5\r\n\r\nhello" + SMUGGLED)
-refused("a length with a plus", "smuggling", POST + b"content-length: +5\r\n\r\nhello" + SMUGGLED)
-refused("a length with a minus", "smuggling", POST + b"content-length: -5\r\n\r\nhello" + SMUGGLED)
-refused("a length in hexadecimal", "smuggling", POST + b"content-length: 0x5\r\n\r\nhello" + SMUGGLED)
-refused("a length with an underscore", "smuggling", POST + b"content-length: 1_0\r\n\r\nhellohello" + SMUGGLED)
-refused("a length with a space within", "smuggling", POST + b"content-length: 1 0\r\n\r\nhellohello" + SMUGGLED)
-refused("a fraction of a length", "smuggling", POST + b"content-length: 5.0\r\n\r\nhello" + SMUGGLED)
-refused("an empty length", "smuggling", POST + b"content-length: \r\n\r\n" + SMUGGLED)
-refused("a length beyond 64 bits", "smuggling", POST + b"content-length: 18446744073709551621\r\n\r\nhello" + SMUGGLED)
-refused("a length of Arabic digits", "smuggling", POST + b"content-length: \xd9\xa5\r\n\r\nhello" + SMUGGLED)
-refused("a length with a space before its colon", "smuggling", POST + b"content-length : 5\r\n\r\nhello" + SMUGGLED)
+refused("a list of lengths", "smuggling", POST + b"content-length: 5, 5\r\n\r\nhello" + BEHIND)
+refused("a length with a plus", "smuggling", POST + b"content-length: +5\r\n\r\nhello" + BEHIND)
+refused("a length with a minus", "smuggling", POST + b"content-length: -5\r\n\r\nhello" + BEHIND)
+refused("a length in hexadecimal", "smuggling", POST + b"content-length: 0x5\r\n\r\nhello" + BEHIND)
+refused("a length with an underscore", "smuggling", POST + b"content-length: 1_0\r\n\r\nhellohello" + BEHIND)
+refused("a length with a space within", "smuggling", POST + b"content-length: 1 0\r\n\r\nhellohello" + BEHIND)
+refused("a fraction of a length", "smuggling", POST + b"content-length: 5.0\r\n\r\nhello" + BEHIND)
+refused("an empty length", "smuggling", POST + b"content-length: \r\n\r\n" + BEHIND)
+refused("a length beyond 64 bits", "smuggling", POST + b"content-length: 18446744073709551621\r\n\r\nhello" + BEHIND)
+refused("a length of Arabic digits", "smuggling", POST + b"content-length: \xd9\xa5\r\n\r\nhello" + BEHIND)
+refused("a length with a space before its colon", "smuggling", POST + b"content-length : 5\r\n\r\nhello" + BEHIND)
 refused(
     "a coding with a tab before its colon",
     "smuggling",
-    POST + b"transfer-encoding\t: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    POST + b"transfer-encoding\t: chunked\r\n\r\n0\r\n\r\n" + BEHIND,
 )
-refused("a folded coding", "smuggling", POST + b"transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + SMUGGLED)
+refused("a folded coding", "smuggling", POST + b"transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + BEHIND)
 refused(
     "a misspelt coding",
     "smuggling",
-    POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n" + BEHIND,
     status=(400, 501),
 )
 refused(
     "a coding in quotes",
     "smuggling",
-    POST + b'transfer-encoding: "chunked"\r\n\r\n0\r\n\r\n' + SMUGGLED,
+    POST + b'transfer-encoding: "chunked"\r\n\r\n0\r\n\r\n' + BEHIND,
     status=(400, 501),
 )
 refused("identity", "smuggling", POST + b"transfer-encoding: identity\r\n" + HIDDEN + SMUGGLED, status=(400, 501))
@@ -185,40 +190,40 @@ refused("an empty coding", "smuggling", POST + b"transfer-encoding:\r\n" + HIDDE
 refused(
     "chunked twice",
     "smuggling",
-    POST + b"transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    POST + b"transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n" + BEHIND,
     status=(400, 501),
 )
 refused(
-    "two codings", "smuggling", CHUNKED + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED, status=(400, 501)
+    "two codings", "smuggling", CHUNKED + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + BEHIND, status=(400, 501)
 )
 refused(
     "chunked, then identity",
     "smuggling",
-    CHUNKED + b"transfer-encoding: identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    CHUNKED + b"transfer-encoding: identity\r\n\r\n0\r\n\r\n" + BEHIND,
     status=(400, 501),
 )
 refused(
-    "gzip and chunked", "smuggling", POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + SMUGGLED, status=501
+    "gzip and chunked", "smuggling", POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + BEHIND, status=501
 )
 refused(
     "chunked, then gzip",
     "smuggling",
-    POST + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    POST + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n" + BEHIND,
     status=(400, 501),
 )
 refused(
     "a parameter of chunked",
     "smuggling",
-    POST + b"transfer-encoding: chunked;q=1\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    POST + b"transfer-encoding: chunked;q=1\r\n\r\n0\r\n\r\n" + BEHIND,
     status=(400, 501),
 )
 refused(
-    "a vertical tab before chunked", "smuggling", POST + b"transfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n" + SMUGGLED
+    "a vertical tab before chunked", "smuggling", POST + b"transfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n" + BEHIND
 )
 refused(
     "a coding in HTTP/1.0",
     "smuggling",
-    b"POST /a HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    b"POST /a HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + BEHIND,
 )
 served("a length with zeros", "legal", POST + b"content-length: 005 \r\n\r\nhello", ran=("POST /a 5",))
 served("chunked in capital letters", "legal", POST + b"Transfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n", ran=("POST /a 0",))
@@ -257,7 +262,7 @@ for _name, _chunks in {
     "a folded trailer": b"0\r\nx: 1\r\n 2\r\n\r\n",
     "a line feed at the end of trailers": b"0\r\n\n",
 }.items():
-    refused(_name, "smuggling", CHUNKED + END + _chunks + SMUGGLED, may_begin=True)
+    refused(_name, "smuggling", CHUNKED + END + _chunks + BEHIND, may_begin=True)
 served("a chunk's extension", "legal", CHUNKED + END + b'5;a=1;b="c;d"\r\nhello\r\n0;e\r\n\r\n', ran=("POST /a 5",))
 served("zeros before a chunk's size", "legal", CHUNKED + END + b"0005\r\nhello\r\n000\r\n\r\n", ran=("POST /a 5",))
 served("a trailer", "legal", CHUNKED + b"trailer: x\r\n\r\n5\r\nhello\r\n0\r\nx: 1\r\n\r\n", ran=("POST /a 5",))
@@ -271,7 +276,7 @@ served(
 served(
     "connection: close in a trailer",
     "smuggling",
-    CHUNKED + END + b"0\r\nconnection: close\r\n\r\n" + SMUGGLED,
+    CHUNKED + END + b"0\r\nconnection: close\r\n\r\n" + BEHIND,
     ran=("POST /a 0",),
     end="closed",
 )
@@ -279,7 +284,7 @@ refused("a length in a trailer", "smuggling", CHUNKED + END + b"0\r\n" + HIDDEN 
 refused(
     "a coding in a trailer",
     "smuggling",
-    CHUNKED + END + b"0\r\ntransfer-encoding: chunked\r\n\r\n" + SMUGGLED,
+    CHUNKED + END + b"0\r\ntransfer-encoding: chunked\r\n\r\n" + BEHIND,
     may_begin=True,
 )
 served(
@@ -390,7 +395,7 @@ CORPUS.append(
     Entry(
         "a good one, then a bad one",
         "malformed",
-        (GET + END + b"nonsense\r\n\r\n" + SMUGGLED,),
+        (GET + END + b"nonsense\r\n\r\n" + BEHIND,),
         ((200,), (400,)),
         "closed",
         ("GET /a 0",),
@@ -400,16 +405,16 @@ CORPUS.append(
     Entry(
         "a good body, then a bad one",
         "smuggling",
-        (POST + b"content-length: 5\r\n\r\nhello" + CHUNKED + b"content-length: 5\r\n\r\n0\r\n\r\n" + SMUGGLED,),
+        (POST + b"content-length: 5\r\n\r\nhello" + CHUNKED + b"content-length: 5\r\n\r\n0\r\n\r\n" + BEHIND,),
         ((200,), (400,)),
         "closed",
         ("POST /a 5",),
     )
 )
 served("a thousand", "limits", (GET + END) * 1_000, ran=("GET /a 0",) * 1_000, answers=(200,) * 1_000)
-served("behind connection: close", "smuggling", GET + b"connection: close\r\n\r\n" + SMUGGLED, end="closed")
-served("behind HTTP/1.0", "smuggling", b"GET /a HTTP/1.0\r\n\r\n" + SMUGGLED, end="closed")
-served("close and keep-alive", "smuggling", GET + b"connection: keep-alive, close\r\n\r\n" + SMUGGLED, end="closed")
+served("behind connection: close", "smuggling", GET + b"connection: close\r\n\r\n" + BEHIND, end="closed")
+served("behind HTTP/1.0", "smuggling", b"GET /a HTTP/1.0\r\n\r\n" + BEHIND, end="closed")
+served("close and keep-alive", "smuggling", GET + b"connection: keep-alive, close\r\n\r\n" + BEHIND, end="closed")
 served("empty lines before", "legal", b"\r\n\r\n" + GET + END)
 served(
     "an empty line behind a body",
@@ -486,7 +491,7 @@ served("an empty host", "legal", b"GET /a HTTP/1.1\r\nhost:\r\n\r\n")
 refused("a target of 64 KiB", "limits", b"GET /" + b"u" * 65_536 + b" HTTP/1.1\r\nhost: a\r\n\r\n", status=414)
 refused("a target without end", "limits", b"GET /" + b"u" * 65_536, status=414)
 refused("101 fields", "limits", GET + b"x: 1\r\n" * 100 + END, status=431)
-refused("a head of 65 KiB", "limits", GET + b"x: " + b"v" * 65_536 + b"\r\n\r\n" + SMUGGLED, status=431)
+refused("a head of 65 KiB", "limits", GET + b"x: " + b"v" * 65_536 + b"\r\n\r\n" + BEHIND, status=431)
 served("a head of 63 KiB", "limits", GET + b"x: " + b"v" * 64_512 + b"\r\n\r\n")
 refused("a value without end", "limits", GET + b"x: " + b"v" * 70_000, status=431)
 refused("a name without end", "limits", GET + b"n" * 70_000, status=431)

@@ -1,12 +1,15 @@
 """Every entry of the corpus against the edge, with an app behind it that keeps a ledger."""
 
+from itertools import product
+
 import pytest
 
 from tests.proxy.world import World
 
 from .app import Ledger
-from .client import observe
+from .client import Outcome, observe
 from .corpus import CORPUS, GET, Entry
+from .listing import PAGE, cell, listed
 
 STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
 
@@ -26,7 +29,15 @@ def test_the_edge_makes_of_it_what_it_must(world: World, ledger: Ledger, entry: 
 def test_the_corpus_is_what_it_says() -> None:
     names = [entry.name for entry in CORPUS]
     assert len(names) == len(set(names)) >= 70
-    assert not [line for entry in CORPUS for line in entry.ran if "/smuggled" in line]
+    assert not [line for entry in CORPUS for line in entry.ran if "/smuggled" in line or "/behind" in line]
+
+
+def test_the_page_lists_the_corpus_as_it_is_and_what_the_edge_makes_of_it() -> None:
+    page = PAGE.read_text("utf-8")
+    outcomes = [[cell(Outcome(statuses, entry.end, ())) for statuses in product(*entry.answers)] for entry in CORPUS]
+    rows = listed(page)
+    assert [(name, kind) for name, kind, _ in rows] == [(entry.name, entry.kind) for entry in CORPUS]
+    assert not [row for row, right in zip(rows, outcomes, strict=True) if row[2] not in right]
 
 
 @pytest.mark.parametrize("where", ["name", "first in a name", "value", "host"])
