@@ -458,6 +458,7 @@ served("another expectation", "legal", POST + b"expect: 200-ok\r\ncontent-length
 served("an absolute target", "legal", b"GET http://a/a HTTP/1.1\r\nhost: a\r\n\r\n")
 served("an absolute target with its port", "legal", b"GET http://a:80/a HTTP/1.1\r\nhost: a\r\n\r\n")
 served("an absolute target in capital letters", "legal", b"GET HTTP://A/a HTTP/1.1\r\nhost: a\r\n\r\n")
+served("an absolute target without a path", "legal", b"GET http://a HTTP/1.1\r\nhost: a\r\n\r\n", ran=("GET / 0",))
 served("an IPv6 host", "legal", b"GET http://[::1]:80/a HTTP/1.1\r\nhost: [::1]\r\n\r\n")
 served("a fragment", "legal", b"GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n")
 served("a NUL, percent-encoded", "legal", b"GET /a%00b HTTP/1.1\r\nhost: a\r\n\r\n", ran=("GET /a\x00b 0",))

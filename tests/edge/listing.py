@@ -24,6 +24,7 @@ from app_toolkit.proxy.exchange import DISCARDED_BODY
 from app_toolkit.proxy.protocol import Patience
 from app_toolkit.proxy.request import Limits
 from app_toolkit.proxy.server import SWEEP_S
+from app_toolkit.types import ASGIApp
 from tests.proxy.world import Edge, World, eventually
 
 from .app import Ledger, build
@@ -51,10 +52,10 @@ def ours(ledger: Ledger) -> Iterator[int]:
 
 
 @contextmanager
-def plain(ledger: Ledger) -> Iterator[int]:
+def plain(app: ASGIApp) -> Iterator[int]:
     """The port of uvicorn with httptools, otherwise as it comes."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(ledger, http="httptools", lifespan="off", log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app, http="httptools", lifespan="off", log_config=None))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
     try:
