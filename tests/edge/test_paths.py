@@ -16,7 +16,7 @@ KEY = "open-sesame"
 ADMIN = DeploymentConfig(name="admin")
 USERS = DeploymentConfig(name="users")
 
-TARGETS = r"""
+SPELLINGS = r"""
     / // /// /. /.. /./ /../ /? /# /%2F /%00 /*
     /admin /admin/ /admin/keys /admin/keys/ //admin/keys /admin//keys /admin/keys// ///admin///keys
     /ADMIN/keys /Admin/Keys /%61dmin/keys /admin/%6Beys /%61%64%6d%69%6e/keys /admin%2Fkeys /admin%2fkeys
@@ -29,7 +29,8 @@ TARGETS = r"""
     /users/admin%2Fkeys /users/1%0A /users/%D9%A1 /users/%FF /users/%c3%a9 /users/%2525 /users/%zz
     /files/ /files/a /files/a/b /files//a /files/../admin/keys /files/%2e%2e/admin/keys /files/..%2fadmin%2fkeys
     /files /files%2Fa /mixed /mixed/ /admin/keys/1 /admin/keys/1/ http://a/admin/keys http://a//admin/keys
-""".split()
+"""
+TARGETS = SPELLINGS.split()
 METHODS = ["GET", "POST", "HEAD", "OPTIONS", "DELETE"]
 
 
