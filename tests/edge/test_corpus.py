@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from app_toolkit.proxy.request import Limits, RequestParser
 from tests.proxy.world import World
 
 from .app import Ledger
@@ -24,6 +25,25 @@ def test_the_edge_makes_of_it_what_it_must(world: World, ledger: Ledger, entry: 
     begun = [line for line in outcome.ran if line.endswith(" cut")]
     assert tuple(line for line in outcome.ran if line not in begun) == entry.ran
     assert len(begun) <= entry.may_begin
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_the_parser_understands_the_same_however_the_bytes_are_cut(size: int) -> None:
+    for entry in CORPUS:
+        data = b"".join(entry.segments)
+        if len(data) < 2_048:  # what is fed at once
+            pieces = [data[start : start + size] for start in range(0, len(data), size)]
+            assert understood(pieces) == understood([data]), entry.name
+
+
+def understood(pieces: list[bytes]) -> list[tuple[object, ...]]:
+    parser = RequestParser(Limits())
+    for piece in pieces:
+        parser.feed(piece)
+    return [
+        (each.head(b"hop"), each.path, each.complete, each.keep_alive, each.websocket, type(each.refusal))
+        for each in parser.requests
+    ]
 
 
 def test_the_corpus_is_what_it_says() -> None:

@@ -93,5 +93,5 @@ def test_the_scales_see_a_server_that_keeps_what_it_is_sent() -> None:
     with running("plain") as (process, port), Raw(port) as raw:
         before = process.memory_info().rss
         begin, piece = VALUE
-        raw.send(begin + piece * (25 * MIB // PIECE))
+        raw.send(begin + piece * (16 * MIB // PIECE))
         eventually(lambda: process.memory_info().rss - before > MOST_MIB * MIB)

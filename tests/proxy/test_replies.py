@@ -245,8 +245,8 @@ def test_the_early_answer_to_8_mb_can_be_read_and_then_the_connection_closes(wor
             for _ in range(length // len(piece)):
                 raw.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
                 answered = answered or reads_413(raw)
-            answered = answered or raw.answer().status == 413
-        assert answered
+        # Also where sending failed: what had arrived can be read.
+        assert answered or raw.answer().status == 413
         with contextlib.suppress(ConnectionError):
             raw.send(GET % b"/hello")
         assert raw.closed()
