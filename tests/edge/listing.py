@@ -107,7 +107,7 @@ def counts(our: list[Outcome], their: list[Outcome]) -> str:
     return "\n".join(rows)
 
 
-def page(our: list[Outcome], their: list[Outcome]) -> str:
+def page(observations: str, summary: str) -> str:
     """docs/edge.md: its text, the numbers that the code has, and what was observed."""
     limits, patience, options = Limits(), Patience(), HTTPOptions()
     return TEXT.read_text("utf-8").format(
@@ -121,8 +121,8 @@ def page(our: list[Outcome], their: list[Outcome]) -> str:
         silence_s=SILENCE_S,
         body="none" if limits.body_bytes is None else f"{limits.body_bytes:,} bytes",
         uvicorn=uvicorn.__version__,
-        table=table(our, their),
-        counts=counts(our, their),
+        table=observations,
+        counts=summary,
     )
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     with plain(ledger) as port:
         their = observed(port, ledger)
     if arguments.write_docs:
-        PAGE.write_text(page(our, their), "utf-8")
+        PAGE.write_text(page(table(our, their), counts(our, their)), "utf-8")
     else:
         print(table(our, their), counts(our, their), sep="\n\n")
 

@@ -10,7 +10,7 @@ from tests.proxy.world import World
 from .app import Ledger
 from .client import Outcome, observe
 from .corpus import CORPUS, GET, Entry
-from .listing import PAGE, cell, listed
+from .listing import PAGE, cell, listed, page
 
 STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
 
@@ -53,10 +53,12 @@ def test_the_corpus_is_what_it_says() -> None:
 
 
 def test_the_page_lists_the_corpus_as_it_is_and_what_the_edge_makes_of_it() -> None:
-    page = PAGE.read_text("utf-8")
+    written = PAGE.read_text("utf-8")
     outcomes = [[cell(Outcome(statuses, entry.end, ())) for statuses in product(*entry.answers)] for entry in CORPUS]
-    rows = listed(page)
+    rows = listed(written)
     assert [(name, kind) for name, kind, _ in rows] == [(entry.name, entry.kind) for entry in CORPUS]
+    observed = written.index("| of ")
+    assert written[:observed] == page("", "")[:observed]
     assert not [row for row, right in zip(rows, outcomes, strict=True) if row[2] not in right]
 
 
