@@ -243,6 +243,8 @@ class ClientConnection(asyncio.Protocol):
         if request.complete:
             self._unwanted = None
             self._since = time.monotonic()
+            if not request.keep_alive:  # its trailers said so
+                self._leave(unread=False)
         elif request.refusal is not None or request.body.received - self._left_over > DISCARDED_BODY:
             self._leave(unread=True)
 

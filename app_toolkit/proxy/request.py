@@ -4,6 +4,7 @@ What a replica gets is written anew from what was understood here, so there is n
 differently.
 """
 
+import ipaddress
 import logging
 import re
 from collections import deque
@@ -57,7 +58,12 @@ LOOK: dict[bytes, int] = {
 }
 
 REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
-HOST_GRAMMAR = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
+HOST_GRAMMAR = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::([0-9]{0,5}))?")
+"""A name or an address, and a port; what else is true of the two groups is `_is_host`'s to say."""
+
+SLICE = 2 * 1024
+"""Bytes that are fed at once while no body arrives: few enough to bound how many requests can come of them."""
+
 DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
@@ -213,7 +219,7 @@ class Request:
             elif look == HOST:
                 if host is not None:
                     raise BadRequest("the request has two Host fields")
-                if HOST_GRAMMAR.fullmatch(value) is None:
+                if not _is_host(value):
                     raise BadRequest("the Host field is not a host")
                 host = value
                 copied.append(b"host: %b\r\n" % value)
@@ -277,6 +283,8 @@ class RequestParser:
         self.in_head = False
         self.refused = False
         self._head_bytes = 0
+        #: Bytes since the last one of a body: chunk extensions and trailers.
+        self._framing_bytes = 0
         self._url = b""
         self._fields: list[Header] = []
         self._instead: bytes | None = None
@@ -290,10 +298,10 @@ class RequestParser:
 
     @property
     def appetite(self) -> int:
-        """Bytes to feed at once: few enough to bound how many requests can come of them."""
+        """Bytes to feed at once."""
         request = self.request
         if request is None:
-            return 2 * 1024
+            return SLICE
         if request.websocket or request.missing is None:
             return 1 << 30 if request.websocket else 16 * 1024
         return max(request.missing, 1)
@@ -305,11 +313,18 @@ class RequestParser:
             return
         if self.refused or self._parser is None:
             return
+        received = 0 if request is None else request.body.received
         self._parse(data)
         if self.in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes:
-                self.refuse(HeadTooLarge(f"the head is longer than {self.limits.head_bytes} bytes"))
+                self.refuse(self._head_too_large())
+        elif request is not None and request is self.request and not self.refused:
+            # The parser below holds a trailer until it is complete, and its length is nobody's business but ours.
+            self._framing_bytes = 0 if request.body.received > received else self._framing_bytes + len(data)
+            if self._framing_bytes > self.limits.head_bytes:
+                most = self.limits.head_bytes
+                self.refuse(HeadTooLarge(f"the trailers, or what else is no body, are longer than {most} bytes"))
 
     def refuse(self, error: RequestError) -> None:
         """Read nothing from here on: the request that is arriving carries the error, or one of its own."""
@@ -385,6 +400,8 @@ class RequestParser:
         if upgrade and not _offers_websocket(self._fields):
             self._instead = _without_upgrade(method, self._url, version, self._fields)
             return
+        if self._head_bytes + SLICE > self.limits.head_bytes:
+            self._check_head()
         request = Request(method, version)
         host = request.read_fields(self._fields)
         request.read_target(self._url, host)
@@ -410,12 +427,37 @@ class RequestParser:
             return
         request.body.end()
         request.complete = True
+        # A `connection: close` among the trailers: the parser reads nothing after it either.
+        request.keep_alive = request.keep_alive and self._parser is not None and self._parser.should_keep_alive()
         self.request = None
+
+    def _check_head(self) -> None:
+        """To the byte: what was fed last may hold more than the end of the head."""
+        size = len(self._url) + sum(len(name) + len(value) for name, value in self._fields)
+        if size > self.limits.head_bytes:
+            raise self._head_too_large()
+
+    def _head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the head is longer than {self.limits.head_bytes} bytes")
 
     def _check_length(self, length: int | None) -> None:
         most = self.limits.body_bytes
         if most is not None and length is not None and length > most:
             raise ContentTooLarge(f"the body has {length} bytes or more, the limit is {most}")
+
+
+def _is_host(value: bytes) -> bool:
+    """Whether it can be made part of a URL; where it cannot, an app that tries would answer 500."""
+    found = HOST_GRAMMAR.fullmatch(value)
+    if found is None:
+        return False
+    address, port = found.groups()
+    if address is not None:
+        try:
+            ipaddress.IPv6Address(address.decode())
+        except ValueError:
+            return False
+    return not port or int(port) <= 65_535
 
 
 def _origin_form(url: bytes, host: bytes | None) -> bytes:
@@ -424,14 +466,15 @@ def _origin_form(url: bytes, host: bytes | None) -> bytes:
         parsed = parse_url(url)
     except HttpParserError:
         raise BadRequest("the request target is not a URL") from None
-    if parsed.schema not in DEFAULT_PORTS or parsed.userinfo or not parsed.host:
+    scheme = (parsed.schema or b"").lower()
+    if scheme not in DEFAULT_PORTS or parsed.userinfo or not parsed.host:
         raise BadRequest("the request target is neither a path nor an http URL")
     named = parsed.host.lower()
     if b":" in named:
         named = b"[%b]" % named
     if parsed.port is not None:
         named = b"%b:%d" % (named, parsed.port)
-    default = DEFAULT_PORTS[parsed.schema]
+    default = DEFAULT_PORTS[scheme]
     if named.removesuffix(default) != (host or b"").lower().removesuffix(default):
         raise BadRequest("the request target and the Host field name different hosts")
     query = b"" if parsed.query is None else b"?" + parsed.query

@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
         self._framing.in_head = False
         # A replica that speaks 1.0 is answered for by us, who speak 1.1.
         status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n")]
-        answer = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields)
+        answer = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields, self._bodyless)
         answer.reusable = answer.reusable and head.startswith(b"HTTP/1.1")
         if self._bodyless and answer.status >= 200:
             # The parser would wait for the body that the length announces, and take the next answer for it.
@@ -293,8 +293,8 @@ class Connection(asyncio.Protocol):
             listener.lost(ReplicaGone(f"{self.address}: {reason}"))
 
 
-def _read_fields(status: int, status_line: bytes, fields: list[Header]) -> Answer:
-    """Sort the fields: those of this hop are taken out, and say where the body ends."""
+def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> Answer:
+    """Sort the fields: those of this hop are taken out, and say where the body ends, if it can have one."""
     answer = Answer(status, status_line, [], "until_close", None, True)
     kept = answer.fields
     for field in fields:
@@ -314,7 +314,7 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header]) -> Answe
             continue
         kept.append(field)
     if answer.extent == "until_close":
-        answer.reusable = answer.reusable and status in (204, 304)
+        answer.reusable = answer.reusable and (bodyless or status in (204, 304))
     return answer
 
 

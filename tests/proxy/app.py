@@ -65,6 +65,14 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
     async def echo(request: Request) -> Response:
         return Response(await request.body())
 
+    @app.post("/echo-as-it-comes")
+    async def echo_as_it_comes() -> Response:
+        return Echo()
+
+    @app.api_route("/sized", methods=["GET", "HEAD"])
+    async def sized() -> Response:
+        return Response(b"s" * 1_000)
+
     @app.post("/digest")
     async def digest(request: Request) -> dict[str, Any]:
         sha, length = hashlib.sha256(), 0
@@ -176,6 +184,18 @@ def mark(marks: Path) -> int:
     with marks.open("a") as file:
         file.write("began\n")
     return len(marks.read_text().splitlines())
+
+
+class Echo(Response):
+    """Begins its answer before it reads, and gives back what it reads, piece by piece."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        more = True
+        while more:
+            message = await receive()
+            more = message.get("more_body", False)
+            await send({"type": "http.response.body", "body": message.get("body", b""), "more_body": more})
 
 
 class Dying(Response):

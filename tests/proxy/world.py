@@ -167,6 +167,60 @@ class Killable:
         self.process.wait(5)
 
 
+class Scripted:
+    """A replica that answers by a script, byte for byte.
+
+    The script gets the connection and a request's head, once that has come; it says whether to go on with the
+    connection, which is closed otherwise.
+    """
+
+    def __init__(self, name: str, path: Path, script: Callable[[socket.socket, bytes], bool]) -> None:
+        self.name = name
+        self.address = f"unix:{path}"
+        self.connections = 0
+        self._script = script
+        self._open: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                self._open.append(connection)
+                thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        read = b""
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(65_536):
+                read += data
+                while b"\r\n\r\n" in read:
+                    head, _, read = read.partition(b"\r\n\r\n")
+                    if not self._script(connection, head):
+                        return
+
+    def endpoint(self) -> dict[str, Any]:
+        return {"id": self.name, "address": self.address, "max_ongoing_requests": 100}
+
+    def stop(self) -> None:
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(5)
+            assert not thread.is_alive()
+
+
 @dataclass
 class World:
     """The shared proxy with the replicas of one test behind it."""
@@ -201,6 +255,24 @@ class World:
         for replica in found:
             replica.wait()
         return found
+
+    def scripted(self, script: Callable[[socket.socket, bytes], bool]) -> Scripted:
+        name = f"scripted-{next(self.names)}"
+        replica = Scripted(name, self.folder / f"{name}.sock", script)
+        self.replicas.append(replica)
+        return replica
+
+    def says(self, *answers: bytes, close: bool = False) -> Scripted:
+        """One replica that says these in turn, whatever it is asked, and then the last one again and again."""
+        left = list(answers)
+
+        def script(connection: socket.socket, head: bytes) -> bool:
+            connection.sendall(left.pop(0) if len(left) > 1 else left[0])
+            return not close
+
+        replica = self.scripted(script)
+        self.route(replica.endpoint())
+        return replica
 
     def route(self, *endpoints: dict[str, Any], queued: int = 100, wait_s: float = 5.0, **policy: Any) -> None:
         """One application at `/`, whose default ingress these are."""

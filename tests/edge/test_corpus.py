@@ -1,0 +1,83 @@
+"""Every entry of the corpus against the edge, with an app behind it that keeps a ledger."""
+
+from itertools import product
+
+import pytest
+
+from app_toolkit.proxy.request import Limits, RequestParser
+from tests.proxy.world import World
+
+from .app import Ledger
+from .client import Outcome, observe
+from .corpus import CORPUS, GET, Entry
+from .listing import PAGE, cell, listed, page
+
+STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
+def test_the_edge_makes_of_it_what_it_must(world: World, ledger: Ledger, entry: Entry) -> None:
+    outcome = observe(entry, world.port, ledger, silence_s=5.0, most=len(entry.answers))
+    assert len(outcome.statuses) == len(entry.answers), outcome
+    for status, right in zip(outcome.statuses, entry.answers, strict=True):
+        assert status in right, outcome
+    assert outcome.end == entry.end, outcome
+    begun = [line for line in outcome.ran if line.endswith(" cut")]
+    assert tuple(line for line in outcome.ran if line not in begun) == entry.ran
+    assert len(begun) <= entry.may_begin
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_the_parser_understands_the_same_however_the_bytes_are_cut(size: int) -> None:
+    for entry in CORPUS:
+        data = b"".join(entry.segments)
+        if len(data) < 2_048:  # what is fed at once
+            pieces = [data[start : start + size] for start in range(0, len(data), size)]
+            assert understood(pieces) == understood([data]), entry.name
+
+
+def understood(pieces: list[bytes]) -> list[tuple[object, ...]]:
+    parser = RequestParser(Limits())
+    for piece in pieces:
+        parser.feed(piece)
+    return [
+        (each.head(b"hop"), each.path, each.complete, each.keep_alive, each.websocket, type(each.refusal))
+        for each in parser.requests
+    ]
+
+
+def test_the_corpus_is_what_it_says() -> None:
+    names = [entry.name for entry in CORPUS]
+    assert len(names) == len(set(names)) >= 70
+    assert not [line for entry in CORPUS for line in entry.ran if "/smuggled" in line or "/behind" in line]
+
+
+def test_the_page_lists_the_corpus_as_it_is_and_what_the_edge_makes_of_it() -> None:
+    written = PAGE.read_text("utf-8")
+    outcomes = [[cell(Outcome(statuses, entry.end, ())) for statuses in product(*entry.answers)] for entry in CORPUS]
+    rows = listed(written)
+    assert [(name, kind) for name, kind, _ in rows] == [(entry.name, entry.kind) for entry in CORPUS]
+    observed = written.index("| of ")
+    assert written[:observed] == page("", "")[:observed]
+    assert not [row for row, right in zip(rows, outcomes, strict=True) if row[2] not in right]
+
+
+@pytest.mark.parametrize("where", ["name", "first in a name", "value", "host"])
+def test_no_byte_in_a_field_is_an_error_of_ours(world: World, ledger: Ledger, where: str) -> None:
+    statuses: dict[int, int] = {}
+    for byte in STRANGE:
+        char = bytes([byte])
+        field = {
+            "name": b"a%bb: 1" % char,
+            "first in a name": b"%bb: 1" % char,
+            "value": b"x: a%bb" % char,
+            "host": b"x: 1",
+        }[where]
+        head = b"GET /a HTTP/1.1\r\nhost: a%bb\r\n" % char if where == "host" else GET
+        entry = Entry(f"{byte:#04x}", "malformed", (head + field + b"\r\n\r\n",), ((200, 400),), "closed", ())
+        outcome = observe(entry, world.port, ledger, silence_s=5.0, most=1)
+        (statuses[byte],) = outcome.statuses
+        assert (outcome.end, outcome.ran) == (("open", ("GET /a 0",)) if statuses[byte] == 200 else ("closed", ()))
+    accepted = {byte for byte, status in statuses.items() if status == 200}
+    assert set(statuses.values()) <= {200, 400}
+    assert accepted == ({0x09, 0x20, *range(0x80, 0x100)} if where == "value" else set())

@@ -1,0 +1,97 @@
+"""What floods of heads, targets and trailers cost a proxy in memory."""
+
+import contextlib
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.proxy.world import Raw, eventually
+
+from .corpus import CHUNKED, END, GET
+
+MIB = 1024**2
+PIECE = 64 * 1024
+MOST_MIB = 10
+VALUE = (GET + b"x: ", b"v" * PIECE)
+
+
+@contextlib.contextmanager
+def running(kind: str) -> Iterator[tuple[psutil.Process, int]]:
+    """A server in a process of its own that has served some requests, and its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.edge.server", kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    with process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with Raw(port) as raw:
+            for _ in range(20):
+                assert raw.send(GET + END).answer().status == 200
+        yield psutil.Process(process.pid), port
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[tuple[psutil.Process, int]]:
+    with running("ours") as server:
+        yield server
+
+
+def flood(port: int, begin: bytes, piece: bytes) -> tuple[int, int]:
+    """Send on one connection until it is closed; gives how many bytes it took, and the status that it answered."""
+    sent, status = 0, 0
+    with Raw(port) as raw:
+        with contextlib.suppress(ConnectionError):
+            raw.send(begin)
+            while True:
+                raw.send(piece)
+                sent += len(piece)
+                if not status and select.select([raw.socket], [], [], 0)[0]:
+                    status = raw.answer().status
+        return sent, status or raw.answer().status
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece", "total", "status"),
+    [
+        (GET, b"x: " + b"v" * (PIECE - 5) + b"\r\n", 45, 431),
+        (GET, b"x: 1\r\n" * (PIECE // 6), 45, 431),
+        (*VALUE, 45, 431),
+        (GET, b"n" * PIECE, 45, 431),
+        (b"GET /", b"u" * PIECE, 25, 414),
+        (CHUNKED + END + b"0\r\nx: ", b"v" * PIECE, 45, 431),
+        (CHUNKED + END + b"5;", b"e" * PIECE, 45, 431),
+    ],
+    ids=["fields", "short fields", "one value", "one name", "a target", "a trailer", "a chunk's extension"],
+)
+def test_a_flood_is_refused_and_costs_no_memory(
+    edge: tuple[psutil.Process, int], begin: bytes, piece: bytes, total: int, status: int
+) -> None:
+    """`total` in MiB, over as many connections as that takes."""
+    process, port = edge
+    before = most = process.memory_info().rss
+    sent = 0
+    while sent < total * MIB:
+        took, answered = flood(port, begin, piece)
+        assert answered == status
+        sent += took
+        most = max(most, process.memory_info().rss)
+    assert most - before <= MOST_MIB * MIB, f"{(most - before) / MIB:.1f} MiB for {sent / MIB:.0f}"
+
+
+def test_the_scales_see_a_server_that_keeps_what_it_is_sent() -> None:
+    with running("plain") as (process, port), Raw(port) as raw:
+        before = process.memory_info().rss
+        begin, piece = VALUE
+        raw.send(begin + piece * (16 * MIB // PIECE))
+        eventually(lambda: process.memory_info().rss - before > MOST_MIB * MIB)

@@ -1,0 +1,257 @@
+"""What replicas say, to the byte: where an answer ends, what of it reaches the client, and what if it does not end."""
+
+import contextlib
+import select
+import socket
+
+import httpx
+import pytest
+
+from .world import Raw, World, eventually
+
+GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
+OLD = b"GET / HTTP/1.0\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n"
+
+# Answers without a body
+
+
+def test_the_length_in_the_answer_to_head_is_that_of_get_and_the_connection_goes_on(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        for _ in range(2):
+            got = raw.send(b"HEAD /sized HTTP/1.1\r\nhost: a\r\n\r\n").answer("HEAD")
+            assert (got.status, got.header("content-length")) == (200, "1000")
+            assert raw.send(GET % b"/sized").answer().body == b"s" * 1_000
+
+
+@pytest.mark.parametrize(
+    ("method", "bodyless"),
+    [
+        ("HEAD", b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"),
+        ("HEAD", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"),
+        ("HEAD", b"HTTP/1.1 404 Not Found\r\n\r\n"),
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 1000\r\n\r\n"),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\ntransfer-encoding: chunked\r\n\r\n"),
+        ("GET", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+    ],
+)
+def test_an_answer_without_a_body_leaves_both_connections_for_the_next_one(
+    world: World, method: str, bodyless: bytes
+) -> None:
+    replica = world.says(bodyless, OK)
+    with world.raw() as raw:
+        raw.send(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        assert raw.answer(method).status == int(bodyless[9:12])
+        assert raw.send(GET % b"/").answer().body == b"ok"
+    assert replica.connections == 1
+
+
+# Interim answers
+
+
+def test_early_hints_reach_a_client_of_1_1_without_our_fields_and_no_client_of_1_0(world: World) -> None:
+    world.says(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nx-app-toolkit-ongoing: 1\r\n\r\n" + OK)
+    with world.raw() as raw:
+        hint = raw.send(GET % b"/").answer()
+        assert (hint.status, hint.headers) == (103, [("link", "</x>")])
+        assert raw.answer().body == b"ok"
+        assert raw.send(GET % b"/").answer().status == 103
+        assert raw.answer().body == b"ok"
+    with world.raw() as raw:
+        assert raw.send(OLD).answer().status == 200
+
+
+def test_a_100_that_nobody_expects_is_not_passed_on(world: World) -> None:
+    world.says(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
+    with world.raw() as raw:
+        assert raw.send(POST).answer().status == 200
+
+
+def test_a_client_that_does_not_wait_for_its_100_is_served_all_the_same(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        for _ in range(2):
+            raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\nhi")
+            got = raw.answer()
+            assert (got if got.status == 200 else raw.answer()).body == b"hi"
+
+
+# Chunks and trailers
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a body that is held back for a 100 is not let go when the answer begins without one",
+)
+def test_chunks_go_both_ways_at_the_same_time(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"POST /echo-as-it-comes HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        raw.until(b"\r\n\r\n")
+        for word in (b"one", b"two!", b"three"):
+            raw.send(b"%x\r\n%b\r\n" % (len(word), word))
+            raw.until(word)
+        raw.send(b"0\r\n\r\n").until(b"0\r\n\r\n")
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+def test_trailers_of_an_answer_pass_to_who_gets_its_chunks(world: World) -> None:
+    replica = world.says(CHUNKS + b"x-sum: 7\r\n\r\n")
+    with world.raw() as raw:
+        for _ in range(2):
+            assert raw.send(GET % b"/").until(b"0\r\nx-sum: 7\r\n\r\n")
+    with world.raw() as raw:
+        got = raw.send(OLD).answer()
+        assert (got.body, got.header("transfer-encoding")) == (b"ok", None)
+        assert raw.closed()
+    assert replica.connections == 1
+
+
+def test_a_trailer_that_closes_ends_the_connection_also_behind_an_early_answer(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
+        assert raw.answer().status == 413
+        raw.send(b"0\r\nconnection: close\r\n\r\n")
+        assert raw.closed()
+
+
+# Connections to replicas
+
+
+def test_a_replica_that_closes_behind_its_answer_costs_the_client_nothing(world: World) -> None:
+    replica = world.says(OK[:-6] + b"\r\nconnection: close\r\n\r\nok", close=True)
+    with world.raw() as raw:
+        for _ in range(3):
+            got = raw.send(POST).answer()
+            assert (got.body, got.header("connection")) == (b"ok", None)
+    assert replica.connections == 3
+
+
+def test_a_replica_that_closes_without_a_word_costs_nothing_either(world: World) -> None:
+    before = world.edge.statistics().idle
+    replica = world.says(OK, close=True)
+    with world.raw() as raw:
+        for _ in range(3):
+            assert raw.send(POST).answer().body == b"ok"
+            eventually(lambda: world.edge.statistics().idle == before)
+    assert replica.connections == 3
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
+def test_a_replica_that_closes_as_the_next_request_arrives(world: World, method: str) -> None:
+    """The request had been sent, so only one that may run twice goes to another replica."""
+    heads: list[bytes] = []
+
+    def script(connection: socket.socket, head: bytes) -> bool:
+        heads.append(head)
+        if len(heads) == 1:
+            connection.sendall(OK)
+        return len(heads) == 1
+
+    stale = world.scripted(script)
+    world.route(stale.endpoint())
+    request = f"{method} /seen HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n".encode()
+    with world.raw() as raw:
+        assert raw.send(request).answer().body == b"ok"
+        other = world.replica()
+        world.route(stale.endpoint(), other.endpoint(most=1))
+        while len(heads) == 1:  # until it is the stale one's turn
+            got = raw.send(request).answer()
+    assert got.status == {"GET": 200, "PUT": 405, "POST": 502}[method]
+    assert len(heads) == 2
+
+
+def test_an_answer_until_the_end_of_the_connection_ends_the_clients_too(world: World) -> None:
+    world.says(b"HTTP/1.0 200 OK\r\nx-a: 1\r\n\r\nall there is", close=True)
+    with world.raw() as raw:
+        raw.send(GET % b"/")
+        assert raw.until(b"\r\n").startswith(b"HTTP/1.1 200")
+        assert b"\r\nconnection: close\r\n" in raw.until(b"\r\n\r\n")
+        assert raw.rest() == b"all there is"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nx: " + b"v" * 70_000,
+        OK + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+    ],
+    ids=["nonsense", "two lengths", "a head without end", "an answer too many", "a switch"],
+)
+def test_what_is_no_answer_is_not_passed_on(world: World, said: bytes) -> None:
+    world.says(said)
+    with world.raw() as raw:
+        got = raw.send(POST).answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+        assert raw.send(GET % b"/-/healthz").answer().status == 200
+
+
+# Answers that break off
+
+SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\npart"
+BEGUN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n"
+
+
+@pytest.mark.parametrize("said", [SIZED, BEGUN, EVENTS], ids=["sized", "chunked", "events"])
+def test_a_client_sees_that_an_answer_broke_off(world: World, said: bytes) -> None:
+    world.says(said, close=True)
+    with httpx.stream("GET", world.url) as answer:
+        pieces = answer.iter_bytes()
+        assert next(pieces) in (b"part", b"data: 1\n\n")
+        with pytest.raises(httpx.RemoteProtocolError):
+            next(pieces)
+
+
+@pytest.mark.parametrize("said", [BEGUN, EVENTS], ids=["chunked", "events"])
+def test_a_client_of_1_0_sees_a_reset(world: World, said: bytes) -> None:
+    world.says(said, close=True)
+    with world.raw() as raw:
+        raw.send(OLD).until(said[-11:-2].split(b"\r\n")[-1])
+        with pytest.raises(ConnectionResetError):
+            raw.rest()
+
+
+# Early answers
+
+
+def test_a_small_body_that_nobody_reads_leaves_the_connection(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        for _ in range(3):
+            raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n" + b"n" * 1_000)
+            got = raw.answer()
+            assert (got.status, got.header("connection")) == (413, None)
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_early_answer_to_8_mb_can_be_read_and_then_the_connection_closes(world: World, chunked: bool) -> None:
+    world.one()
+    length, piece = 8_000_000, b"n" * 80_000
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % length
+    with world.raw() as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % framing)
+        answered = False
+        with contextlib.suppress(ConnectionError):
+            for _ in range(length // len(piece)):
+                raw.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                answered = answered or reads_413(raw)
+        # Also where sending failed: what had arrived can be read.
+        assert answered or raw.answer().status == 413
+        with contextlib.suppress(ConnectionError):
+            raw.send(GET % b"/hello")
+        assert raw.closed()
+
+
+def reads_413(raw: Raw) -> bool:
+    """Whether the answer is there, as a client that looks while it sends sees it."""
+    return bool(select.select([raw.socket], [], [], 0)[0]) and raw.answer().status == 413
