@@ -99,8 +99,7 @@ def split(world: World) -> World:
         assert isinstance(app, Toolkit)
         app.serve_only(ingress)
         posted[f"replicas/shop/{ingress}"] = {
-            "max_queued_requests": 100,
-            "max_queue_wait_s": 5.0,
+            "policy": {"max_queued_requests": 100, "max_queue_wait_s": 5.0},
             "replicas": [world.replica(app=app).endpoint()],
         }
     rows = [route.row for route in spec.routes]
