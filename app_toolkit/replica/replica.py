@@ -107,8 +107,9 @@ class Replica:
         self._running: set[Exchange] = set()
         self._websockets: set[Exchange] = set()
         self._idle = asyncio.Event()
-        self._sweeping: asyncio.TimerHandle | None = None
-        # Of no request's: it would be kept as long as anybody is inside.
+        # Not the timer itself: it holds its loop, which may be gone before this is.
+        self._sweeping = False
+        # No request's own: that would be kept as long as anybody is inside.
         self._context = Context()
 
     # The wire
@@ -222,12 +223,12 @@ class Replica:
         return None
 
     def _sweep_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweeping = loop.call_later(SWEEP_S, self._sweep, context=self._context)
+        self._sweeping = True
+        asyncio.get_running_loop().call_later(SWEEP_S, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
         """Look at who is inside, as long as anybody is: no request pays for a watch that it does not need."""
-        self._sweeping = None
+        self._sweeping = False
         for exchange in (*self._ongoing, *self._websockets):
             exchange.look()
         if self._running or self._websockets:
@@ -328,7 +329,7 @@ class Exchange:
         self._live.add(self)
         if self._live is replica._running:
             replica._ongoing.add(self)
-        if replica._sweeping is None:
+        if not replica._sweeping:
             replica._sweep_later()
         if self._timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, self._timeout), self._expired)

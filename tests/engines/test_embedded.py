@@ -1,6 +1,7 @@
 """One process, no Ray: the limits are real however the app is run."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator
 
@@ -143,6 +144,16 @@ def test_the_test_client_works_with_and_without_its_context(entered: bool) -> No
     finally:
         if entered:
             client.__exit__(None, None, None)
+
+
+def test_a_loop_that_has_ended_is_not_kept() -> None:
+    app = Gated().app
+    client = TestClient(app)
+    for _ in range(20):
+        assert client.get("/quick").status_code == 200
+    gc.collect()
+    assert app._embedded is not None
+    assert len(app._embedded._planes) <= 2
 
 
 def test_every_answer_carries_a_request_id() -> None:

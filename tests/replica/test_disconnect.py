@@ -1,6 +1,7 @@
 """Clients that hang up: what becomes of the handler, and of its slot."""
 
 import asyncio
+import random
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -194,6 +195,11 @@ APP = """
     for path, endpoint in {"/async": in_the_loop, "/def": in_a_thread, "/stream": stream}.items():
         behind.get(path)(endpoint)
     app.mount("/behind", behind)
+
+    async def copying(scope, receive, send):
+        await mounted(dict(scope), receive, send)
+
+    app.mount("/copied", copying)
 """
 
 
@@ -341,6 +347,24 @@ def test_a_stream_that_is_dropped_before_its_first_byte_leaves_no_slot(visit: Vi
     visit.idle()
 
 
+def test_of_many_clients_that_hang_up_at_any_moment_no_handler_is_left(visit: Visit) -> None:
+    rng = random.Random(8)
+    name, value = field()
+    head = b"%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
+    leaving: list[tuple[int, int, socket.socket]] = []
+    for number in range(200):
+        raw = dial(visit.served.address)
+        raw.sendall(b"GET %b HTTP/1.1\r\n" % rng.choice([b"/async", b"/stream", b"/behind/async"]) + head)
+        leaving.append((number + rng.randrange(100), number, raw))
+        while leaving and min(leaving)[0] <= number:
+            leaving.remove(earliest := min(leaving))
+            earliest[-1].close()
+    for *_, raw in leaving:
+        raw.close()
+    visit.idle()
+    assert visit.notes.count("began") == visit.notes.count("cancelled") > 0
+
+
 # What goes on
 
 
@@ -359,6 +383,13 @@ def test_a_handler_that_continues_is_not_told(visit: Visit, path: str) -> None:
     still(visit, "began")
     visit.served.open_gate("go")
     visit.noted("began", "ended")
+
+
+def test_what_a_middleware_that_copies_the_scope_hides_is_the_ingress_to_say(visit: Visit) -> None:
+    visit.ask("/copied/continues").close()
+    visit.noted("began", "told")
+    visit.served.open_gate("go")
+    visit.noted("began", "told", "ended")
 
 
 def test_a_handler_that_continues_hears_that_its_body_will_not_come(visit: Visit) -> None:
