@@ -284,6 +284,8 @@ def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
     connection = visit.ask(path)
     connection.close()
     wait_until(lambda: any(e._ending is not None for e in watched._ongoing), "the hang-up is noticed", NOTICED_S)
+    for _ in range(5):  # turns of its loop, in which a cancellation would have ended it
+        visit.served.server.probe(1)
     assert visit.statistics.ongoing == 1
     visit.served.open_gate("go")
     visit.noted("began", "ended")
@@ -359,10 +361,10 @@ def test_of_many_clients_that_hang_up_at_any_moment_no_handler_is_left(visit: Vi
         while leaving and min(leaving)[0] <= number:
             leaving.remove(earliest := min(leaving))
             earliest[-1].close()
+    wait_until(lambda: visit.notes.count("began") > 10, "some handlers began")
     for *_, raw in leaving:
         raw.close()
-    visit.idle()
-    assert visit.notes.count("began") == visit.notes.count("cancelled") > 0
+    wait_until(lambda: visit.notes.count("began") == visit.notes.count("cancelled"), "all of them were cancelled")
 
 
 # What goes on
