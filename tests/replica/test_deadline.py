@@ -1,5 +1,6 @@
 """Deadlines that a caller names: the handler is cancelled, and the answer is a 504 or is cut."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.replica.replica import Statistics
+from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.types import Message, Receive, Scope, Send
 
 from .client import Connection, Serve, Served, dial, field, wait_until
 
@@ -193,3 +195,33 @@ def test_a_request_without_a_deadline_has_no_timer(served: Served) -> None:
     assert sorted(exchange._timer is None for exchange in replica._ongoing) == [False, True]
     served.open_gate("go")
     assert [connection.getresponse().status for connection in held] == [200, 200]
+
+
+@pytest.mark.anyio
+async def test_somebody_elses_cancellation_is_not_taken_for_ours() -> None:
+    cleaning = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await asyncio.Event().wait()
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nobody should ask")
+
+    replica = Replica(app, name="r", max_ongoing_requests=1)
+    scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    task = asyncio.create_task(replica.admit(scope, receive, send, timeout=0.01))
+    await cleaning.wait()
+    assert sent[0]["status"] == 504
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert replica.statistics() == Statistics(0, 0, 0, draining=False)
