@@ -4,17 +4,18 @@ import asyncio
 import logging
 import math
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary
 
 from starlette.responses import JSONResponse
 
 from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.core.deadlines import TIMEOUT_FIELD, parse_timeout, shortest
 from app_toolkit.core.routes import RouteTable
-from app_toolkit.errors import ReplicaBusy, RequestError
+from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.proxy.request import KEPT_BODY, REQUEST_ID_GRAMMAR
+from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
+from app_toolkit.replica.client import Client
 from app_toolkit.replica.replica import ANSWERS, Replica
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
@@ -67,7 +68,13 @@ class Ingress:
     """One ingress within one event loop."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
-        self.replica = Replica(app, name=name, max_ongoing_requests=config.max_ongoing_requests)
+        self.replica = Replica(
+            app,
+            name=name,
+            max_ongoing_requests=config.max_ongoing_requests,
+            max_open_websockets=config.max_open_websockets,
+            on_disconnect=config.on_disconnect,
+        )
         self.router = Router(name, policy=config.policy)
         only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
         self.router.update([only])
@@ -76,9 +83,12 @@ class Ingress:
         request_id = _request_id(scope)
         scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": {"request_id": request_id}}
+        answered = False
 
         async def send_named(message: Message) -> None:
+            nonlocal answered
             if message["type"] in ANSWERS:
+                answered = True
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
@@ -89,19 +99,47 @@ class Ingress:
             if scope["type"] == "websocket":  # it is no ongoing request, and waits for nobody
                 await self.replica.admit(scope, receive, send_named)
             else:
-                await self._in_turn(scope, receive, send_named)
+                await self._bounded(scope, receive, send_named)
         except RequestError as error:
+            if answered:
+                raise  # the server below cuts the connection
             await _refusal(error, request_id)(scope, receive, send)
         except Exception:
             # The server below logs the traceback, and a test client raises it; neither knows the id.
             logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
             raise
 
-    async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = _Client(receive)
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Within the time and the size that a request may have."""
+        policy = self.router.policy
+        given = [parse_timeout(value) for name, value in scope["headers"] if name == TIMEOUT_FIELD]
+        timeout = shortest(policy.request_timeout_s, *given)
+        most = policy.max_body_size
+        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
+        if most is None:
+            await self._in_turn(scope, receive, send, timeout)
+        elif length is not None:
+            if length > most:
+                raise _too_large(length, most)
+            await self._in_turn(scope, receive, send, timeout)
+        else:
+            body = _Body(receive, send, most)
+            try:
+                await self._in_turn(scope, body.receive, body.send, timeout)
+            finally:
+                body.check()
+
+    async def _in_turn(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
+        now = asyncio.get_running_loop().time
+        deadline = math.inf if timeout is None else now() + timeout
+        client = None
         refused = False
         while True:
-            turn = self.router.try_turn(first=refused) or await self._wait(client, refused)
+            turn = self.router.try_turn(first=refused)
+            if turn is None:
+                client = client or Client(receive)
+                turn = await self._wait(client, refused, deadline)
+                receive = client.receive
             if turn is None:
                 return
 
@@ -110,8 +148,9 @@ class Ingress:
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     self.router.give_back(turn)  # what runs on is background work, which holds no turn
 
+            left = None if timeout is None else deadline - now()
             try:
-                await self.replica.admit(scope, client.receive, send_until_complete)
+                await self.replica.admit(scope, receive, send_until_complete, left)
                 return
             except ReplicaBusy:
                 self.router.refused(turn)
@@ -119,22 +158,25 @@ class Ingress:
             finally:
                 self.router.give_back(turn)
 
-    async def _wait(self, client: "_Client", first: bool) -> Turn | None:
+    async def _wait(self, client: Client, first: bool, deadline: float) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Turn] = loop.create_future()
+        hung_up: asyncio.Future[None] = loop.create_future()
+        patience = self.router.policy.max_queue_wait_s
         waiter = self.router.wait(granted.set_result, loop.time(), first=first)
-        hung_up = loop.create_task(client.hung_up())
+        watch = client.watch(lambda: hung_up.set_result(None))
         try:
             await asyncio.wait(
-                (granted, hung_up), timeout=self.router.policy.max_queue_wait_s, return_when=asyncio.FIRST_COMPLETED
+                (granted, hung_up),
+                timeout=min(patience, deadline - loop.time()),
+                return_when=asyncio.FIRST_COMPLETED,
             )
-            gone = hung_up.done()
             # Before anybody else reads from the client.
-            hung_up.cancel()
-            await asyncio.wait((hung_up,))
+            watch.cancel()
+            await asyncio.wait((watch,))
         except asyncio.CancelledError:
-            hung_up.cancel()
+            watch.cancel()
             if granted.done():
                 self.router.give_back(granted.result())
             raise
@@ -142,31 +184,41 @@ class Ingress:
             self.router.leave(waiter)
         if granted.done():
             return granted.result()
-        if gone:
-            return hung_up.result()
+        if hung_up.done():
+            return None
+        if loop.time() >= deadline:
+            raise DeadlineExceeded(f"the deadline of this request passed while it waited for {self.router.name}")
         raise self.router.waited_too_long()
 
 
-class _Client:
-    """The client's side of a request, read ahead while it waits: there is no other way to hear it hang up."""
+class _Body:
+    """A body of unknown length. From the first byte too many on the app reads nothing, and is not listened to."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, send: Send, most: int) -> None:
         self._receive = receive
-        self._ahead: deque[Message] = deque()
+        self._send = send
+        self._most = most
+        self._size = 0
+
+    def check(self) -> None:
+        """Raises `ContentTooLarge`, also where the app has made something else of it."""
+        if self._size > self._most:
+            raise _too_large(self._size, self._most)
 
     async def receive(self) -> Message:
-        return self._ahead.popleft() if self._ahead else await self._receive()
+        self.check()
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        self.check()
+        return message
 
-    async def hung_up(self) -> None:
-        """Returns once the client has hung up; never where more of a body than we keep has come before."""
-        kept = 0
-        while kept <= KEPT_BODY:
-            message = await self._receive()
-            self._ahead.append(message)
-            if message["type"] == "http.disconnect":
-                return
-            kept += len(message.get("body", b""))
-        await asyncio.get_running_loop().create_future()
+    async def send(self, message: Message) -> None:
+        if self._size <= self._most:
+            await self._send(message)
+
+
+def _too_large(size: int, most: int) -> ContentTooLarge:
+    return ContentTooLarge(f"the body has {size} bytes or more, max_body_size is {most}")
 
 
 def _request_id(scope: Scope) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Protocol
 
-from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError
+from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError, TooManyWebSockets
 from app_toolkit.proxy import builtin
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, RETRYABLE, Request
@@ -436,6 +436,15 @@ class Exchange:
             self._hand_over(avoid=False)
         elif refusal == b"draining":
             self._hand_over()
+        elif refusal == b"websockets":
+            assert self._router is not None
+            turn = self._end_try()
+            self._router.give_back(turn)  # for requests it has room
+            if turn.endpoint.id in self._avoid:  # asked again only because there is no other
+                self.fail(TooManyWebSockets("every replica has its max_open_websockets open"))
+            else:
+                self._avoid = (*self._avoid, turn.endpoint.id)
+                self._ask(first=True)
         else:
             log.error("replica %s refused the proxy itself: %s", self._replica_id, refusal.decode("latin-1"))
             self._end_with_loss(f"replica {self._replica_id} refused the proxy; the request did not run")

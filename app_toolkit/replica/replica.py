@@ -1,19 +1,25 @@
 """The gate in front of the user's app: who may come in, what the app is told, and who is still inside."""
 
 import asyncio
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import anyio.to_thread
 from uvicorn.protocols.utils import ClientDisconnected
 
-from app_toolkit.errors import ReplicaBusy
+from app_toolkit.core.disconnect import stops
+from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
+from app_toolkit.replica.client import Client
 from app_toolkit.replica.context import REQUEST_ID
+from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import Hop, Refusal
-from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
+from app_toolkit.types import ASGIApp, Header, Message, OnDisconnect, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -23,7 +29,13 @@ CHUNKS_PER_TURN = 64
 a stream that does not wait either would keep the loop, and so never hear that its client has gone."""
 
 WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
+SWEEP_S = 0.25
+"""How often exchanges are looked at; one that was there the time before is watched for a hang-up of its client."""
+THREAD_S = 0.05
+"""How often a handler that is to be stopped is asked whether its thread has ended."""
+
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
+JSON = [(b"content-type", b"application/json")]
 SERVER_ERROR = b"Internal Server Error"
 
 
@@ -54,6 +66,8 @@ class Replica:
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
     * Every answer to a caller starts with the number of ongoing requests.
+    * A handler whose client has gone is stopped where `on_disconnect` or its own mark says so: it is cancelled, or
+      hears of it where it waits for a message, never both. One whose deadline has passed is cancelled in any case.
 
     Called as an ASGI app it serves the wire; `admit` is the same gate for a caller in the same process. Not
     safe across threads, but for `statistics` and the attributes: everything runs on the event loop that
@@ -66,11 +80,13 @@ class Replica:
         *,
         name: str,
         max_ongoing_requests: int,
+        max_open_websockets: int = 1_000,
+        on_disconnect: OnDisconnect = "auto",
         secret: bytes | None = None,
         root_path: str = "",
         trusted_without_hop: bool = False,
     ) -> None:
-        """`name` is for logs; the rest is for the wire.
+        """`name` is for logs; what follows `on_disconnect` is for the wire.
 
         `secret`: what callers must know; None: there is no wire, and who claims to come over it is refused.
         `root_path`: the application's prefix, which the path of each request contains; "" or "/": none.
@@ -79,6 +95,8 @@ class Replica:
         self.app = app
         self.name = name
         self.max_ongoing_requests = max_ongoing_requests
+        self.max_open_websockets = max_open_websockets
+        self.on_disconnect: OnDisconnect = on_disconnect
         self.draining = False
         self._secret = secret
         self._root_path = root_path.rstrip("/")
@@ -89,6 +107,10 @@ class Replica:
         self._running: set[Exchange] = set()
         self._websockets: set[Exchange] = set()
         self._idle = asyncio.Event()
+        # Not the timer itself: it holds its loop, which may be gone before this is.
+        self._sweeping = False
+        # No request's own: that would be kept as long as anybody is inside.
+        self._context = Context()
 
     # The wire
 
@@ -108,10 +130,11 @@ class Replica:
             count = [(hop.ONGOING, b"%d" % len(self._ongoing))] if counted else []
             await _refuse(kind, [*count, (hop.REFUSED, refusal.encode())], send)
             return
-        self._rewrite(scope, origin)
-        with Exchange(self, scope, send, counted) as exchange:
+        held = (hop.EXPECT, b"1") in scope["headers"]
+        timeout = self._rewrite(scope, origin, held)
+        with Exchange(self, scope, receive, send, counted=counted, held=held, timeout=timeout) as exchange:
             try:
-                await self.app(scope, receive, exchange.send)
+                await self.app(scope, exchange.receive, exchange.send)
             except ClientDisconnected:
                 raise  # uvicorn's word to who sends on a WebSocket that has closed; it expects it back
             except Exception as error:
@@ -129,6 +152,8 @@ class Replica:
                     await _answer(kind, 500, TEXT, SERVER_ERROR, exchange.send)
                 elif not exchange.complete:
                     raise Reported from error
+        if exchange.cut is not None:
+            raise Reported from exchange.cut
 
     def _origin(self, headers: list[Header]) -> Hop | Refusal | None:
         """Who sends this request; None: somebody without a hop field, who is trusted."""
@@ -141,14 +166,15 @@ class Replica:
         except ValueError:  # it knows the secret, and counts its words differently
             return "protocol"
 
-    def _rewrite(self, scope: Scope, origin: Hop | None) -> None:
-        """Make the scope that of a server which the client itself had reached."""
+    def _rewrite(self, scope: Scope, origin: Hop | None, held: bool) -> float | None:
+        """Make the scope that of a server which the client itself had reached; gives the seconds it has left."""
         headers: list[Header] = scope["headers"]
-        dropped = b"expect" if (hop.EXPECT, b"1") in headers else None
-        scope["headers"] = [field for field in headers if field[0] != dropped and not hop.is_internal(field[0])]
+        dropped = b"expect" if held else None
+        kept = [field for field in headers if field[0] != dropped and not hop.is_internal(field[0])]
+        scope["headers"] = kept
         scope["root_path"] = self._root_path
         if origin is None:
-            return
+            return None
         scope["client"] = origin.client
         scope["server"] = origin.server
         scope["http_version"] = origin.http_version
@@ -159,19 +185,31 @@ class Replica:
             **scope.get("extensions", {}),
             "app_toolkit": {"request_id": origin.request_id},
         }
+        if len(headers) - len(kept) == 1:
+            return None  # the hop itself was all
+        return next((int(value) / 1_000 for name, value in headers if name == hop.TIMEOUT), None)
 
     # In one process
 
-    async def admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def admit(self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None) -> None:
         """Run one request of a caller in this process; its scope is right already.
 
-        The request's id is what `scope["extensions"]["app_toolkit"]["request_id"]` says. Raises `ReplicaBusy`
-        where no user code ran, and whatever the app raises.
+        The request's id is what `scope["extensions"]["app_toolkit"]["request_id"]` says; `timeout`: the seconds that it
+        has left. Raises `ReplicaBusy` or `TooManyWebSockets` where no user code ran, `DeadlineExceeded` where the
+        answer had begun (else that is the answer), and whatever the app raises.
         """
-        if self._refusal(scope["type"]) is not None:
+        refusal = self._refusal(scope["type"])
+        if refusal == "websockets":
+            raise TooManyWebSockets(
+                f"{len(self._websockets)} WebSockets are open at {self.name}, "
+                f"its max_open_websockets is {self.max_open_websockets}"
+            )
+        if refusal is not None:
             raise ReplicaBusy(len(self._ongoing))
-        with Exchange(self, scope, send, counted=False) as exchange:
-            await self.app(scope, receive, exchange.send)
+        with Exchange(self, scope, receive, send, timeout=timeout) as exchange:
+            await self.app(scope, exchange.receive, exchange.send)
+        if exchange.cut is not None:
+            raise exchange.cut
 
     # Both
 
@@ -180,7 +218,21 @@ class Replica:
             return "draining"
         if kind == "http" and len(self._ongoing) >= self.max_ongoing_requests:
             return "busy"
+        if kind == "websocket" and len(self._websockets) >= self.max_open_websockets:
+            return "websockets"
         return None
+
+    def _sweep_later(self) -> None:
+        self._sweeping = True
+        asyncio.get_running_loop().call_later(SWEEP_S, self._sweep, context=self._context)
+
+    def _sweep(self) -> None:
+        """Look at who is inside, as long as anybody is: no request pays for a watch that it does not need."""
+        self._sweeping = False
+        for exchange in (*self._ongoing, *self._websockets):
+            exchange.look()
+        if self._running or self._websockets:
+            self._sweep_later()
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
@@ -210,37 +262,82 @@ class Exchange:
 
     __slots__ = (
         "_chunks",
+        "_client",
+        "_completion",
         "_counted",
+        "_ending",
+        "_held",
         "_live",
+        "_old",
         "_outer_id",
+        "_receive",
         "_replica",
         "_request_id",
+        "_scope",
         "_send",
+        "_stopped",
+        "_task",
+        "_timeout",
+        "_timer",
+        "_watch",
         "complete",
+        "cut",
         "started",
     )
 
-    def __init__(self, replica: Replica, scope: Scope, send: Send, counted: bool) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        counted: bool = False,
+        held: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """`counted`: its answer says how many requests are ongoing. `held`: its caller waits for a `100 Continue` that
+        its client has not asked for. `timeout`: seconds until it is stopped."""
         self.started = False
         self.complete = False
+        self.cut: DeadlineExceeded | None = None
+        """Why the answer, which had begun, cannot be completed."""
         self._chunks = 0
         self._replica = replica
+        self._scope = scope
+        self._receive = receive
         self._send = send
         self._counted = counted
+        self._held = held
+        self._timeout = timeout
         self._request_id = _request_id(scope)
         self._live = replica._running if scope["type"] == "http" else replica._websockets
+        self._old = False
+        self._stopped = False
+        # Few requests ever need these.
+        self._client: Client | None = None
+        self._completion: asyncio.Event | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     def __enter__(self) -> "Exchange":
         self._outer_id = REQUEST_ID.get()
         REQUEST_ID.set(self._request_id)
+        self._task = asyncio.current_task()
+        replica = self._replica
         self._live.add(self)
-        if self._live is self._replica._running:
-            self._replica._ongoing.add(self)
+        if self._live is replica._running:
+            replica._ongoing.add(self)
+        if not replica._sweeping:
+            replica._sweep_later()
+        if self._timeout is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, self._timeout), self._expired)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
         REQUEST_ID.set(self._outer_id)
         replica = self._replica
@@ -248,6 +345,22 @@ class Exchange:
         self._live.discard(self)
         if replica.draining and not replica._running:
             replica._idle.set()
+        for rare in (self._timer, self._watch, self._ending):
+            if rare is not None:
+                rare.cancel()
+        if not self._stopped:
+            return False
+        # Our own cancellation ends here; somebody else's, such as the server's when it ends, does not.
+        assert self._task is not None
+        return self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
+
+    async def receive(self) -> Message:
+        """What the app hears of its client."""
+        message = await self._reader().receive()
+        if message["type"] == "http.disconnect" and self._is_not_told():
+            self._completion = self._completion or asyncio.Event()
+            await self._completion.wait()
+        return message
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
@@ -263,10 +376,91 @@ class Exchange:
             if not message.get("more_body", False):
                 self.complete = True
                 self._replica._ongoing.discard(self)
+                if self._completion is not None:
+                    self._completion.set()
                 return
             self._chunks += 1
             if self._chunks % CHUNKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    # A client that has gone
+
+    def look(self) -> None:
+        """Called now and then while it is inside: the second time it is worth a task that waits for a hang-up."""
+        if not self._old:
+            self._old = True
+        elif self._stops() and self._reader().watchable and not self._owes_continue():
+            self._watch = self._reader().watch(self._hung_up)
+
+    def _reader(self) -> Client:
+        if self._client is None:
+            self._client = Client(self._receive)
+        return self._client
+
+    def _stops(self) -> bool:
+        scope = self._scope
+        wish = wish_of(scope, self._replica.on_disconnect)
+        return stops(wish, scope["type"], scope.get("method", ""), self.started)
+
+    def _owes_continue(self) -> bool:
+        """Whether the server would tell the client to send its body if anybody asked for a message."""
+        if self.started or self._reader().asked:
+            return False
+        return self._held or any(name == b"expect" for name, _ in self._scope["headers"])
+
+    def _is_not_told(self) -> bool:
+        # What the client has not sent of its body never comes: whoever waits for that must hear why.
+        if self.complete or wish_of(self._scope, self._replica.on_disconnect) != "continue":
+            return False
+        return self._reader().whole or not any(
+            name in (b"content-length", b"transfer-encoding") for name, _ in self._scope["headers"]
+        )
+
+    def _hung_up(self) -> None:
+        client = self._reader()
+        if self._ending is None and not (self.complete or client.read or client.unread) and self._stops():
+            self._end(self._stop())
+
+    # A deadline that has passed
+
+    def _expired(self) -> None:
+        if not self.complete and self._live is self._replica._running:
+            self._end(self._expire())
+
+    async def _expire(self) -> None:
+        error = DeadlineExceeded("the deadline of this request passed while its handler ran")
+        send, self._send = self._send, _nowhere
+        if self.started:
+            self.cut = error
+        else:
+            self.started = True
+            headers = [(hop.ONGOING, b"%d" % len(self._replica._ongoing)), *JSON] if self._counted else JSON
+            body = json.dumps(error.document(self._request_id or "")).encode()
+            await _answer("http", error.status, headers, body, send)
+        await self._stop()
+
+    # Both
+
+    def _end(self, how: Coroutine[Any, Any, None]) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.get_running_loop().create_task(how)
+
+    async def _stop(self) -> None:
+        """Cancel the handler, unless it has answered, or somebody else cancels it already.
+
+        A thread cannot be cancelled: as long as a `def` endpoint runs in one, the handler stays and holds its slot.
+        """
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread that ends tells nobody
+            await asyncio.sleep(THREAD_S)
+        if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
+            self._stopped = True
+            self._task.cancel()
+
+
+async def _nowhere(message: Message) -> None:
+    """Where an app sends whose request is over."""
 
 
 def _request_id(scope: Scope) -> str | None:

@@ -185,6 +185,8 @@ class ReplicaServer:
             app,
             name=spec.id,
             max_ongoing_requests=spec.max_ongoing_requests,
+            max_open_websockets=spec.max_open_websockets,
+            on_disconnect=spec.on_disconnect,
             secret=secret,
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),

@@ -5,6 +5,7 @@ the controller does.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -15,7 +16,7 @@ from typing import TypeVar
 import httpx
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Stop
 from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbePassed, Started
@@ -60,8 +61,8 @@ class Visit:
         headers = {} if id is None else {"x-request-id": id}
         return asyncio.create_task(self.client.get(path, headers=headers))
 
-    def talk(self) -> connect:
-        return connect(self.served.url.replace("http", "ws") + "/desk/talk", proxy=None)
+    def talk(self, path: str = "/desk/talk") -> connect:
+        return connect(f"{self.served.url.replace('http', 'ws')}{path}?ground={self.ground.folder}", proxy=None)
 
     async def noted(self, *events: str) -> None:
         """Wait until the ledger has these among its entries."""
@@ -90,7 +91,7 @@ async def visit(served: Served, tmp_path: Path) -> AsyncIterator[Visit]:
     ) as client:
         visit = Visit(served, client, ground)
         yield visit
-    for gate in ("hold", "background"):  # also where the test failed before it came to that
+    for gate in ("hold", "background", "stay"):  # also where the test failed before it came to that
         ground.open(gate)
     await visit.loaded(lambda load: load == Load(0, 0, 0))
 
@@ -181,6 +182,59 @@ async def test_a_handler_hears_that_the_client_of_its_stream_has_hung_up(visit: 
         assert await anext(answer.aiter_lines()) == "part 0"
         assert visit.ground.notes == []
     await visit.noted("the stream ended")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/desk/stay"), ("POST", "/desk/stay/cancels")], ids=["of-a-get", "of-one-marked"]
+)
+async def test_a_hang_up_cancels_the_handler(visit: Visit, method: str, path: str) -> None:
+    request = asyncio.create_task(visit.client.request(method, path))
+    await visit.noted("began")
+    request.cancel()
+    await visit.noted("cancelled")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/desk/stay"), ("GET", "/desk/stay/continues"), ("GET", "/desk/stay/def")],
+    ids=["of-a-post", "of-one-marked", "of-a-thread"],
+)
+async def test_a_hang_up_leaves_a_handler_that_goes_on_its_slot(visit: Visit, method: str, path: str) -> None:
+    request = asyncio.create_task(visit.client.request(method, path))
+    await visit.noted("began")
+    request.cancel()
+    # Two watches of another one, which began later, are over.
+    other = visit.get("/desk/stay")
+    await eventually(lambda: visit.ground.notes.count("began") == 2)
+    other.cancel()
+    await visit.noted("cancelled")
+    assert (await visit.served.load()).running == 1
+    visit.ground.open("stay")
+    await visit.noted("ended")
+    assert visit.ground.notes.count("cancelled") == 1
+
+
+async def test_the_hang_up_of_a_websocket_cancels_a_handler_that_does_not_listen(visit: Visit) -> None:
+    talk = await visit.talk("/desk/stay/talk")
+    await visit.noted("began")
+    talk.transport.abort()
+    await visit.noted("cancelled")
+
+
+async def test_one_websocket_more_than_a_replica_may_have_is_refused(visit: Visit) -> None:
+    talks = [await visit.talk() for _ in range(DESK.max_open_websockets)]
+    with pytest.raises(InvalidStatus) as refused:
+        await visit.talk()
+    response = refused.value.response
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert json.loads(response.body)["error"] == "too_many_websockets"
+    assert (await visit.get("/desk/who")).json() == "desk", "for requests there is room"
+    for talk in talks:
+        await talk.close()
+    await visit.loaded(lambda load: load.running == 0)
+    async with visit.talk() as again:
+        await again.send("hello")
+        assert await again.recv() == "hello"
 
 
 async def test_background_tasks_hold_no_slot(visit: Visit) -> None:

@@ -1,15 +1,21 @@
 """One process, no Ray: the limits are real however the app is run."""
 
 import asyncio
+import gc
 import logging
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, Request, WebSocket
+from fastapi.responses import Response, StreamingResponse
 from fastapi.testclient import TestClient
+from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
+from app_toolkit.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +146,16 @@ def test_the_test_client_works_with_and_without_its_context(entered: bool) -> No
             client.__exit__(None, None, None)
 
 
+def test_a_loop_that_has_ended_is_not_kept() -> None:
+    app = Gated().app
+    client = TestClient(app)
+    for _ in range(20):
+        assert client.get("/quick").status_code == 200
+    gc.collect()
+    assert app._embedded is not None
+    assert len(app._embedded._planes) <= 2
+
+
 def test_every_answer_carries_a_request_id() -> None:
     client = TestClient(Gated().app)
     ids = {client.get("/quick").headers["x-request-id"] for _ in range(3)}
@@ -162,3 +178,175 @@ def test_an_app_mounted_in_another_app_finds_its_ingresses() -> None:
     outer = Toolkit()
     outer.mount("/inner", Gated().app)
     assert TestClient(outer).get("/inner/quick").json() == "quick"
+
+
+# Deadlines
+
+TIMED = DeploymentConfig(name="timed", max_ongoing_requests=1, request_timeout_s=0.3)
+
+
+class Timed:
+    """An app whose handlers wait until they are let go, with a deadline of 0.3 s."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.began, self.let_go = asyncio.Event(), asyncio.Event()
+        timed = APIRouter()
+
+        @timed.api_route("/wait", methods=["GET", "POST"])
+        async def wait() -> str:
+            self.events.append("began")
+            self.began.set()
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                self.events.append("cancelled")
+                raise
+            return "done"
+
+        @timed.get("/stream")
+        async def stream() -> StreamingResponse:
+            async def body() -> AsyncIterator[bytes]:
+                yield b"first"
+                await wait()
+
+            return StreamingResponse(body())
+
+        self.app = Toolkit()
+        self.app.include_router(timed, deployment=TIMED)
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://shop")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_handler_is_cancelled_at_its_deadline(method: str) -> None:
+    world = Timed()
+    async with world.client() as client:
+        late = await client.request(method, "/wait", headers={"x-request-id": "my-own-id"})
+        assert late.status_code == 504
+        assert late.headers["x-request-id"] == "my-own-id"
+        assert late.json() == {
+            "error": "deadline_exceeded",
+            "detail": "the deadline of this request passed while its handler ran",
+            "request_id": "my-own-id",
+        }
+        assert world.events == ["began", "cancelled"]
+        world.let_go.set()
+        assert (await client.get("/wait")).json() == "done", "its place is free again"
+
+
+async def test_the_wait_in_the_queue_counts() -> None:
+    world = Timed()
+    async with world.client() as client:
+        inside = asyncio.create_task(client.post("/wait"))
+        await world.began.wait()
+        late = await client.get("/wait", headers={"x-request-timeout-seconds": "0.1"})
+        assert late.status_code == 504
+        assert late.json()["detail"] == "the deadline of this request passed while it waited for timed"
+        world.let_go.set()
+        assert (await inside).json() == "done"
+        assert world.events == ["began"]
+
+
+@pytest.mark.parametrize(("wish", "most"), [("0.05", 0.25), ("999999", 5.0)], ids=["shorter", "longer"])
+async def test_a_client_may_only_shorten_its_deadline(wish: str, most: float) -> None:
+    world = Timed()
+    loop = asyncio.get_running_loop()
+    async with world.client() as client:
+        began = loop.time()
+        late = await client.get("/wait", headers={"x-request-timeout-seconds": wish})
+    assert late.status_code == 504
+    assert loop.time() - began < most
+
+
+async def test_a_timeout_that_is_no_number_is_refused() -> None:
+    world = Timed()
+    async with world.client() as client:
+        refused = await client.get("/wait", headers={"x-request-timeout-seconds": "nan"})
+    assert (refused.status_code, refused.json()["error"]) == (400, "bad_request")
+    assert world.events == []
+
+
+async def test_an_answer_that_has_begun_is_cut_at_its_deadline() -> None:
+    world = Timed()
+    async with world.client() as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.get("/stream")
+    assert world.events == ["began", "cancelled"]
+
+
+# Large bodies
+
+
+class Mirror(Response):
+    """Sends what it gets as it gets it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        more = True
+        while more:
+            message = await receive()
+            more = message["more_body"]
+            await send({"type": "http.response.body", "body": message["body"], "more_body": more})
+
+
+@pytest.fixture
+def small() -> httpx.AsyncClient:
+    router = APIRouter()
+
+    @router.post("/size")
+    async def size(request: Request) -> int:
+        return len(await request.body())
+
+    @router.post("/mirror", response_class=Mirror)
+    async def mirror() -> Mirror:
+        return Mirror()
+
+    app = Toolkit()
+    app.include_router(router, deployment=DeploymentConfig(name="small", max_body_size=100))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop")
+
+
+async def pieces(*sizes: int) -> AsyncIterator[bytes]:
+    for size in sizes:
+        yield bytes(size)
+
+
+async def test_a_body_within_its_limit_arrives(small: httpx.AsyncClient) -> None:
+    async with small:
+        assert (await small.post("/size", content=bytes(100))).json() == 100
+        assert (await small.post("/size", content=pieces(60, 40))).json() == 100
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_beyond_its_limit_is_refused(small: httpx.AsyncClient, announced: bool) -> None:
+    async with small:
+        refused = await small.post("/size", content=bytes(101) if announced else pieces(60, 41))
+    assert refused.status_code == 413
+    assert refused.json()["error"] == "content_too_large"
+    assert refused.json()["detail"] == "the body has 101 bytes or more, max_body_size is 100"
+
+
+async def test_an_answer_that_has_begun_is_cut_where_the_body_grows_too_large(small: httpx.AsyncClient) -> None:
+    async with small:
+        with pytest.raises(ContentTooLarge):
+            await small.post("/mirror", content=pieces(60, 41))
+
+
+def test_one_websocket_more_than_may_be_open_is_denied() -> None:
+    app = Toolkit(deployment=DeploymentConfig(name="app", max_open_websockets=1))
+
+    @app.websocket("/ws")
+    async def ws(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.receive_text()
+
+    with TestClient(app) as client, client.websocket_connect("/ws") as first:
+        with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect("/ws"):
+            pass
+        assert denied.value.status_code == 503
+        assert denied.value.headers["retry-after"] == "1"
+        assert denied.value.json()["error"] == "too_many_websockets"
+        assert denied.value.json()["detail"] == "1 WebSockets are open at app, its max_open_websockets is 1"
+        first.send_text("bye")

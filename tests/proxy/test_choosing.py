@@ -1,11 +1,13 @@
 """Which replica a request goes to, and what happens where that one does not take it or does not answer."""
 
+import json
 import threading
 from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from .world import Killable, World, eventually
@@ -146,6 +148,26 @@ def test_a_draining_replica_hands_over(world: World) -> None:
         for _ in range(10):
             assert raw.send(GET % b"/hello").answer().json() == {"replica": new.name}
             assert raw.send(POST % b"/echo").answer().body == b"hi"
+
+
+def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_none(world: World) -> None:
+    replicas = [world.replica(), world.replica()]
+    for replica in replicas:
+        replica.gate.max_open_websockets = 1
+    world.route(*(replica.endpoint() for replica in replicas))
+    url = world.url.replace("http", "ws") + "/ws"
+    with ExitStack() as open_ones, world.raw() as raw:
+        for _ in replicas:
+            open_ones.enter_context(connect(url, proxy=None))
+        assert [replica.gate.statistics().websockets for replica in replicas] == [1, 1]
+        with pytest.raises(InvalidStatus) as refused:
+            connect(url, proxy=None)
+        response = refused.value.response
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert json.loads(response.body)["error"] == "too_many_websockets"
+        assert raw.send(GET % b"/hello").answer().status == 200, "for requests there is room"
+    eventually(lambda: all(replica.gate.statistics().websockets == 0 for replica in replicas))
+    eventually(lambda: world.edge.statistics().ongoing == 0)
 
 
 def test_a_websocket_is_handed_over_too(world: World) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from websockets.client import ClientProtocol
 from websockets.datastructures import Headers
@@ -22,7 +23,7 @@ from websockets.uri import parse_uri
 from app_toolkit.interfaces import ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.types import Address, OnDisconnect, ReplicaId
 
 SECRET = b"0123456789abcdef"
 _numbers = itertools.count()
@@ -203,7 +204,14 @@ class Serve:
         self._modules: list[str] = []
 
     def spec(
-        self, source: str, *, attribute: str = "app", root_path: str = "", max_ongoing_requests: int = 100
+        self,
+        source: str,
+        *,
+        attribute: str = "app",
+        root_path: str = "",
+        max_ongoing_requests: int = 100,
+        max_open_websockets: int = 1_000,
+        on_disconnect: OnDisconnect = "auto",
     ) -> ReplicaSpec:
         # Not pytest's own folders: a socket's path must be short.
         folder = Path(tempfile.mkdtemp(prefix="atk"))
@@ -221,18 +229,13 @@ class Serve:
             root_path=root_path,
             max_ongoing_requests=max_ongoing_requests,
             graceful_shutdown_timeout_s=5.0,
+            max_open_websockets=max_open_websockets,
+            on_disconnect=on_disconnect,
         )
 
-    def __call__(
-        self,
-        source: str,
-        *,
-        address: str | None = None,
-        attribute: str = "app",
-        root_path: str = "",
-        max_ongoing_requests: int = 100,
-    ) -> Served:
-        spec = self.spec(source, attribute=attribute, root_path=root_path, max_ongoing_requests=max_ongoing_requests)
+    def __call__(self, source: str, *, address: str | None = None, **options: Any) -> Served:
+        """`options`: those of `spec`."""
+        spec = self.spec(source, **options)
         server = ReplicaServer()
         listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"))
         served = Served(server, listening, Path(spec.app_dir))

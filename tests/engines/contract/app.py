@@ -1,5 +1,7 @@
 """Two ingresses, the same under every engine. Each request names the ground on which its test stands."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +9,11 @@ from typing import Annotated
 from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
-from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit import DeploymentConfig, Toolkit, on_disconnect
 from app_toolkit.replica.context import request_id
-from tests.engines.contract.ground import Ground
+from tests.engines.contract.ground import AGAIN_S, Ground
 
-DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1)
+DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1, max_open_websockets=3)
 HASTY = DeploymentConfig(name="hasty", max_ongoing_requests=1, max_queue_wait_s=0.2)
 
 
@@ -41,6 +43,47 @@ async def hold(name: str, ground: Ours) -> str:
     ground.note(f"{name} began")
     await ground.opened("hold")
     return name
+
+
+async def stay(ground: Ground) -> None:
+    ground.note("began")
+    try:
+        await ground.opened("stay")
+    except asyncio.CancelledError:
+        ground.note("cancelled")
+        raise
+    ground.note("ended")
+
+
+@desk.api_route("/stay", methods=["GET", "POST"])
+async def stays(ground: Ours) -> None:
+    await stay(ground)
+
+
+@desk.post("/stay/cancels")
+@on_disconnect("cancel")
+async def stays_while_it_is_waited_for(ground: Ours) -> None:
+    await stay(ground)
+
+
+@desk.get("/stay/continues")
+@on_disconnect("continue")
+async def stays_whoever_waits(ground: Ours) -> None:
+    await stay(ground)
+
+
+@desk.get("/stay/def")
+def stays_in_a_thread(ground: Ours) -> None:
+    ground.note("began")
+    while not (ground.folder / "stay is open").exists():
+        time.sleep(AGAIN_S)
+    ground.note("ended")
+
+
+@desk.websocket("/stay/talk")
+async def stays_in_a_socket(socket: WebSocket, ground: Ours) -> None:
+    await socket.accept()
+    await stay(ground)
 
 
 @desk.post("/echo")

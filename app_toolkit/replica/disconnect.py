@@ -1,0 +1,34 @@
+"""What one route wishes for when its client has gone, where that is not what its ingress says."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+from app_toolkit.errors import ConfigError
+from app_toolkit.types import OnDisconnect, Scope
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+MARK = "__app_toolkit_on_disconnect__"
+
+
+def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
+    """Say for one endpoint what becomes of it when its client has gone; stands below the route's own decorator.
+
+    "cancel": it is cancelled whatever its method; "continue": it runs to its end and is not told; "auto": as an ingress
+    does by default. Raises `ConfigError` for another word.
+    """
+    words = get_args(OnDisconnect)
+    if wish not in words:
+        raise ConfigError(f"on_disconnect is {wish!r}, not one of {', '.join(words)}")
+
+    def mark(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, MARK, wish)
+        return endpoint
+
+    return mark
+
+
+def wish_of(scope: Scope, otherwise: OnDisconnect) -> OnDisconnect:
+    """What the endpoint that the app's router has found wishes for; `otherwise` where it says nothing."""
+    wish: OnDisconnect = getattr(scope.get("endpoint"), MARK, otherwise)
+    return wish

@@ -1,0 +1,610 @@
+"""Clients that hang up: what becomes of the handler, and of its slot."""
+
+import asyncio
+import random
+import socket
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app_toolkit import ConfigError, on_disconnect
+from app_toolkit.core.disconnect import stops
+from app_toolkit.replica.client import KEPT, Client
+from app_toolkit.replica.replica import SWEEP_S, Statistics
+from app_toolkit.types import Message
+
+from .client import Connection, Serve, Served, dial, field, wait_until
+
+NOTICED_S = 2.0
+"""Generous: it is noticed within two sweeps."""
+
+APP = """
+    import time
+    from collections.abc import AsyncIterable
+    from contextlib import contextmanager
+    from fastapi import APIRouter, Depends
+    from fastapi.sse import EventSourceResponse
+    from starlette.middleware.base import BaseHTTPMiddleware
+    from starlette.responses import StreamingResponse
+    from app_toolkit import on_disconnect
+
+    app = FastAPI()
+
+    def note(event):
+        with (FOLDER / "ledger").open("a") as ledger:
+            ledger.write(event + "\\n")
+
+    @contextmanager
+    def noted():
+        note("began")
+        try:
+            yield
+        except asyncio.CancelledError:
+            note("cancelled")
+            raise
+        note("ended")
+
+    @app.api_route("/async", methods=["GET", "HEAD", "POST", "PUT"])
+    async def in_the_loop():
+        with noted():
+            await gate("go")
+
+    @app.get("/def")
+    def in_a_thread():
+        with noted():
+            while not (FOLDER / "go").exists():
+                time.sleep(0.005)
+
+    @app.api_route("/stream", methods=["GET", "POST"])
+    async def stream():
+        async def body():
+            with noted():
+                yield b"first"
+                await gate("go")
+        return StreamingResponse(body())
+
+    @app.post("/sse", response_class=EventSourceResponse)
+    async def events() -> AsyncIterable[int]:
+        with noted():
+            yield 1
+            await gate("go")
+
+    async def resource():
+        with noted():
+            yield
+            note("closed without an error")
+
+    @app.get("/resource", dependencies=[Depends(resource)])
+    async def with_a_resource():
+        await gate("go")
+
+    @app.get("/receives")
+    async def receives(request: Request):
+        with noted():
+            note((await request.receive())["type"])
+            note((await request.receive())["type"])
+            await gate("go")
+
+    @app.get("/polls")
+    async def polls(request: Request):
+        with noted():
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
+            note("heard")
+
+    @app.post("/late")
+    async def reads_late(request: Request):
+        note("began")
+        await gate("read")
+        note(str(len(await request.body())))
+
+    @app.get("/shielded")
+    async def shielded():
+        async def work():
+            await gate("go")
+            note("the work ended")
+        global working
+        working = asyncio.create_task(work())
+        with noted():
+            await asyncio.shield(working)
+
+    @app.get("/background")
+    async def background(tasks: BackgroundTasks):
+        async def afterwards():
+            with noted():
+                await gate("go")
+        tasks.add_task(afterwards)
+        return "done"
+
+    @app.get("/stubborn")
+    async def stubborn():
+        note("began")
+        try:
+            await gate("go")
+        except asyncio.CancelledError:
+            note("cleaning up")
+        await gate("clean")
+        note("ended")
+
+    @app.get("/fails")
+    async def fails():
+        note("began")
+        try:
+            await gate("go")
+        finally:
+            raise ValueError("while it was stopped")
+
+    @app.websocket("/ws")
+    async def talk(ws: WebSocket):
+        await ws.accept()
+        with noted():
+            await gate("go")
+
+    @app.websocket("/listens")
+    async def listens(ws: WebSocket):
+        await ws.accept()
+        note("began")
+        async for text in ws.iter_text():
+            note(text)
+            await gate("go")
+        note("heard")
+
+    marked = APIRouter()
+
+    @marked.get("/continues")
+    @on_disconnect("continue")
+    async def continues(request: Request):
+        async def listen():
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            note("told")
+        listening = asyncio.create_task(listen())
+        with noted():
+            await gate("go")
+        listening.cancel()
+
+    @marked.post("/cancels")
+    @on_disconnect("cancel")
+    async def cancels():
+        with noted():
+            await gate("go")
+
+    @marked.post("/unfinished")
+    @on_disconnect("continue")
+    async def unfinished(request: Request):
+        note("began")
+        try:
+            await request.body()
+        except Exception as error:
+            note(type(error).__name__)
+
+    app.include_router(marked)
+    mounted = FastAPI()
+    mounted.include_router(marked)
+    app.mount("/mounted", mounted)
+
+    class Passes(BaseHTTPMiddleware):
+        async def dispatch(self, request, call_next):
+            return await call_next(request)
+
+    behind = FastAPI()
+    behind.include_router(marked)
+    behind.add_middleware(Passes)
+    for path, endpoint in {"/async": in_the_loop, "/def": in_a_thread, "/stream": stream}.items():
+        behind.get(path)(endpoint)
+    app.mount("/behind", behind)
+
+    async def copying(scope, receive, send):
+        await mounted(dict(scope), receive, send)
+
+    app.mount("/copied", copying)
+"""
+
+
+class Visit:
+    """Requests of clients that hang up, and what the app notes of its handlers."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+
+    @property
+    def notes(self) -> list[str]:
+        ledger = self.served.folder / "ledger"
+        return ledger.read_text().splitlines() if ledger.exists() else []
+
+    @property
+    def statistics(self) -> Statistics:
+        assert self.served.server._replica is not None
+        return self.served.server._replica.statistics()  # also once it has ended
+
+    def noted(self, *notes: str) -> None:
+        wait_until(lambda: self.notes == list(notes), f"{list(notes)} was noted", NOTICED_S)
+
+    def ask(self, path: str, method: str = "GET", *more: tuple[str, str]) -> Connection:
+        connection = self.served.connect()
+        connection.send_head(method, path, [field(), *more])
+        wait_until(lambda: "began" in self.notes, "the handler began")
+        return connection
+
+    def idle(self) -> None:
+        wait_until(lambda: self.statistics == Statistics(0, 0, 0, draining=False), "nobody is inside")
+
+
+@pytest.fixture
+def visit(serve: Serve) -> Iterator[Visit]:
+    visit = Visit(serve(APP))
+    yield visit
+    visit.idle()
+
+
+# What stops
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/async"),
+        ("HEAD", "/async"),
+        ("GET", "/stream"),
+        ("POST", "/stream"),
+        ("POST", "/sse"),
+        ("GET", "/behind/async"),
+        ("GET", "/behind/stream"),
+        ("POST", "/cancels"),
+        ("POST", "/mounted/cancels"),
+        ("POST", "/behind/cancels"),
+    ],
+)
+def test_a_handler_is_cancelled_when_its_client_has_gone(visit: Visit, method: str, path: str) -> None:
+    connection = visit.ask(path, method)
+    assert visit.statistics.ongoing == 1
+    connection.close()
+    visit.noted("began", "cancelled")
+    visit.idle()
+
+
+def test_the_same_holds_over_tcp(serve: Serve) -> None:
+    visit = Visit(serve(APP, address="tcp:127.0.0.1:0"))
+    visit.ask("/async").close()
+    visit.noted("began", "cancelled")
+    visit.idle()
+
+
+def test_a_dependency_is_closed_with_the_cancellation(visit: Visit) -> None:
+    visit.ask("/resource").close()
+    visit.noted("began", "cancelled")
+
+
+@pytest.mark.parametrize("path", ["/def", "/behind/def"])
+def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
+    watched = visit.served.server._replica
+    assert watched is not None
+    connection = visit.ask(path)
+    connection.close()
+    wait_until(lambda: any(e._ending is not None for e in watched._ongoing), "the hang-up is noticed", NOTICED_S)
+    for _ in range(5):  # turns of its loop, in which a cancellation would have ended it
+        visit.served.server.probe(1)
+    assert visit.statistics.ongoing == 1
+    visit.served.open_gate("go")
+    visit.noted("began", "ended")
+
+
+def test_what_is_shielded_goes_on(visit: Visit) -> None:
+    visit.ask("/shielded").close()
+    visit.noted("began", "cancelled")
+    visit.idle()
+    visit.served.open_gate("go")
+    visit.noted("began", "cancelled", "the work ended")
+
+
+def test_a_handler_that_waits_for_a_message_hears_of_it_and_is_not_cancelled(visit: Visit) -> None:
+    visit.ask("/receives").close()
+    visit.noted("began", "http.request", "http.disconnect")
+    visit.served.open_gate("go")
+    visit.noted("began", "http.request", "http.disconnect", "ended")
+
+
+def test_a_handler_that_polls_hears_of_it(visit: Visit) -> None:
+    visit.ask("/polls").close()
+    visit.noted("began", "heard", "ended")
+
+
+def test_a_handler_that_cleans_up_holds_its_slot_meanwhile(visit: Visit) -> None:
+    visit.ask("/stubborn").close()
+    visit.noted("began", "cleaning up")
+    assert visit.statistics.ongoing == 1
+    visit.served.open_gate("clean")
+    visit.noted("began", "cleaning up", "ended")
+
+
+def test_a_handler_that_fails_while_it_is_stopped_is_logged(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
+    visit.ask("/fails").close()
+    visit.idle()
+    assert visit.served.server.stop(5)
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["while it was stopped"]
+
+
+def test_a_handler_that_is_stopped_is_no_error(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
+    visit.ask("/async").close()
+    visit.noted("began", "cancelled")
+    assert visit.served.server.stop(5)
+    assert caplog.records == []
+
+
+def test_the_end_of_the_server_is_not_taken_for_a_hang_up(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
+    visit.ask("/async")
+    assert visit.served.server.stop(0)
+    assert visit.notes == ["began", "cancelled"]
+    assert any("CancelledError" in str(r.exc_info) for r in caplog.records), "uvicorn says whom it has cancelled"
+
+
+def test_a_stream_that_is_dropped_before_its_first_byte_leaves_no_slot(visit: Visit) -> None:
+    for _ in range(50):
+        with dial(visit.served.address) as raw:
+            name, value = field()
+            raw.sendall(b"GET /stream HTTP/1.1\r\n%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value))
+            raw.shutdown(socket.SHUT_RDWR)
+    visit.idle()
+
+
+def test_of_many_clients_that_hang_up_at_any_moment_no_handler_is_left(visit: Visit) -> None:
+    rng = random.Random(8)
+    name, value = field()
+    head = b"%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
+    leaving: list[tuple[int, int, socket.socket]] = []
+    for number in range(200):
+        raw = dial(visit.served.address)
+        raw.sendall(b"GET %b HTTP/1.1\r\n" % rng.choice([b"/async", b"/stream", b"/behind/async"]) + head)
+        leaving.append((number + rng.randrange(100), number, raw))
+        while leaving and min(leaving)[0] <= number:
+            leaving.remove(earliest := min(leaving))
+            earliest[-1].close()
+    wait_until(lambda: visit.notes.count("began") > 10, "some handlers began")
+    for *_, raw in leaving:
+        raw.close()
+    wait_until(lambda: visit.notes.count("began") == visit.notes.count("cancelled"), "all of them were cancelled")
+
+
+# What goes on
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_what_may_have_changed_something_runs_to_its_end(visit: Visit, method: str) -> None:
+    connection = visit.ask("/async", method, ("content-length", "0"))
+    connection.close()
+    still(visit, "began")
+    visit.served.open_gate("go")
+    visit.noted("began", "ended")
+
+
+@pytest.mark.parametrize("path", ["/continues", "/mounted/continues", "/behind/continues"])
+def test_a_handler_that_continues_is_not_told(visit: Visit, path: str) -> None:
+    visit.ask(path).close()
+    still(visit, "began")
+    visit.served.open_gate("go")
+    visit.noted("began", "ended")
+
+
+def test_what_a_middleware_that_copies_the_scope_hides_is_the_ingress_to_say(visit: Visit) -> None:
+    visit.ask("/copied/continues").close()
+    visit.noted("began", "told")
+    visit.served.open_gate("go")
+    visit.noted("began", "told", "ended")
+
+
+def test_a_handler_that_continues_hears_that_its_body_will_not_come(visit: Visit) -> None:
+    visit.ask("/unfinished", "POST", ("content-length", "10")).close()
+    visit.noted("began", "ClientDisconnect")
+
+
+@pytest.mark.parametrize(
+    ("wish", "method", "notes"),
+    [("continue", "GET", ["began", "ended"]), ("cancel", "POST", ["began", "cancelled"])],
+)
+def test_an_ingress_wishes_for_all_its_routes(serve: Serve, wish: Any, method: str, notes: list[str]) -> None:
+    visit = Visit(serve(APP, on_disconnect=wish))
+    visit.ask("/async", method).close()
+    if wish == "continue":
+        still(visit, "began")
+        visit.served.open_gate("go")
+    visit.noted(*notes)
+    visit.idle()
+
+
+def test_background_tasks_run_on(visit: Visit) -> None:
+    connection = visit.served.connect()
+    assert connection.ask("/background").read() == b'"done"'
+    visit.noted("began")
+    connection.close()
+    still(visit, "began")
+    visit.served.open_gate("go")
+    visit.noted("began", "ended")
+
+
+def test_a_body_that_is_read_late_arrives_whole(serve: Serve) -> None:
+    visit = Visit(serve(APP, on_disconnect="cancel"))
+    body = bytes(1_000_000)
+    connection = visit.served.connect()
+    connection.send_head("POST", "/late", [field(), ("content-length", str(len(body)))])
+    connection.sock.settimeout(10)
+    wait_until(lambda: visit.notes == ["began"], "the handler began")
+    watched(visit)
+    visit.served.open_gate("read")
+    connection.send(body)
+    assert connection.getresponse().status == 200
+    assert visit.notes == ["began", str(len(body))]
+    visit.idle()
+
+
+def test_a_watch_asks_for_no_body_that_waits_for_a_100(serve: Serve) -> None:
+    visit = Visit(serve(APP, on_disconnect="cancel"))
+    with dial(visit.served.address) as raw:
+        name, value = field()
+        head = b"%b: %b\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n" % (name.encode(), value)
+        raw.sendall(b"POST /late HTTP/1.1\r\n" + head)
+        wait_until(lambda: visit.notes == ["began"], "the handler began")
+        raw.settimeout(3 * SWEEP_S)
+        with pytest.raises(TimeoutError):
+            raw.recv(1)
+        raw.settimeout(10)
+        visit.served.open_gate("read")
+        assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        raw.sendall(b"abc")
+        assert raw.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    assert visit.notes == ["began", "3"]
+
+
+# WebSockets
+
+
+def test_a_websocket_that_does_not_listen_is_cancelled(visit: Visit) -> None:
+    client = visit.served.websocket("/ws")
+    wait_until(lambda: visit.notes == ["began"], "the handler began")
+    client.close()
+    visit.noted("began", "cancelled")
+
+
+def test_a_websocket_reads_all_that_was_said_before_it_hears(visit: Visit) -> None:
+    client = visit.served.websocket("/listens")
+    for text in ("one", "two", "three"):
+        client.send(text)
+    wait_until(lambda: "one" in visit.notes, "the first message arrived")
+    watched(visit)
+    client.close()
+    visit.served.open_gate("go")
+    visit.noted("began", "one", "two", "three", "heard")
+
+
+def test_too_many_websockets_are_refused(serve: Serve) -> None:
+    visit = Visit(serve(APP, max_open_websockets=1))
+    first = visit.served.websocket("/listens")
+    denied = visit.served.websocket("/listens").answer
+    assert denied.status_code == 503
+    assert (denied.headers["x-app-toolkit-ongoing"], denied.headers["x-app-toolkit-refused"]) == ("0", "websockets")
+    assert visit.served.connect().ask("/nowhere").status == 404, "for requests there is room"
+    first.close()
+    wait_until(lambda: visit.statistics.websockets == 0, "the first has gone")
+    again = visit.served.websocket("/listens")
+    assert again.answer.status_code == 101
+    again.close()
+    visit.idle()
+
+
+def still(visit: Visit, *notes: str) -> None:
+    """The hang-up has been there for longer than it takes to notice one, and nothing came of it."""
+    with pytest.raises(AssertionError):
+        wait_until(lambda: visit.notes != list(notes), "something else was noted", 3 * SWEEP_S)
+
+
+def watched(visit: Visit) -> None:
+    """Wait until somebody waits for the client to hang up."""
+    replica = visit.served.server._replica
+    assert replica is not None
+    inside = replica._ongoing, replica._websockets
+    wait_until(lambda: any(e._watch is not None for some in inside for e in list(some)), "it is watched", NOTICED_S)
+
+
+# The decision
+
+
+@pytest.mark.parametrize(
+    ("wish", "kind", "method", "answering", "stopped"),
+    [
+        ("auto", "http", "GET", False, True),
+        ("auto", "http", "HEAD", False, True),
+        ("auto", "http", "POST", False, False),
+        ("auto", "http", "DELETE", False, False),
+        ("auto", "http", "POST", True, True),
+        ("auto", "websocket", "", False, True),
+        ("cancel", "http", "POST", False, True),
+        ("continue", "http", "GET", True, False),
+        ("continue", "websocket", "", True, False),
+    ],
+)
+def test_who_stops(wish: Any, kind: str, method: str, answering: bool, stopped: bool) -> None:
+    assert stops(wish, kind, method, answering) is stopped
+
+
+def test_a_mark_is_one_of_three_words() -> None:
+    with pytest.raises(ConfigError, match="on_disconnect is 'stop', not one of auto, cancel, continue"):
+        on_disconnect("stop")  # type: ignore[arg-type]
+
+
+# Reading ahead
+
+
+class Server:
+    """A server's `receive`, which notices when two ask at once."""
+
+    def __init__(self) -> None:
+        self.messages: deque[Message] = deque()
+        self.changed = asyncio.Event()
+        self.asking = False
+        self.given = 0
+
+    async def receive(self) -> Message:
+        assert not self.asking, "two asked at once"
+        self.asking = True
+        try:
+            while not self.messages:
+                self.changed.clear()
+                await self.changed.wait()
+            self.given += 1
+            return self.messages.popleft()
+        finally:
+            self.asking = False
+
+    def say(self, *messages: Message) -> None:
+        self.messages.extend(messages)
+        self.changed.set()
+
+
+def body(data: bytes, more: bool = True) -> Message:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+@pytest.mark.anyio
+async def test_the_app_joins_the_watcher_and_gets_everything_in_order() -> None:
+    server, said = Server(), []
+    client = Client(server.receive)
+    watch = client.watch(lambda: said.append("gone"))
+    server.say(body(b"1"))
+    assert await client.receive() == body(b"1")
+    joined = asyncio.create_task(client.receive())
+    await asyncio.sleep(0)
+    assert client.read
+    assert not client.watchable
+    server.say(body(b"2", more=False), {"type": "http.disconnect"})
+    assert await joined == body(b"2", more=False)
+    assert (await client.receive())["type"] == "http.disconnect"
+    await watch
+    assert said == ["gone"]
+    assert (client.whole, client.gone, client.watchable) == (True, True, False)
+
+
+@pytest.mark.anyio
+async def test_no_more_is_kept_than_its_bound_and_the_app_reads_on() -> None:
+    server = Server()
+    client = Client(server.receive)
+    piece = bytes(KEPT // 2)
+    server.say(*(body(piece) for _ in range(9)), body(b"", more=False))
+    await client.watch(lambda: pytest.fail("nobody hung up"))
+    assert server.given == 3, "half, half, and one more"
+    assert not client.watchable
+    read = [await client.receive() for _ in range(10)]
+    assert sum(len(message["body"]) for message in read) == 9 * len(piece)
+    assert client.whole
+    assert client.watchable
+
+
+@pytest.mark.anyio
+async def test_a_client_that_cannot_be_read_is_the_apps_to_meet() -> None:
+    async def receive() -> Message:
+        raise OSError("broken")
+
+    client = Client(receive)
+    await client.watch(lambda: pytest.fail("nobody hung up"))
+    with pytest.raises(OSError, match="broken"):
+        await client.receive()
