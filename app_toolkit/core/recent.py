@@ -48,4 +48,4 @@ def retry_after_s(waiting: int, rate: float) -> int:
 
     Where nothing was answered lately, one answer in the window is assumed.
     """
-    return min(max(ceil(waiting / (rate or 1 / WINDOW_S)), 1), LONGEST_WAIT_S)
+    return max(ceil(min(waiting / (rate or 1 / WINDOW_S), LONGEST_WAIT_S)), 1)

@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 Entry = tuple[float, bytes, bytes, bytes, int, str, int, float, bytes, str, str, int]
@@ -20,9 +21,10 @@ LONGEST_PATH = 2_000
 MOST_BYTES = 64 * 1024 * 1024
 """A log's file holds so much; the one before it is kept beside it."""
 
-# What JSON takes as it is.
-_plain = re.compile(rb"[ !#-\[\]-~]*").fullmatch
-_ESCAPES = {code: f"\\u{code:04x}" for code in range(256) if not _plain(bytes((code,)))}
+_clean = re.compile(rb"/[!$->@-\[\]-~]*").fullmatch
+"""A path that stands in JSON as it is, and that nothing has to be taken from."""
+
+_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(32), ord('"'), ord("\\"), *range(127, 256))}
 
 
 def _now() -> tuple[float, float]:
@@ -56,25 +58,26 @@ class AccessLog:
             return
         entries, self._entries = self._entries, []
         wall, monotonic = self._now()
-        lines = [self._line(entry, wall - monotonic) for entry in entries]
-        if self.dropped:
-            lines.insert(0, f'{{"time":"{self._time(wall)}","dropped":{self.dropped}}}\n')
+        offset = wall - monotonic
+        clients: dict[bytes, str] = {}
+        lines = [f'{{"time":"{self._time(wall)}","dropped":{self.dropped}}}\n'] if self.dropped else []
+        for arrived, peers, method, path, status, outcome, size, seconds, identity, ingress, replica, tries in entries:
+            client = clients.get(peers)
+            if client is None:
+                client = clients[peers] = _client(peers)
+            # Words of ours, and what was held against a grammar before, hold nothing that JSON would escape.
+            lines.append(
+                f'{{"time":"{self._time(arrived + offset)}",{client},'
+                f'"method":"{method.decode()}","path":"{_path(path)}","status":{status},"outcome":"{outcome}",'
+                f'"bytes":{size},"ms":{seconds * 1_000:.1f},"request_id":"{identity.decode()}",'
+                f'"ingress":"{ingress}","replica":"{replica}","tries":{tries}}}\n'
+            )
         try:
             self._write("".join(lines))
         except OSError:
             self.dropped += len(entries)
         else:
             self.dropped = 0
-
-    def _line(self, entry: Entry, offset: float) -> str:
-        arrived, peers, method, path, status, outcome, size, seconds, request_id, ingress, replica, tries = entry
-        host, port = peers.split(b" ", 2)[:2]
-        return (
-            f'{{"time":"{self._time(arrived + offset)}","client":"{_text(host)}","port":{_text(port)},'
-            f'"method":"{_text(method)}","path":"{_path(path)}","status":{status},"outcome":"{outcome}",'
-            f'"bytes":{size},"ms":{seconds * 1_000:.1f},"request_id":"{_text(request_id)}",'
-            f'"ingress":"{ingress}","replica":"{replica}","tries":{tries}}}\n'
-        )
 
     def _time(self, wall: float) -> str:
         second = int(wall)
@@ -95,9 +98,10 @@ class LogFile:
     def write(self, text: str) -> None:
         data = text.encode()
         if self._file.tell() + len(data) > self._most and self._file.tell():
-            os.replace(self._path, f"{self._path}.1")
-            self._file.close()
-            self._file = self._path.open("ab", buffering=0)
+            with suppress(FileNotFoundError):  # somebody took it away
+                os.replace(self._path, f"{self._path}.1")
+            before, self._file = self._file, self._path.open("ab", buffering=0)
+            before.close()
         if self._file.write(data) != len(data):
             raise OSError("the disk took a part of the lines")
 
@@ -105,13 +109,19 @@ class LogFile:
         self._file.close()
 
 
+def _client(peers: bytes) -> str:
+    host, port = peers.split(b" ", 2)[:2]
+    return f'"client":"{_text(host)}","port":{int(port)}'
+
+
 def _path(path: bytes) -> str:
     """Without a query, which may hold secrets, and without what comes before the path in a target that was refused."""
+    if _clean(path):
+        return path.decode()
     if path[:1] not in (b"/", b"*"):
         return "-"
     return _text(path.partition(b"?")[0].partition(b"#")[0])
 
 
 def _text(data: bytes) -> str:
-    text = data.decode("latin-1")
-    return text if _plain(data) else text.translate(_ESCAPES)
+    return data.decode("latin-1").translate(_ESCAPES)

@@ -282,10 +282,13 @@ class Exchange:
     def _expired(self, timeout: float) -> None:
         """The deadline has passed."""
         self._timer = None
-        what = "waited for a replica" if self._stage is Stage.WAITING else "was not answered"
-        if self._stage is Stage.ANSWERED:
-            what = "was not answered in full"
-        self.fail(DeadlineExceeded(f"the request {what} within its {timeout:g} s"))
+        if self._stage is Stage.WAITING:
+            what = "no replica took the request"
+        elif self._stage is Stage.ANSWERED:
+            what = "the request was not answered in full"
+        else:
+            what = "the request was not answered"
+        self.fail(DeadlineExceeded(f"{what} within its {timeout:g} s"))
 
     # Waiting and sending
 

@@ -1,7 +1,5 @@
-"""The proxy as a whole: routes, its own endpoints, the access log, and how it ends."""
+"""The proxy as a whole: routes, its own endpoints, and how it ends."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +10,9 @@ from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.router.router import Router
 
-from .world import Edge, Raw, World, eventually
+from .world import Raw, World, eventually
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[World]:
-    """A world whose proxy is its own, so that it may be drained."""
-    world = World(Edge(), tmp_path)
-    yield world
-    world.close()
-    world.edge.close()
-    statistics = world.edge.server.statistics()
-    assert (statistics.waiting, statistics.ongoing, statistics.connections, statistics.idle) == (0, 0, 0, 0)
 
 
 def replicas(*served: Any) -> dict[str, Any]:

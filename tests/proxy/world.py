@@ -51,6 +51,7 @@ class Edge:
         self._ready = threading.Event()
         self.posted: dict[str, Any] = {}
         self._lines: list[str] = []
+        self.access = AccessLog(self._lines.append)
         self.stopping: list[Any] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -62,7 +63,7 @@ class Edge:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.proxy = Proxy(SECRET, Router, AccessLog(self._lines.append))
+        self.proxy = Proxy(SECRET, Router, self.access)
         self.server = ProxyServer(self.proxy, HTTPOptions(port=0), patience=self._patience, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
@@ -93,8 +94,11 @@ class Edge:
 
     def records(self) -> list[dict[str, Any]]:
         """The access log so far."""
-        if self.thread.is_alive():
-            self.call(lambda: self.proxy.access and self.proxy.access.flush())
+        self.call(self.access.flush)
+        return self.written()
+
+    def written(self) -> list[dict[str, Any]]:
+        """What of it the proxy has written by itself."""
         return [json.loads(line) for batch in self._lines for line in batch.splitlines()]
 
     def close(self) -> None:
