@@ -270,7 +270,11 @@ class Exchange:
         if error.status < 500 or self.request.refusal is not None:
             return
         if error.retry_after_s is None or self._account.may_tell(time.monotonic()):
-            log.warning("request %s: %d, %s", self._id, error.status, error, exc_info=error.__cause__)
+            cause = error.__cause__
+            if isinstance(cause, ReplicaGone):
+                log.warning("request %s: %d, %s: %s", self._id, error.status, error, cause)
+            else:
+                log.warning("request %s: %d, %s", self._id, error.status, error, exc_info=cause)
 
     def _check_body(self) -> None:
         """Raises `ContentTooLarge` where the body is announced, or has come, longer than it may be."""
@@ -547,7 +551,7 @@ class Exchange:
             log.warning("request %s is tried again: %s", self._id, error)
             self._hand_over()
             return
-        self._end_with_loss(why)
+        self._end_with_loss(why, error)
 
     def _may_run_twice(self) -> bool:
         assert self._router is not None
@@ -586,8 +590,10 @@ class Exchange:
         unframed = self.request.version == "1.0" or answer.extent == "until_close"
         self._client.cut(reset=not tunnel and unframed)
 
-    def _end_with_loss(self, why: str) -> None:
-        self.fail(ReplicaLost(why))
+    def _end_with_loss(self, why: str, cause: ReplicaGone | None = None) -> None:
+        lost = ReplicaLost(why)
+        lost.__cause__ = cause
+        self.fail(lost)
 
     @property
     def _id(self) -> str:

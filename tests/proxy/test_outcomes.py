@@ -207,7 +207,9 @@ def test_where_the_budget_is_spent_a_loss_is_502_and_says_so(
         assert (got.status, got.error) == (502, "replica_lost")
         assert got.json()["detail"].endswith("was lost; the retry budget of shop/web is spent")
     assert attempts(replicas) == 1
-    assert len(warnings()) == 1
+    (said,) = warnings()
+    assert said.startswith("request it: 502, replica killable-")
+    assert said.endswith("ended before the answer did"), "why it was lost"
 
 
 def test_what_was_never_accepted_is_handed_on_although_the_budget_is_spent(
