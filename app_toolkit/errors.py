@@ -9,8 +9,9 @@
   - InstanceEnded           what was asked has been shut down, by somebody else
   - RequestError            one request failed; carries the HTTP status that its client sees
       BadRequest            400  the head or the framing is not HTTP as we accept it
+      NoApplication         404  no application has a route prefix above the path
       RequestTimeout        408  the request did not arrive in time
-      ContentTooLarge       413
+      ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
       Misdirected           421  a route of another ingress
       HeadTooLarge          431
@@ -76,6 +77,11 @@ class RequestError(ToolkitError):
 class BadRequest(RequestError):
     status = 400
     reason = "bad_request"
+
+
+class NoApplication(RequestError):
+    status = 404
+    reason = "not_found"
 
 
 class RequestTimeout(RequestError):

@@ -1,23 +1,24 @@
-"""How long a client gives its request."""
+"""How long a request may take: the deployment says, and the request itself may ask for less."""
 
 import re
 
 from app_toolkit.errors import BadRequest
 
 TIMEOUT_FIELD = b"x-request-timeout-seconds"
-TIMEOUT_GRAMMAR = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,6})?")
+GRAMMAR = re.compile(rb"\d{1,6}(\.\d{1,6})?")
 
 
-def parse_timeout(value: bytes) -> float:
-    """The seconds that an `X-Request-Timeout-Seconds` names. Raises `BadRequest` for what is no such number."""
-    if TIMEOUT_GRAMMAR.fullmatch(value) is None or (seconds := float(value)) == 0:
+def timeout_s(asked: bytes | None, limit: float | None) -> float | None:
+    """The shorter of `X-Request-Timeout-Seconds` and `request_timeout_s`; None where neither says anything.
+
+    Raises `BadRequest` for what is not a plain decimal number above 0.
+    """
+    if asked is None:
+        return limit
+    seconds = float(asked) if GRAMMAR.fullmatch(asked) else 0.0
+    if seconds <= 0:
         raise BadRequest(
-            f"X-Request-Timeout-Seconds is {value[:20].decode('latin-1')!r}, "
-            "not a number above 0 with at most 6 digits on either side of the point"
+            f"X-Request-Timeout-Seconds is {asked[:40].decode('latin-1')!r}, it must be a decimal number above 0, "
+            "with at most six digits before the point and six behind it"
         )
-    return seconds
-
-
-def shortest(*times: float | None) -> float | None:
-    """The shortest of some times; None is none."""
-    return min((time for time in times if time is not None), default=None)
+    return seconds if limit is None else min(seconds, limit)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from starlette.responses import JSONResponse
 
 from app_toolkit.config.models import DeploymentConfig
-from app_toolkit.core.deadlines import TIMEOUT_FIELD, parse_timeout, shortest
+from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError
 from app_toolkit.interfaces import Endpoint
@@ -112,8 +112,8 @@ class Ingress:
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Within the time and the size that a request may have."""
         policy = self.router.policy
-        given = [parse_timeout(value) for name, value in scope["headers"] if name == TIMEOUT_FIELD]
-        timeout = shortest(policy.request_timeout_s, *given)
+        asked = [value for name, value in scope["headers"] if name == TIMEOUT_FIELD]
+        timeout = timeout_s(b", ".join(asked) if asked else None, policy.request_timeout_s)
         most = policy.max_body_size
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
         if most is None:

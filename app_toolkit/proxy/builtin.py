@@ -36,11 +36,6 @@ def failure(error: RequestError, request_id: str) -> OwnAnswer:
     )
 
 
-def no_application(path: str, request_id: str) -> OwnAnswer:
-    detail = f"no application has a route prefix above {path[:200]!r}"
-    return _json(404, {"error": "not_found", "detail": detail, "request_id": request_id})
-
-
 def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> OwnAnswer | None:
     """The proxy's own endpoints; None for what belongs to an application."""
     if method not in (b"GET", b"HEAD"):

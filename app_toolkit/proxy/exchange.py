@@ -1,12 +1,24 @@
 """One request's life at the proxy: it waits for a turn, is sent to a replica, and its answer is passed on."""
 
+import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Protocol
 
-from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError, TooManyWebSockets
+from app_toolkit.core.deadlines import timeout_s
+from app_toolkit.core.recent import retry_after_s
+from app_toolkit.errors import (
+    ContentTooLarge,
+    DeadlineExceeded,
+    ReplicaGone,
+    ReplicaLost,
+    RequestError,
+    TooManyWebSockets,
+)
+from app_toolkit.observability.access import LONGEST_PATH
 from app_toolkit.proxy import builtin
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, RETRYABLE, Request
@@ -16,7 +28,6 @@ from app_toolkit.transport.pool import Answer, Connection
 from app_toolkit.types import Header, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
-access = logging.getLogger("app_toolkit.access")
 
 DISCARDED_BODY = 1024 * 1024
 """Bytes of a body that nobody wants which are read nevertheless, so that the connection can be used again."""
@@ -26,6 +37,14 @@ DEATHS = 2
 
 LOSSES = 4
 """A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
+
+OK = "ok"
+CUT = "cut"
+CLIENT_GONE = "client_gone"
+"""How an exchange ends where it does not end with an error, whose `reason` is the word then."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""Logged where the client has gone; nobody sees it on the wire."""
 
 
 class Stage(Enum):
@@ -68,7 +87,9 @@ class Client(Protocol):
 class Exchange:
     """One request and its answer.
 
-    * Its turn, its place in the queue and its connection are given up by whatever ends it.
+    * Its turn, its place in the queue, its connection and its timer are given up by whatever ends it.
+    * It ends once, with one word, which is counted and told to the access log.
+    * One deadline holds over waiting and all tries: it ends with 504, or cut where the answer has begun.
     * What no replica accepted is handed to another one, whatever its method, until it has waited too long.
     * What a replica accepted and then died with is tried once more where the method allows it, the whole body
       is still held, and the client has not seen a byte of the answer.
@@ -77,6 +98,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_account",
         "_answer",
         "_arrived",
         "_avoid",
@@ -85,16 +107,20 @@ class Exchange:
         "_client",
         "_connection",
         "_continued",
+        "_deadline",
         "_died_with_it",
         "_head",
         "_holding",
         "_keep",
         "_losses",
+        "_most_body",
         "_proxy",
         "_refusal",
         "_replica",
         "_router",
         "_stage",
+        "_timer",
+        "_tries",
         "_turn",
         "_waiter",
         "request",
@@ -106,16 +132,22 @@ class Exchange:
         self.request = request
         self._arrived = time.monotonic()
         self._router: Router | None = None
+        self._account = proxy.unowned
         self._stage = Stage.NEW
+        # What it may take: seconds, on the clock of `_arrived`, and bytes.
+        self._deadline: float | None = None
+        self._most_body: int | None = None
         # What is held, and let go in `_release`.
         self._turn: Turn | None = None
         self._waiter: object | None = None
         self._connection: Connection | None = None
+        self._timer: asyncio.TimerHandle | None = None
         # What was learned of replicas.
         self._avoid: tuple[ReplicaId, ...] = ()
         self._died_with_it: set[ReplicaId] = set()
         self._losses = 0
-        self._replica: ReplicaId | None = None
+        self._tries = 0
+        self._replica: str = "-"
         # One try.
         self._holding = False
         self._blocked = False
@@ -138,10 +170,7 @@ class Exchange:
                 raise request.refusal
             own = builtin.endpoint(request.method, request.path, self._proxy.routes, self._proxy.draining)
             if own is None:
-                kind = "websocket" if request.websocket else "http"
-                self._router = self._proxy.routes.find(kind, request.method.decode(), request.path)
-                if self._router is None:
-                    own = builtin.no_application(request.path, request.id.decode())
+                self._place()
         except RequestError as error:
             self.fail(error)
             return
@@ -149,6 +178,24 @@ class Exchange:
             self._answer_with(own)
         else:
             self._ask()
+
+    def _place(self) -> None:
+        """Find who owns it, and what may become of it there. Raises `RequestError`."""
+        request, proxy = self.request, self._proxy
+        kind = "websocket" if request.websocket else "http"
+        name = proxy.routes.find(kind, request.method.decode(), request.path)
+        self._router = proxy.routes.routers[name]
+        self._account = proxy.account(name)
+        self._account.budget.asked(self._arrived)
+        policy = self._router.policy
+        if policy.max_body_size is not None and not request.websocket:
+            self._most_body = policy.max_body_size
+            self._check_body()
+        if policy.request_timeout_s is not None or request.timeout is not None:
+            timeout = timeout_s(request.timeout, policy.request_timeout_s)
+            assert timeout is not None
+            self._deadline = self._arrived + timeout
+            self._timer = asyncio.get_running_loop().call_later(timeout, self._expired, timeout)
 
     @property
     def tunnels(self) -> bool:
@@ -169,6 +216,12 @@ class Exchange:
 
     def body_arrived(self) -> None:
         """The body has grown, or is complete."""
+        if self._most_body is not None:
+            try:
+                self._check_body()
+            except ContentTooLarge as error:
+                self.fail(error)
+                return
         connection = self._connection
         if connection is not None and not self._holding:
             pieces = self.request.body.take()
@@ -187,7 +240,7 @@ class Exchange:
         """Closing the connection is how the replica learns that nobody waits for the answer."""
         if self._stage is Stage.DONE:
             return
-        tunnel = self._stage is Stage.TUNNEL
+        tunnel = self.tunnels
         connection, self._connection = self._connection, None
         if connection is not None:
             # A tunnel's last words, such as a close frame, still have to arrive.
@@ -196,22 +249,57 @@ class Exchange:
             else:
                 connection.abort()
         self._release()
-        self._log(499 if self._answer is None else self._answer.status)
+        if tunnel:
+            self._record(101, OK)
+        else:
+            self._record(CLIENT_CLOSED_REQUEST, CLIENT_GONE)
 
     def fail(self, error: Exception) -> None:
         """End the exchange with an error: as its answer, or by cutting the one that has begun."""
-        started = self._stage in (Stage.ANSWERED, Stage.TUNNEL)
         self._drop_connection()
-        self._release()
-        if started:
-            self._log(0 if self._answer is None else self._answer.status)
-            self._client.cut(reset=False)
+        if self._stage in (Stage.ANSWERED, Stage.TUNNEL):
+            self._cut_off(error)
             return
+        self._release()
         if not isinstance(error, RequestError):
-            log.error("an exchange failed", exc_info=error)
-            error = RequestError("the proxy failed")
+            failed = RequestError("the proxy failed")
+            failed.__cause__ = error
+            error = failed
+        if error.retry_after_s is not None and self._router is not None:
+            rate = self._account.answers.rate(time.monotonic())
+            error.retry_after_s = retry_after_s(self._router.waiting, rate)
+        self._tell(error)
         assert self.request.id is not None
-        self._answer_with(builtin.failure(error, self.request.id.decode()))
+        self._answer_with(builtin.failure(error, self.request.id.decode()), error.reason)
+
+    def _tell(self, error: RequestError) -> None:
+        """Say in the log what failed on our side; of refusals under load, which the access log has, only some."""
+        if error.status < 500 or self.request.refusal is not None:
+            return
+        if error.retry_after_s is None or self._account.may_tell(time.monotonic()):
+            cause = error.__cause__
+            if isinstance(cause, ReplicaGone):
+                log.warning("request %s: %d, %s: %s", self._id, error.status, error, cause)
+            else:
+                log.warning("request %s: %d, %s", self._id, error.status, error, exc_info=cause)
+
+    def _check_body(self) -> None:
+        """Raises `ContentTooLarge` where the body is announced, or has come, longer than it may be."""
+        most, request = self._most_body, self.request
+        if most is not None and max(request.length or 0, request.body.received) > most:
+            has = f"{request.length} bytes" if request.length is not None else f"{request.body.received} bytes or more"
+            raise ContentTooLarge(f"the body has {has}, the max_body_size of {self._account.name} is {most}")
+
+    def _expired(self, timeout: float) -> None:
+        """The deadline has passed."""
+        self._timer = None
+        if self._stage is Stage.WAITING:
+            what = "no replica took the request"
+        elif self._stage is Stage.ANSWERED:
+            what = "the request was not answered in full"
+        else:
+            what = "the request was not answered"
+        self.fail(DeadlineExceeded(f"{what} within its {timeout:g} s"))
 
     # Waiting and sending
 
@@ -233,6 +321,8 @@ class Exchange:
     def _granted(self, turn: Turn) -> None:
         self._leave_queue()
         self._turn = turn
+        self._replica = turn.endpoint.id
+        self._tries += 1
         address = turn.endpoint.address
         connection = self._proxy.pool.take(address)
         if connection is not None:
@@ -261,11 +351,17 @@ class Exchange:
         if not self._client.writable:
             connection.pause_reading()
         identity = hop.encode(self._proxy.secret, request.id, request.version.encode(), self._client.peers)
-        head = request.head(identity)
+        head = request.head(identity, self._left_ms())
         if self._holding:
             connection.write(head)
         else:
             connection.write_all((head, *request.body.take()))
+
+    def _left_ms(self) -> int | None:
+        """For the replica; a WebSocket's deadline ends with its handshake, which is ours to watch."""
+        if self._deadline is None or self.request.websocket:
+            return None
+        return max(math.ceil((self._deadline - time.monotonic()) * 1_000), 1)
 
     def _release_body(self) -> None:
         if self._holding:
@@ -350,7 +446,7 @@ class Exchange:
     def _finish(self) -> None:
         assert self._answer is not None
         self._release()
-        self._log(self._answer.status)
+        self._record(self._answer.status, OK)
         self._client.finished(self.request, self._keep)
 
     def _open_tunnel(self, answer: Answer) -> None:
@@ -361,6 +457,7 @@ class Exchange:
         self._answer = answer
         self._stage = Stage.TUNNEL
         self._give_turn_back()  # an open WebSocket is no ongoing request
+        self._cancel_timer()
         self.request.body.let_go()
         self._client.write(
             _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
@@ -396,7 +493,7 @@ class Exchange:
         missing = request.missing
         return missing is None or missing <= DISCARDED_BODY
 
-    def _answer_with(self, own: builtin.OwnAnswer) -> None:
+    def _answer_with(self, own: builtin.OwnAnswer, outcome: str = OK) -> None:
         request = self.request
         self._stage = Stage.DONE
         keep = request.refusal is None and self._may_keep(None)
@@ -410,7 +507,7 @@ class Exchange:
         body = b"" if request.method == b"HEAD" else own.body
         self._bytes_out = len(body)
         self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
-        self._log(own.status)
+        self._record(own.status, outcome)
         self._client.finished(request, keep)
 
     # When a replica does not answer
@@ -419,7 +516,7 @@ class Exchange:
         """Another replica may run it: nothing of the request ran, or what did can be run again."""
         assert self._router is not None
         if not self.request.body.whole:
-            self._end_with_loss(f"replica {self._replica_id} refused the request after it had taken its body")
+            self._end_with_loss(f"replica {self._replica} refused the request after it had taken its body")
             return
         turn = self._end_try()
         if avoid:
@@ -446,8 +543,8 @@ class Exchange:
                 self._avoid = (*self._avoid, turn.endpoint.id)
                 self._ask(first=True)
         else:
-            log.error("replica %s refused the proxy itself: %s", self._replica_id, refusal.decode("latin-1"))
-            self._end_with_loss(f"replica {self._replica_id} refused the proxy; the request did not run")
+            word = refusal.decode("latin-1")
+            self._end_with_loss(f"replica {self._replica} refused the proxy itself ({word}); the request did not run")
 
     def _died(self, error: ReplicaGone) -> None:
         """The replica had accepted the request, and the client has seen nothing of an answer."""
@@ -457,16 +554,27 @@ class Exchange:
         self._losses += 1
         self._died_with_it.add(self._turn.endpoint.id)
         self._proxy.pool.distrust(self._turn.endpoint.address)
-        log.warning("request %s: %s", (request.id or b"").decode(), error)
-        method = request.method.decode()
-        if request.method not in RETRYABLE or request.websocket:
-            self._end_with_loss(f"replica {self._replica_id} was lost; the outcome of this {method} is unknown")
+        replica, method = self._replica, request.method.decode()
+        if not self._may_run_twice():
+            why = f"replica {replica} was lost; the outcome of this {method} is unknown"
         elif len(self._died_with_it) >= DEATHS or self._losses >= LOSSES:
-            self._end_with_loss(f"replica {self._replica_id} was lost, as one was before it; this is not tried again")
+            why = f"replica {replica} was lost, as one was before it; this is not tried again"
         elif not request.body.whole:
-            self._end_with_loss(f"replica {self._replica_id} was lost; the body of this {method} is no longer held")
+            why = f"replica {replica} was lost; the body of this {method} is no longer held"
+        elif not self._account.budget.take(replica, time.monotonic()):
+            why = f"replica {replica} was lost; the retry budget of {self._account.name} is spent"
         else:
+            log.warning("request %s is tried again: %s", self._id, error)
             self._hand_over()
+            return
+        self._end_with_loss(why, error)
+
+    def _may_run_twice(self) -> bool:
+        assert self._router is not None
+        if self.request.websocket:
+            return False
+        retry = self._router.policy.retry
+        return retry == "all" or (retry == "idempotent" and self.request.method in RETRYABLE)
 
     def _end_try(self) -> Turn:
         """As it was before the turn, which is the caller's to give back."""
@@ -483,20 +591,29 @@ class Exchange:
 
     def _broke_off(self, error: ReplicaGone) -> None:
         """The replica died while the client was already reading."""
-        tunnel = self._stage is Stage.TUNNEL
-        self._release()
-        self._log(0 if self._answer is None else self._answer.status)
-        if not tunnel:
-            log.warning("request %s is cut: %s", (self.request.id or b"").decode(), error)
-        # A client of HTTP/1.0 takes an orderly close for the end of the body.
-        self._client.cut(reset=not tunnel and self.request.version == "1.0")
+        self._cut_off(error)
 
-    def _end_with_loss(self, why: str) -> None:
-        self.fail(ReplicaLost(why))
+    def _cut_off(self, error: Exception) -> None:
+        """The answer that has begun cannot be completed; the connection is no longer there."""
+        tunnel = self.tunnels
+        answer = self._answer
+        assert answer is not None
+        self._release()
+        self._record(answer.status, OK if tunnel else CUT)
+        if not tunnel and self.request.refusal is None:
+            log.warning("request %s is cut: %s", self._id, error)
+        # Without a framing of its own a body ends with the connection: an orderly close would be a fake end.
+        unframed = self.request.version == "1.0" or answer.extent == "until_close"
+        self._client.cut(reset=not tunnel and unframed)
+
+    def _end_with_loss(self, why: str, cause: ReplicaGone | None = None) -> None:
+        lost = ReplicaLost(why)
+        lost.__cause__ = cause
+        self.fail(lost)
 
     @property
-    def _replica_id(self) -> str:
-        return self._turn.endpoint.id if self._turn is not None else "-"
+    def _id(self) -> str:
+        return (self.request.id or b"-").decode()
 
     # Letting go
 
@@ -515,28 +632,48 @@ class Exchange:
     def _release(self) -> None:
         """Give back all that is held."""
         self._stage = Stage.DONE
+        self._cancel_timer()
         self._leave_queue()
         self._give_turn_back()
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _give_turn_back(self) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
-            self._replica = turn.endpoint.id
             assert self._router is not None
             self._router.give_back(turn)
 
-    def _log(self, status: int) -> None:
-        if access.isEnabledFor(logging.INFO):
+    def _record(self, status: int, outcome: str) -> None:
+        """How it ended, once."""
+        now = time.monotonic()
+        seconds = now - self._arrived
+        account, answer = self._account, self._answer
+        account.counts.note(outcome)
+        if answer is not None:
+            account.answers.note(now)
+        if answer is None or answer.status != 101:
+            account.counts.took(seconds)
+        if self._proxy.access is not None:
             request = self.request
-            access.info(
-                "%s %s %d %d %.1fms %s %s",
-                request.method.decode("latin-1"),
-                request.raw_path.decode("latin-1"),
-                status,
-                self._bytes_out,
-                (time.monotonic() - self._arrived) * 1_000,
-                (request.id or b"-").decode(),
-                self._replica or "-",
+            self._proxy.access.note(
+                (
+                    self._arrived,
+                    self._client.peers,
+                    request.method,
+                    request.raw_path[:LONGEST_PATH],
+                    status,
+                    outcome,
+                    self._bytes_out,
+                    seconds,
+                    request.id or b"-",
+                    account.name,
+                    self._replica,
+                    self._tries,
+                )
             )
 
 

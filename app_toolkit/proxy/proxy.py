@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from app_toolkit.interfaces import Snapshot
+from app_toolkit.observability.access import AccessLog
+from app_toolkit.observability.counts import Counts
+from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.routes import Router, Routes
 from app_toolkit.transport.pool import Pool
 
@@ -20,10 +23,11 @@ class Proxy:
     """The routes, the routers behind them, and the pooled connections to replicas.
 
     `secret` opens the replicas' door and holds no space. `new_router` is called with the name of an ingress,
-    `application/ingress`. Not safe across threads: everything happens on the loop that serves.
+    `application/ingress`. `access` hears of every request at its end. Not safe across threads: everything happens on
+    the loop that serves.
     """
 
-    def __init__(self, secret: bytes, new_router: Callable[[str], Router]) -> None:
+    def __init__(self, secret: bytes, new_router: Callable[[str], Router], access: AccessLog | None = None) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
         self.secret = secret
@@ -32,21 +36,47 @@ class Proxy:
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
         self.draining = False
+        self.access = access
+        #: Requests that no ingress owns: those that were refused, and those to the proxy itself.
+        self.unowned = Account("-")
+        self._accounts: dict[str, Account] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Take news of the board: `routes`, and `replicas/{application}/{ingress}`; None removes."""
         self.routes.update(snapshots)
+        for name in self._accounts.keys() - self.routes.routers.keys():
+            del self._accounts[name]
+
+    def account(self, name: str) -> Account:
+        """That of an ingress; it lives as long as the ingress's router."""
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account(name)
+        return account
+
+    def counts(self) -> dict[str, Counts]:
+        """What became of requests, by ingress, and by `-` where none owned them. Safe from any thread."""
+        accounts = [self.unowned, *list(self._accounts.values())]
+        return {account.name: account.counts.copy() for account in accounts}
 
     def mint_id(self) -> bytes:
         """A request id: unique, cheap, and no secret."""
         return b"%b-%x" % (self._process, next(self._count))
 
     def sweep(self, now: float) -> None:
-        """Look at the clocks of the queues and of the pool; `now` as `time.monotonic()` counts."""
+        """Look at the clocks of the queues and of the pool, and write the access log; `now` as `time.monotonic()`."""
         self.routes.expire(now)
         self.pool.expire(now)
+        if self.access is not None:
+            self.access.flush()
+
+    async def aclose(self) -> None:
+        """Once no connection is left: close those to replicas, and write what waits for the access log."""
+        await self.pool.aclose()
+        if self.access is not None:
+            self.access.flush()
 
     def _failed(self, waiter: Any, error: Exception) -> None:
         waiting = self.waiting.pop(waiter, None)

@@ -21,14 +21,13 @@ from httptools import (
 
 from app_toolkit.errors import (
     BadRequest,
-    ContentTooLarge,
     HeadTooLarge,
     NotSupported,
     RequestError,
     URITooLong,
     VersionNotSupported,
 )
-from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX
+from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, TIMEOUT
 from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -40,7 +39,7 @@ RETRYABLE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE")
 METHODS = RETRYABLE | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need a look. All others are copied.
-COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, DROP = range(9)
+COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, DROP = range(10)
 LOOK: dict[bytes, int] = {
     b"host": HOST,
     b"content-length": LENGTH,
@@ -49,6 +48,7 @@ LOOK: dict[bytes, int] = {
     b"upgrade": UPGRADE,
     b"expect": EXPECTATION,
     b"x-request-id": REQUEST_ID,
+    b"x-request-timeout-seconds": TIMEOUT_S,
     b"keep-alive": DROP,
     b"proxy-connection": DROP,
     b"proxy-authorization": DROP,
@@ -74,7 +74,6 @@ class Limits:
     head_bytes: int = 64 * 1024
     fields: int = 100
     url_bytes: int = 16 * 1024
-    body_bytes: int | None = None
 
 
 class Body:
@@ -153,6 +152,7 @@ class Request:
         "path",
         "raw_path",
         "refusal",
+        "timeout",
         "version",
         "websocket",
     )
@@ -167,6 +167,8 @@ class Request:
         self.length: int | None = None
         self.expects = False
         self.websocket = False
+        #: What `X-Request-Timeout-Seconds` says, not understood yet.
+        self.timeout: bytes | None = None
         self.refusal: RequestError | None = None
         self.complete = False
         self.body = Body(chunked=False)
@@ -185,9 +187,11 @@ class Request:
             return 0
         return None if self.length is None else self.length - self.body.received
 
-    def head(self, hop: bytes) -> bytes:
-        """The head as a replica gets it."""
+    def head(self, hop: bytes, timeout_ms: int | None = None) -> bytes:
+        """The head as a replica gets it; `timeout_ms`: how long it may still take."""
         ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
+        if timeout_ms is not None:
+            ask = b"%b: %d\r\n%b" % (TIMEOUT, timeout_ms, ask)
         line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
         return b"".join((line, ask, *self._fields, b"\r\n"))
 
@@ -236,6 +240,9 @@ class Request:
                 if self.id is None and REQUEST_ID_GRAMMAR.fullmatch(value) is not None:
                     self.id = value
                     copied.append(b"x-request-id: %b\r\n" % value)
+            elif look == TIMEOUT_S:
+                self.timeout = value if self.timeout is None else self.timeout + b", " + value
+                copied.append(b"x-request-timeout-seconds: %b\r\n" % value)
             elif look == EXPECTATION:
                 self.expects = self.version == "1.1" and value.lower() == b"100-continue"
         if host is None and self.version == "1.1":
@@ -405,7 +412,6 @@ class RequestParser:
         request = Request(method, version)
         host = request.read_fields(self._fields)
         request.read_target(self._url, host)
-        self._check_length(request.length)
         request.keep_alive = version == "1.1" and self._parser.should_keep_alive()
         if upgrade:
             if method != b"GET" or version != "1.1" or request.length or request.body.chunked:
@@ -419,7 +425,6 @@ class RequestParser:
         request = self.request
         if request is not None:
             request.body.append(data)
-            self._check_length(request.body.received)
 
     def on_message_complete(self) -> None:
         request = self.request
@@ -439,11 +444,6 @@ class RequestParser:
 
     def _head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(f"the head is longer than {self.limits.head_bytes} bytes")
-
-    def _check_length(self, length: int | None) -> None:
-        most = self.limits.body_bytes
-        if most is not None and length is not None and length > most:
-            raise ContentTooLarge(f"the body has {length} bytes or more, the limit is {most}")
 
 
 def _is_host(value: bytes) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
-from app_toolkit.errors import NoReplica
+from app_toolkit.errors import NoApplication, NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import Address, ReplicaId
@@ -81,16 +81,16 @@ class Routes:
         self._versions: dict[str, Version] = {}
         self._published: dict[str, dict[Address, int]] = {}
 
-    def find(self, kind: str, method: str, path: str) -> Router | None:
-        """The owner's router; None below no application's prefix. Raises `NoReplica` before any routes."""
+    def find(self, kind: str, method: str, path: str) -> str:
+        """The owner, by its name in `routers`. Raises `NoApplication`; before any routes `NoReplica`."""
         if not self.ready:
             raise NoReplica("this proxy has no routes yet")
         for application in self.applications:
             below = strip_prefix(application.prefix, path)
             if below is not None:
                 owner = application.table.owner("websocket" if kind == "websocket" else "http", method, below)
-                return self.routers[f"{application.name}/{owner}"]
-        return None
+                return f"{application.name}/{owner}"
+        raise NoApplication(f"no application has a route prefix above {path[:200]!r}")
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Take what is new on the board; replica sets first, so that a new route finds its replicas."""

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
@@ -14,6 +14,7 @@ import uvicorn
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
+from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.protocol import ClientConnection, Patience
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import Limits
@@ -31,12 +32,14 @@ BACKLOG = 2_048
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The sizes of live sets."""
+    """The sizes of live sets, and what became of requests."""
 
     waiting: int
     ongoing: int
     connections: int
     idle: int
+    requests: Mapping[str, Counts]
+    """By ingress; `-` holds those that none owned."""
 
 
 class ProxyServer:
@@ -80,7 +83,7 @@ class ProxyServer:
             if self._deadline is not None:
                 self._deadline.cancel()
             self._abort_connections()
-            await self.proxy.pool.aclose()
+            await self.proxy.aclose()
 
     async def accepting(self) -> None:
         """Wait until it takes connections."""
@@ -136,6 +139,7 @@ class ProxyServer:
             ongoing=routes.ongoing,
             connections=len(self._server.server_state.connections),
             idle=self.proxy.pool.idle,
+            requests=self.proxy.counts(),
         )
 
     def _config(self) -> uvicorn.Config:

@@ -18,7 +18,7 @@ REFUSED = b"x-app-toolkit-refused"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 TIMEOUT = b"x-app-toolkit-timeout"
-"""Milliseconds that are left until the request's deadline; only where it has one."""
+"""Milliseconds that the request may still take, rounded up; only where it has a deadline."""
 
 Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
 """Why a replica did not run a request. The first three are a hand-over, the others an operator's mistake."""

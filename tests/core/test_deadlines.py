@@ -1,35 +1,68 @@
-"""How long a client gives its request."""
+"""How long a request may take, by its own word and by its deployment's."""
 
-from contextlib import suppress
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.deadlines import parse_timeout, shortest
+from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.errors import BadRequest
 
+LIMITS = st.none() | st.floats(0.001, 86_400)
 
-@pytest.mark.parametrize(("value", "seconds"), [(b"2", 2.0), (b"0.5", 0.5), (b"999999.999999", 999_999.999999)])
-def test_a_number_of_seconds_is_taken(value: bytes, seconds: float) -> None:
-    assert parse_timeout(value) == seconds
+
+@pytest.mark.parametrize(("asked", "limit", "given"), [(None, None, None), (None, 3.0, 3.0), (b"2.5", None, 2.5)])
+def test_who_alone_says_something_is_heard(asked, limit, given):
+    assert timeout_s(asked, limit) == given
+
+
+@given(st.integers(1, 999_999_999_999), LIMITS)
+def test_a_request_can_only_ask_for_less(millionths, limit):
+    asked = f"{millionths // 1_000_000}.{millionths % 1_000_000:06}".encode()
+    got = timeout_s(asked, limit)
+    assert got is not None
+    assert 0 < got <= millionths / 1e6 or math.isclose(got, millionths / 1e6)
+    assert limit is None or got <= limit
 
 
 @pytest.mark.parametrize(
-    "value",
-    [b"", b"0", b"0.000000", b"-1", b"+1", b"1e3", b"nan", b"inf", b".5", b"1.", b"1234567", b"1 ", b"1_0", b"\xb2"],
+    "asked",
+    [
+        b"",
+        b"0",
+        b"0.0",
+        b"-1",
+        b"+1",
+        b"nan",
+        b"inf",
+        b"1e3",
+        b"1.",
+        b".5",
+        b"1,5",
+        b" 1",
+        b"1 ",
+        b"1_0",
+        b"0x1",
+        b"1234567",
+        b"1.1234567",
+        b"1, 2",
+        b"\xb2",
+        b"1\x00",
+        "١".encode(),
+    ],
 )
-def test_what_is_no_such_number_is_refused(value: bytes) -> None:
-    with pytest.raises(BadRequest, match="X-Request-Timeout-Seconds is "):
-        parse_timeout(value)
+def test_anything_but_a_plain_number_above_0_is_refused_with_a_sentence(asked):
+    with pytest.raises(BadRequest, match=r"X-Request-Timeout-Seconds is .*, it must be a decimal number above 0"):
+        timeout_s(asked, 5.0)
 
 
-@given(st.binary(max_size=20))
-def test_whatever_a_client_sends_is_a_time_above_zero_or_refused(value: bytes) -> None:
-    with suppress(BadRequest):
-        assert 0 < parse_timeout(value) < 1_000_000
-
-
-def test_the_shortest_time_counts() -> None:
-    assert shortest(None, 3.0, 2.0) == 2.0
-    assert shortest(None) is None
+@given(st.binary(max_size=80), LIMITS)
+def test_no_bytes_lengthen_a_deadline_or_break_anything(asked, limit):
+    try:
+        got = timeout_s(asked, limit)
+    except BadRequest as error:
+        assert len(str(error)) < 400  # noqa: PT017
+    else:
+        assert got is not None
+        assert 0 < got <= (limit or 1e6)

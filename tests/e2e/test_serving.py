@@ -1,12 +1,15 @@
 """An app on Ray: proxy, router, replicas, and what becomes of requests when one of these dies."""
 
+import json
 import os
 import signal
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import httpx
+import ray
 from websockets.sync.client import connect
 
 from app_toolkit.errors import ConfigError
@@ -51,6 +54,26 @@ def test_the_proxy_says_whether_it_is_well_and_what_it_routes(victim: Served) ->
         owners = {route["path"]: route["ingress"] for route in routes["routes"]}
         assert (owners["/pid"], owners["/other/pid"]) == ("app", "other")
         assert client.get("/nobody/is/here").status_code == 404
+
+
+def test_each_request_is_a_line_of_the_access_log_among_the_logs_of_ray(victim: Served) -> None:
+    with victim.client() as client:
+        client.get("/pid?token=secret", headers={"x-request-id": "in-the-log"})
+    context = ray.get_runtime_context()
+    logs = Path(context.get_temp_dir()) / context.get_session_name() / "logs"
+    deadline = time.monotonic() + PATIENCE_S
+    while not (lines := [line for line in access_log(logs) if "in-the-log" in line]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (line,) = lines
+    assert "secret" not in line
+    record = json.loads(line)
+    assert (record["path"], record["status"], record["outcome"]) == (f"{victim.spec.route_prefix}/pid", 200, "ok")
+    assert record["ingress"] == f"{victim.spec.name}/app"
+
+
+def access_log(logs: Path) -> list[str]:
+    return [line for path in logs.glob("app_toolkit-access-*.log") for line in path.read_text().splitlines()]
 
 
 def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: Served) -> None:

@@ -24,3 +24,14 @@ def world(edge: Edge, tmp_path: Path) -> Iterator[World]:
         eventually(world.settled)
     finally:
         world.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[World]:
+    """A world whose proxy is its own, so that it may be drained."""
+    world = World(Edge(), tmp_path)
+    yield world
+    world.close()
+    world.edge.close()
+    statistics = world.edge.server.statistics()
+    assert (statistics.waiting, statistics.ongoing, statistics.connections, statistics.idle) == (0, 0, 0, 0)

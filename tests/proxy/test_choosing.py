@@ -43,7 +43,7 @@ def test_a_full_queue_refuses_at_once(world: World) -> None:
         second.send(GET % b"/hello")
         eventually(lambda: world.edge.statistics().waiting == 1)
         got = third.send(GET % b"/hello").answer()
-        assert (got.status, got.error, got.header("retry-after")) == (503, "queue_full", "1")
+        assert (got.status, got.error) == (503, "queue_full")
         assert "max_queued_requests is 1" in got.json()["detail"]
         assert third.send(GET % b"/-/healthz").answer().status == 200  # it is still a connection
         replica.release()
@@ -54,7 +54,7 @@ def test_who_waits_too_long_is_refused(world: World) -> None:
     world.route(wait_s=0.1)
     with world.raw() as raw:
         got = raw.send(POST % b"/echo").answer()
-        assert (got.status, got.error, got.header("retry-after")) == (503, "queue_timeout", "1")
+        assert (got.status, got.error) == (503, "queue_timeout")
 
 
 def test_who_leaves_the_queue_is_forgotten(world: World) -> None:
@@ -188,7 +188,7 @@ def test_a_replica_that_does_not_know_the_secret_is_an_error_of_ours(
     with world.raw() as raw:
         got = raw.send(GET % b"/hello").answer()
         assert (got.status, got.error) == (502, "replica_lost")
-    assert "refused the proxy itself: secret" in caplog.text
+    assert caplog.text.count("refused the proxy itself (secret)") == 1
     assert "open-sesame" not in caplog.text
 
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.errors import ContentTooLarge
 from app_toolkit.proxy.request import KEPT_BODY, Body, Limits, Request, RequestParser
 
 STREAM = (
@@ -18,8 +17,8 @@ STREAM = (
 )
 
 
-def parse(pieces: list[bytes], limits: Limits | None = None) -> list[Request]:
-    parser = RequestParser(limits or Limits())
+def parse(pieces: list[bytes]) -> list[Request]:
+    parser = RequestParser(Limits())
     for piece in pieces:
         parser.feed(piece)
     return list(parser.requests)
@@ -60,14 +59,6 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
 def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
     parse([data])
     parse([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", data])
-
-
-def test_a_body_over_its_limit_is_refused_before_it_comes_or_as_it_comes() -> None:
-    limits = Limits(body_bytes=10)
-    announced = parse([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n"], limits)
-    chunked = parse([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nb\r\n01234567890"], limits)
-    for (request,) in (announced, chunked):
-        assert isinstance(request.refusal, ContentTooLarge)
 
 
 def test_a_body_is_sent_again_from_its_first_byte_while_it_is_held() -> None:

@@ -1,8 +1,5 @@
-"""The proxy as a whole: routes, its own endpoints, the access log, and how it ends."""
+"""The proxy as a whole: routes, its own endpoints, and how it ends."""
 
-import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,20 +10,9 @@ from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.router.router import Router
 
-from .world import Edge, Raw, World, eventually
+from .world import Raw, World, eventually
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[World]:
-    """A world whose proxy is its own, so that it may be drained."""
-    world = World(Edge(), tmp_path)
-    yield world
-    world.close()
-    world.edge.close()
-    statistics = world.edge.server.statistics()
-    assert (statistics.waiting, statistics.ongoing, statistics.connections, statistics.idle) == (0, 0, 0, 0)
 
 
 def replicas(*served: Any) -> dict[str, Any]:
@@ -112,23 +98,6 @@ def test_a_replica_that_left_finishes_what_it_runs_and_its_connections_go(world:
         replica.release()
         assert raw.answer().status == 200
     assert world.edge.statistics().idle == idle
-
-
-def test_each_request_is_one_line_in_the_access_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    replica = world.one()
-    with caplog.at_level(logging.INFO, "app_toolkit.access"), world.raw() as raw:
-        raw.send(b"GET /hello?token=secret HTTP/1.1\r\nhost: a\r\nx-request-id: id-7\r\n\r\n")
-        got = raw.answer()
-        raw.send(GET % b"/-/healthz").answer()
-        first, second = eventually(lambda: written(caplog) if len(written(caplog)) == 2 else None)
-    assert first.startswith(f"GET /hello 200 {len(got.body)} ")
-    assert first.endswith(f"ms id-7 {replica.name}")
-    assert second.startswith("GET /-/healthz 200 ")
-    assert "secret" not in first
-
-
-def written(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "app_toolkit.access"]
 
 
 def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:

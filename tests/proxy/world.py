@@ -19,6 +19,7 @@ import uvloop
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.observability.access import AccessLog
 from app_toolkit.proxy.protocol import Patience
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.replica.replica import Replica
@@ -49,6 +50,8 @@ class Edge:
         self._versions = itertools.count(1)
         self._ready = threading.Event()
         self.posted: dict[str, Any] = {}
+        self._lines: list[str] = []
+        self.access = AccessLog(self._lines.append)
         self.stopping: list[Any] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -60,7 +63,7 @@ class Edge:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.proxy = Proxy(SECRET, Router)
+        self.proxy = Proxy(SECRET, Router, self.access)
         self.server = ProxyServer(self.proxy, HTTPOptions(port=0), patience=self._patience, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
@@ -88,6 +91,15 @@ class Edge:
 
     def statistics(self) -> Any:
         return self.call(self.server.statistics)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The access log so far."""
+        self.call(self.access.flush)
+        return self.written()
+
+    def written(self) -> list[dict[str, Any]]:
+        """What of it the proxy has written by itself."""
+        return [json.loads(line) for batch in self._lines for line in batch.splitlines()]
 
     def close(self) -> None:
         for replica in self.stopping:
@@ -290,6 +302,15 @@ class World:
         replica = self.replica(**options)
         self.route(replica.endpoint())
         return replica
+
+    def record(self, request_id: str) -> dict[str, Any]:
+        """The one line of the access log about this request, once it is there."""
+
+        def found() -> list[dict[str, Any]]:
+            return [record for record in self.edge.records() if record.get("request_id") == request_id]
+
+        (record,) = eventually(found)
+        return record
 
     def raw(self) -> "Raw":
         return Raw(self.port)

@@ -21,6 +21,7 @@ from ray.exceptions import RayActorError
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.interfaces import ProxySpec, ReplicaSpec, Snapshot, Version
+from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica.server import ReplicaServer
@@ -154,8 +155,13 @@ class _Proxy(Controlled):
     @control
     def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
         options = HTTPOptions(**spec.options)
-        self.server: Edge = Edge(lambda: Proxy(secret, Router), options, self._watch)
+        self.server: Edge = Edge(lambda: Proxy(secret, Router, self._access(options)), options, self._watch)
         return self.run_as(group, revision, epoch, self.server.start)
+
+    def _access(self, options: HTTPOptions) -> AccessLog | None:
+        if not options.access_log:
+            return None
+        return AccessLog(LogFile(_logs() / f"app_toolkit-access-{self.name}.log").write)
 
     async def _watch(self, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
         """What is new on the board, from whichever controller there is; nothing, and after a while, from none."""
@@ -174,5 +180,14 @@ ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(
 
 def _sockets() -> Path:
     """The folder of this node's sockets, inside the session's, which worker containers share."""
+    return _session() / "app_toolkit"
+
+
+def _logs() -> Path:
+    """The folder of this node's logs, where Ray's own tools and dashboard look for them."""
+    return _session() / "logs"
+
+
+def _session() -> Path:
     context = ray.get_runtime_context()
-    return Path(context.get_temp_dir()) / context.get_session_name() / "app_toolkit"
+    return Path(context.get_temp_dir()) / context.get_session_name()

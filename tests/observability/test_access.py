@@ -1,0 +1,120 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.observability.access import BATCH, AccessLog, LogFile
+
+PEERS = b"192.0.2.7 50123 127.0.0.1 8000 http"
+
+
+def entry(arrived=100.0, path=b"/items/7", peers=PEERS):
+    return (arrived, peers, b"GET", path, 200, "ok", 12, 0.0042, b"id-1", "shop/catalog", "replica-1", 1)
+
+
+def lines(*entries):
+    """What the log writes of these entries, where it is 1970-01-01T01:00:00Z and the entries' clock shows 100."""
+    written = []
+    log = AccessLog(written.append, lambda: (3_600.0, 100.0))
+    for each in entries:
+        log.note(each)
+    log.flush()
+    return [json.loads(line) for text in written for line in text.splitlines()]
+
+
+def test_a_line_says_who_asked_what_and_what_became_of_it():
+    assert lines(entry(arrived=99.5)) == [
+        {
+            "time": "1970-01-01T00:59:59.500Z",
+            "client": "192.0.2.7",
+            "port": 50123,
+            "method": "GET",
+            "path": "/items/7",
+            "status": 200,
+            "outcome": "ok",
+            "bytes": 12,
+            "ms": 4.2,
+            "request_id": "id-1",
+            "ingress": "shop/catalog",
+            "replica": "replica-1",
+            "tries": 1,
+        }
+    ]
+
+
+@given(st.binary(max_size=200))
+def test_whatever_the_path_it_is_one_line_of_json_without_a_query(data):
+    written = []
+    log = AccessLog(written.append, lambda: (0.0, 0.0))
+    log.note(entry(path=b"/" + data))
+    log.flush()
+    (text,) = written
+    assert text.isascii()
+    assert text.count("\n") == 1
+    assert all(character.isprintable() for character in text[:-1])
+    assert json.loads(text)["path"] == "/" + data.decode("latin-1").partition("?")[0].partition("#")[0]
+
+
+@pytest.mark.parametrize("target", [b"http://user:password@host/x", b"nonsense", b""])
+def test_of_a_target_that_was_refused_nothing_secret_is_kept(target):
+    assert lines(entry(path=target))[0]["path"] == "-"
+
+
+def test_an_address_of_ipv6_is_a_client_too():
+    (line,) = lines(entry(peers=b'fe80::1%"eth0 443 ::1 80 https'))
+    assert (line["client"], line["port"]) == ('fe80::1%"eth0', 443)
+
+
+def test_lines_are_written_many_at_a_time_and_never_more_than_a_batch_waits():
+    written = []
+    log = AccessLog(written.append, lambda: (0.0, 0.0))
+    for _ in range(BATCH + 3):
+        log.note(entry())
+    assert [text.count("\n") for text in written] == [BATCH]
+    log.flush()
+    log.flush()
+    assert [text.count("\n") for text in written] == [BATCH, 3]
+
+
+def test_what_could_not_be_written_is_counted_and_said_with_the_next_lines():
+    written, full = [], True
+
+    def write(text):
+        if full:
+            raise OSError(28, "No space left on device")
+        written.append(text)
+
+    log = AccessLog(write, lambda: (0.0, 0.0))
+    for _ in range(3):
+        log.note(entry())
+        log.flush()
+    full = False
+    log.note(entry())
+    log.flush()
+    log.note(entry())
+    log.flush()
+    first, *rest = [json.loads(line) for text in written for line in text.splitlines()]
+    assert first["dropped"] == 3
+    assert [line["status"] for line in rest] == [200, 200]
+
+
+def test_a_file_that_is_full_is_begun_anew_and_the_one_before_it_is_kept(tmp_path):
+    path = tmp_path / "access.log"
+    file = LogFile(path, most=10)
+    for text in ("12345\n", "678\n", "9\n", "0\n"):
+        file.write(text)
+    file.close()
+    assert path.read_text() == "9\n0\n"
+    assert (tmp_path / "access.log.1").read_text() == "12345\n678\n"
+
+
+def test_a_file_is_gone_on_with_and_its_loss_is_no_end(tmp_path):
+    path = tmp_path / "access.log"
+    path.write_text("before\n")
+    file = LogFile(path, most=12)
+    file.write("abc\n")
+    path.unlink()
+    file.write("defgh\n")
+    file.close()
+    assert path.read_text() == "defgh\n"

@@ -1,0 +1,468 @@
+"""How a request ends, within which limits, and what is told of it."""
+
+import contextlib
+import gc
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from app_toolkit.core import retries
+from app_toolkit.proxy.exchange import Exchange
+
+from .test_choosing import NOWHERE, attempts
+from .world import World, eventually
+
+WS = (
+    b"GET %s HTTP/1.1\r\nhost: a\r\nx-request-id: it\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def get(path: str, *fields: str, id: str = "it", method: str = "GET", version: str = "1.1") -> bytes:
+    lines = [f"{method} {path} HTTP/{version}", "host: a", f"x-request-id: {id}", *fields]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def asking(seconds: object) -> str:
+    return f"X-Request-Timeout-Seconds: {seconds}"
+
+
+@pytest.fixture(autouse=True)
+def _no_timer_is_left(own: World) -> Iterator[None]:
+    yield
+    eventually(own.settled)
+    left = [each for each in gc.get_objects() if type(each) is Exchange and each._timer is not None]
+    assert not left
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Any:
+    """What the proxy says in the ordinary log."""
+    caplog.set_level(logging.WARNING, "app_toolkit.proxy")
+    return lambda: [each.getMessage() for each in caplog.records if each.name == "app_toolkit.proxy"]
+
+
+# Deadlines
+
+
+def test_who_waits_beyond_the_deadline_is_answered_504_and_leaves_the_queue(own: World, warnings: Any) -> None:
+    own.route(request_timeout_s=0.1)
+    with own.raw() as raw:
+        got = raw.send(get("/hello")).answer()
+        assert (got.status, got.error) == (504, "deadline_exceeded")
+        assert got.json()["detail"] == "no replica took the request within its 0.1 s"
+    assert own.edge.statistics().waiting == 0
+    record = own.record("it")
+    assert (record["status"], record["outcome"], record["tries"]) == (504, "deadline_exceeded", 0)
+    assert record["ms"] >= 95
+    assert len(warnings()) == 1
+
+
+def test_what_is_not_answered_before_the_deadline_is_504_and_its_turn_is_free(own: World) -> None:
+    replica = own.replica()
+    own.route(replica.endpoint(), request_timeout_s=60.0)
+    with own.raw() as raw:
+        began = time.monotonic()
+        got = raw.send(get("/wait", asking(0.3))).answer()
+        assert (got.status, got.error) == (504, "deadline_exceeded")
+        assert 0.25 < time.monotonic() - began < 2.0
+        assert own.edge.statistics().ongoing == 0
+        assert raw.send(get("/hello", id="next")).answer().status == 200
+    assert own.record("it")["replica"] == replica.name
+    replica.release()
+
+
+def test_a_request_cannot_ask_for_more_than_its_deployment_gives(own: World) -> None:
+    replica = own.replica()
+    own.route(replica.endpoint(), request_timeout_s=0.2)
+    with own.raw() as raw:
+        began = time.monotonic()
+        assert raw.send(get("/wait", asking(900))).answer().status == 504
+        assert time.monotonic() - began < 2.0
+    replica.release()
+
+
+@pytest.mark.parametrize("asked", ["0", "nan", "inf", "-1", "1e9", "soon", "1\r\nx-request-timeout-seconds: 2"])
+def test_a_timeout_that_is_no_number_above_0_is_400(own: World, asked: str) -> None:
+    replica = own.one()
+    with own.raw() as raw:
+        got = raw.send(get("/wait", asking(asked))).answer()
+        assert (got.status, got.error) == (400, "bad_request")
+        assert "must be a decimal number above 0" in got.json()["detail"]
+        assert raw.send(get("/hello", id="next")).answer().status == 200
+    assert replica.journal.events == []
+    assert own.record("it")["outcome"] == "bad_request"
+
+
+def test_the_app_sees_what_the_client_asked_for_and_no_internal_field(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        headers = dict(raw.send(get("/seen", asking(7.5))).answer().json()["headers"])
+    assert headers["x-request-timeout-seconds"] == "7.5"
+    assert not [name for name in headers if name.startswith("x-app-toolkit")]
+
+
+def test_the_replica_is_told_what_is_left_of_the_time_and_nothing_where_there_is_no_end(own: World) -> None:
+    with Listening(own.folder / "told.sock") as listening:
+        own.route(listening.endpoint())
+        with own.raw() as raw:
+            raw.send(get("/a", asking(20))).answer()
+            raw.send(get("/b", id="next")).answer()
+        own.route()
+        with own.raw() as raw:
+            raw.send(get("/c", asking(20), id="third"))
+            eventually(lambda: own.edge.statistics().waiting == 1)
+            time.sleep(0.05)  # the time that it waits is what is asked about
+            own.route(listening.endpoint())
+            raw.answer()
+    first, second, third = listening.heads
+    assert 19_000 < int(told(first)) <= 20_000
+    assert told(second) is None
+    assert 19_000 < int(told(third)) <= 19_950
+
+
+def told(head: str) -> Any:
+    lines = [line for line in head.split("\r\n") if line.startswith("x-app-toolkit-timeout: ")]
+    assert len(lines) <= 1
+    return lines[0].partition(": ")[2] if lines else None
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_an_answer_that_has_begun_is_cut_at_the_deadline_and_never_ended(
+    own: World, warnings: Any, version: str
+) -> None:
+    replica = own.replica()
+    own.route(replica.endpoint(), request_timeout_s=0.4)
+    with own.raw() as raw:
+        raw.send(get("/quiet", version=version)).until(b"first\n")
+        if version == "1.1":
+            assert not raw.rest().endswith(b"0\r\n\r\n")
+        else:
+            with pytest.raises(ConnectionResetError):
+                raw.rest()
+    eventually(lambda: replica.journal.events == ["quiet began", "quiet ended"])
+    record = own.record("it")
+    assert (record["status"], record["outcome"]) == (200, "cut")
+    (said,) = warnings()
+    assert said == "request it is cut: the request was not answered in full within its 0.4 s"
+
+
+def test_the_deadline_of_a_websocket_ends_with_its_handshake(own: World) -> None:
+    replica = own.replica()
+    own.route(replica.endpoint(), request_timeout_s=0.3)
+    with connect(f"ws://127.0.0.1:{own.port}/ws") as ws:
+        time.sleep(0.5)  # nothing tells that a timer did not fire
+        ws.send("still here")
+        assert ws.recv() == "ws:still here"
+
+
+def test_a_handshake_that_is_not_answered_in_time_is_504(own: World) -> None:
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    own.route(own.replica(app=silent).endpoint(), request_timeout_s=0.2)
+    with own.raw() as raw:
+        got = raw.send(WS % b"/ws").answer()
+        assert (got.status, got.error) == (504, "deadline_exceeded")
+
+
+def test_all_tries_are_under_one_deadline(own: World) -> None:
+    own.route(NOWHERE, request_timeout_s=0.3)
+    with own.raw() as raw:
+        assert raw.send(get("/hello")).answer().error == "deadline_exceeded"
+    assert own.record("it")["tries"] > 1
+
+
+# Trying again
+
+
+@pytest.mark.parametrize(("retry", "method", "status"), [("none", "GET", 502), ("all", "POST", 200)])
+def test_the_policy_says_what_is_tried_again(own: World, warnings: Any, retry: str, method: str, status: int) -> None:
+    replicas = own.killable()
+    own.route(*(each.endpoint() for each in replicas), retry=retry)
+    with own.raw() as raw:
+        assert raw.send(get("/die/at-once", "content-length: 0", method=method)).answer().status == status
+    assert attempts(replicas) == (2 if status == 200 else 1)
+    assert own.record("it")["tries"] == (2 if status == 200 else 1)
+    assert len(warnings()) == 1, "one death is one line"
+
+
+def test_where_the_budget_is_spent_a_loss_is_502_and_says_so(
+    own: World, warnings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "FLOOR_PER_S", 0)
+    monkeypatch.setattr(retries, "SHARE", 0.0)
+    replicas = own.killable()
+    own.route(*(each.endpoint() for each in replicas))
+    with own.raw() as raw:
+        got = raw.send(get("/die/at-once")).answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+        assert got.json()["detail"].endswith("was lost; the retry budget of shop/web is spent")
+    assert attempts(replicas) == 1
+    (said,) = warnings()
+    assert said.startswith("request it: 502, replica killable-")
+    assert said.endswith("ended before the answer did"), "why it was lost"
+
+
+def test_what_was_never_accepted_is_handed_on_although_the_budget_is_spent(
+    own: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "FLOOR_PER_S", 0)
+    monkeypatch.setattr(retries, "SHARE", 0.0)
+    draining, free = own.replica(), own.replica()
+    draining.gate.draining = True
+    own.route(NOWHERE, draining.endpoint(), free.endpoint())
+    with own.raw() as raw:
+        for _ in range(10):
+            assert raw.send(get("/echo", "content-length: 2", method="POST") + b"hi").answer().body == b"hi"
+
+
+# Retry-After
+
+
+def test_who_is_refused_learns_when_those_who_wait_may_be_served(own: World, warnings: Any) -> None:
+    own.route(queued=3)
+    with contextlib.ExitStack() as stack:
+        for waiting in range(1, 4):
+            stack.enter_context(own.raw()).send(get("/hello", id=f"w{waiting}"))
+            eventually(lambda waiting=waiting: own.edge.statistics().waiting == waiting)
+        for number in range(5):
+            got = stack.enter_context(own.raw()).send(get("/hello", id=f"r{number}")).answer()
+            assert (got.status, got.error, got.header("retry-after")) == (503, "queue_full", "30")
+    assert len(warnings()) < 5, "under load not every refusal is a line"
+    assert [own.record(f"r{number}")["outcome"] for number in range(5)] == ["queue_full"] * 5
+
+
+# Bodies
+
+
+def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(own: World) -> None:
+    replica = own.replica()
+    own.route(replica.endpoint(), max_body_size=10)
+    with own.raw() as raw:
+        got = raw.send(get("/echo", "content-length: 11", method="POST")).answer()
+        assert (got.status, got.error) == (413, "content_too_large")
+        assert got.json()["detail"] == "the body has 11 bytes, the max_body_size of shop/web is 10"
+        raw.send(b"01234567890")
+        assert raw.send(get("/echo", "content-length: 10", method="POST", id="next") + b"0123456789").answer().body
+    assert own.record("it")["tries"] == 0
+
+
+def test_who_asks_before_sending_a_body_that_is_too_long_hears_413_and_no_100(own: World) -> None:
+    own.route(own.replica().endpoint(), max_body_size=10)
+    with own.raw() as raw:
+        raw.send(get("/echo", "content-length: 11", "expect: 100-continue", method="POST"))
+        assert raw.answer().status == 413
+        assert raw.closed()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_body_without_a_length_is_refused_once_too_much_has_come(own: World, together: bool) -> None:
+    replica = own.replica()
+    own.route(replica.endpoint(), max_body_size=10)
+    head, piece = get("/digest", "transfer-encoding: chunked", method="POST"), b"6\r\nabcdef\r\n"
+    with own.raw() as raw:
+        if together:
+            raw.send(head + piece + piece)
+        else:
+            raw.send(head + piece)
+            eventually(lambda: replica.journal.consumed == 6)
+            raw.send(piece)
+        got = raw.answer()
+        assert (got.status, got.error) == (413, "content_too_large")
+        raw.send(b"0\r\n\r\n")
+        assert raw.send(get("/hello", id="next")).answer().status == 200
+    eventually(lambda: replica.gate.statistics().running == 0)
+
+
+def test_a_body_that_grows_too_long_under_an_answer_cuts_it(own: World) -> None:
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        while (await receive()).get("more_body"):
+            pass
+
+    own.route(own.replica(app=answering).endpoint(), max_body_size=10)
+    with own.raw() as raw:
+        raw.send(get("/", "transfer-encoding: chunked", method="POST") + b"6\r\nabcdef\r\n").until(b"begun")
+        raw.send(b"6\r\nabcdef\r\n")
+        assert not raw.rest().endswith(b"0\r\n\r\n")
+    assert own.record("it")["outcome"] == "cut"
+
+
+def test_what_a_websocket_says_is_no_body(own: World) -> None:
+    own.route(own.replica().endpoint(), max_body_size=1)
+    with connect(f"ws://127.0.0.1:{own.port}/ws") as ws:
+        ws.send("a long message")
+        assert ws.recv() == "ws:a long message"
+
+
+# What is told
+
+
+def test_a_request_is_one_line_without_its_query(own: World) -> None:
+    replica = own.one()
+    with own.raw() as raw:
+        port = raw.socket.getsockname()[1]
+        got = raw.send(get("/hello?token=secret")).answer()
+        raw.send(get("/-/healthz", id="own")).answer()
+    record = own.record("it")
+    assert record.pop("time").endswith("Z")
+    assert 0 < record.pop("ms") < 5_000
+    assert record == {
+        "client": "127.0.0.1",
+        "port": port,
+        "method": "GET",
+        "path": "/hello",
+        "status": 200,
+        "outcome": "ok",
+        "bytes": len(got.body),
+        "request_id": "it",
+        "ingress": "shop/web",
+        "replica": replica.name,
+        "tries": 1,
+    }
+    own_record = own.record("own")
+    assert (own_record["status"], own_record["ingress"], own_record["replica"]) == (200, "-", "-")
+
+
+def test_what_is_no_request_is_a_line_too_and_nothing_of_it_is_kept(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        assert raw.send(b"GET http://user:word@a/x?secret HTTP/1.1\r\nhost: a\r\n\r\n").answer().status == 400
+    (record,) = eventually(own.edge.records)
+    assert (record["status"], record["outcome"], record["path"], record["method"]) == (400, "bad_request", "-", "-")
+
+
+@pytest.mark.parametrize("when", ["waiting", "dialling", "sent", "answered"])
+def test_a_client_that_leaves_is_one_line_whenever_it_does(own: World, when: str) -> None:
+    with contextlib.ExitStack() as stack:
+        if when == "dialling":
+            own.route(stack.enter_context(nobody_accepts()))
+        elif when == "waiting":
+            own.route()
+        else:
+            replica = own.one()
+        with own.raw() as raw:
+            raw.send(get("/quiet" if when == "answered" else "/wait", asking(60)))
+            if when == "waiting":
+                eventually(lambda: own.edge.statistics().waiting == 1)
+            elif when == "dialling":
+                eventually(lambda: "1 dialling" in repr(own.edge.proxy.pool))
+            elif when == "sent":
+                eventually(lambda: replica.journal.events == ["wait began"])
+            else:
+                raw.until(b"first\n")
+        record = own.record("it")
+        assert (record["status"], record["outcome"]) == (499, "client_gone")
+        assert record["tries"] == (0 if when == "waiting" else 1)
+    if when == "sent":
+        replica.release()
+        eventually(lambda: replica.gate.statistics().running == 0)
+    assert len([each for each in own.edge.records() if each["request_id"] == "it"]) == 1
+
+
+def test_a_websocket_is_one_line_at_its_end(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        assert raw.send(WS % b"/ws").answer().status == 101
+        assert own.edge.records() == []
+    record = own.record("it")
+    assert (record["status"], record["outcome"]) == (101, "ok")
+    assert sum(own.edge.statistics().requests["shop/web"].latency) == 0
+
+
+def test_what_is_cut_by_a_death_is_one_line_and_one_warning(own: World, warnings: Any) -> None:
+    own.route(own.killable(1)[0].endpoint())
+    with own.raw() as raw:
+        raw.send(get("/die/in-chunks")).until(b"yyyyyyyyyy")
+        raw.rest()
+    record = own.record("it")
+    assert (record["status"], record["outcome"], record["bytes"] > 0) == (200, "cut", True)
+    assert len(warnings()) == 1
+
+
+def test_what_still_ran_when_the_proxy_ended_is_in_its_log(own: World) -> None:
+    replica = own.one()
+    with own.raw() as raw:
+        raw.send(get("/wait"))
+        eventually(lambda: replica.journal.events)
+        own.edge.stop(timeout=0.1).result(5)
+        (record,) = eventually(own.edge.written)
+    replica.release()
+    assert record["request_id"] == "it"
+
+
+def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        for path in ("/hello", "/hello", "/nothing/there"):
+            raw.send(get(path)).answer()
+        raw.send(get("/hello", asking("never"))).answer()
+        raw.send(get("/-/healthz")).answer()
+    requests = own.edge.statistics().requests
+    assert requests["shop/web"].outcomes == {"ok": 3, "bad_request": 1}
+    assert sum(requests["shop/web"].latency) == 4
+    assert requests["-"].outcomes == {"ok": 1}
+    own.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
+    assert own.edge.statistics().requests.keys() == {"-"}
+
+
+class Listening:
+    """A replica that keeps the heads it gets, internal fields included, and answers each."""
+
+    def __init__(self, path: Path) -> None:
+        self.heads: list[str] = []
+        self._path = path
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Listening":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join(5)
+
+    def endpoint(self) -> dict[str, Any]:
+        return {"id": "listening", "address": f"unix:{self._path}", "max_ongoing_requests": 1}
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                with connection:
+                    head = b""
+                    while not head.endswith(b"\r\n\r\n"):
+                        head += connection.recv(65_536)
+                    self.heads.append(head.decode())
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+
+@contextlib.contextmanager
+def nobody_accepts() -> Iterator[dict[str, Any]]:
+    """An address whose queue of connections is full: who dials it hears nothing."""
+    with socket.socket() as server, contextlib.ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(server.getsockname())
+        yield {
+            "id": "mute",
+            "address": f"tcp:127.0.0.1:{server.getsockname()[1]}",
+            "max_ongoing_requests": 1,
+        }
