@@ -33,12 +33,14 @@ from benchmarks.chaos.client import (
     open_loop,
     read_slowly,
 )
-from benchmarks.chaos.ledger import executed_twice, unended
+from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe
 from benchmarks.chaos.report import Row
 from benchmarks.chaos.system import System, seconds_until
 
 MB = 1_000_000
+CHUNK = 65_536
+"""What a stream of the victim's consists of."""
 SEED = 1
 
 STEADY_MB_S = 0.5
@@ -259,17 +261,24 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
                 stack.callback(connection.close)
                 ids.append(new_id())
                 await _send(connection, client.head("GET", path, ids[-1], *fields))
-                readings.append(read_slowly(connection, 1_024, seconds))
-        during, read = await asyncio.gather(open_loop(client.get, rate, seconds), asyncio.gather(*readings))
+                readings.append(read_slowly(connection, 1_024, seconds + 5))
+        reading = asyncio.gather(*readings)
+        # At first every stream fills the buffers on its way, as fast as the machine can.
+        halted = await seconds_until(_Halted(system.ledger, ids), 10)
+        during = await open_loop(client.get, rate, seconds)
+        read = await reading
         written = system.ledger.of(ids)
     ended = await seconds_until(lambda: unended(system.ledger.of(ids).values()) == 0, 5)
     ahead = [
-        entry.chunks * 65_536 - consumed
+        entry.chunks * CHUNK - consumed
         for id, consumed in zip(ids, read, strict=True)
         if consumed is not None and (entry := written.get(id))
     ]
+    for k in range(3):
+        print([ (written[id].chunks*CHUNK//1000000, system.ledger.of([id])[id].over) for id in ids[k*20:k*20+20]])
     return [
         Row("readers that were served and not cut off", len(ahead), 3 * readers, at_least=True),
+        Row("until no stream produced any more than was read", halted, 10, "s"),
         Row("memory of all processes and /dev/shm: growth", probe.growth(), 64, "MB"),
         _steady(probe),
         Row("produced beyond what was read, the most of a stream", max(ahead, default=math.inf) / MB, 4, "MB"),
@@ -277,6 +286,22 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
         Row("other traffic: p99, of the one before", _ratio(latency_ms(during, 99), latency_ms(before, 99)), 2, "×"),
         Row("until every stream was over after they left", ended, 5, "s"),
     ]
+
+
+class _Halted:
+    """Whether streams produce next to nothing any more: a reader of 1 KB/s is worth a chunk a minute."""
+
+    def __init__(self, ledger: Ledger, ids: Sequence[str]) -> None:
+        self._ledger, self._ids = ledger, ids
+        self._seen = (time.monotonic(), -1)
+
+    def __call__(self) -> bool:
+        now, chunks = time.monotonic(), sum(entry.chunks for entry in self._ledger.of(self._ids).values())
+        since, before = self._seen
+        if now - since < 0.5:
+            return False
+        self._seen = now, chunks
+        return 0 < chunks <= before + len(self._ids) // 4
 
 
 async def big_upload(system: System, short: bool) -> list[Row]:
@@ -510,7 +535,10 @@ async def requests_to_a_lossy_server(count: int, every: int = 1_000) -> list[Don
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        group.create_task(serve(reader, writer))  # which ends when the client leaves
+
+    async with await asyncio.start_server(accepted, "127.0.0.1", 0) as server, asyncio.TaskGroup() as group:
         async with Client(server.sockets[0].getsockname()) as client:
             return await open_loop(client.get, 1_000, count / 1_000)
 
