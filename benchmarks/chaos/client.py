@@ -283,7 +283,9 @@ async def read_slowly(connection: socket.socket, rate: int, seconds: float) -> i
     return read
 
 
-async def closes_after(connection: socket.socket, seconds: float, drip: bytes = b"", begun: float = 0.0) -> float | None:
+async def closes_after(
+    connection: socket.socket, seconds: float, drip: bytes = b"", begun: float = 0.0
+) -> float | None:
     """Seconds since `begun` until the server ends the connection; None where it does not within `seconds`.
 
     Meanwhile one byte a second of `drip` is sent.

@@ -3,10 +3,12 @@
 import asyncio
 import shutil
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from statistics import median
 from typing import Self
 
@@ -76,7 +78,21 @@ class Probe:
         )
 
 
+def queued(port: int) -> dict[int, int]:
+    """Bytes that the kernel holds between the server at this port and its clients, by the client's port. IPv4."""
+    found: Counter[int] = Counter()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, queues, *_ = line.split()
+        sent, received = (int(size, 16) for size in queues.split(":"))
+        ours, theirs = (int(end.partition(":")[2], 16) for end in (here, there))
+        if ours == port:
+            found[theirs] += sent
+        elif theirs == port:
+            found[ours] += received
+    return found
+
+
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The median of the slopes between any two points: one jump does not make a trend. 0.0 for less than two."""
+    """The median of the slopes between any two points, which few outliers do not move; 0.0 for less than two."""
     found = [(y - x) / (later - at) for (at, x), (later, y) in combinations(points, 2) if later > at]
     return median(found) if found else 0.0

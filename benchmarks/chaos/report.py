@@ -93,14 +93,13 @@ def _paragraphs(results: Mapping[str, Any]) -> Iterator[str]:
     )
     yield (
         "Each scenario starts `app-toolkit run` anew on a Ray of its own, with an ordinary app whose handlers write "
-        "into a ledger when they start, end or are cancelled. Requests are sent on a fixed schedule, each with an id of "
-        "its own; a latency counts from when its request was due. *C* is how many requests a second the client and the "
+        "into a ledger when they start, end or are cancelled. Requests are sent on a fixed schedule, each with an id "
+        "of its own; a latency counts from when its request was due. *C* is how many requests a second the client and the "
         "system, which share the machine, manage in a closed loop right before."
     )
     yield (
-        f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, {machine['system']}. "
-        + ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-        + "."
+        f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
+        f"{machine['system']}. " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     )
     yield "```bash\npython -m benchmarks.chaos --write-docs\n```"
     yield "## In short"

@@ -31,7 +31,7 @@ ANSWER_S = 5.0
 
 
 class System:
-    """An application of an instance that serves the victim. Its methods block; they are called beside the event loop."""
+    """An application that serves the victim. Its methods block: they are called on threads beside the event loop."""
 
     def __init__(self, instance: "Instance", application: str, ledger: Path) -> None:
         self._instance = instance

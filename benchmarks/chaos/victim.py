@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, WebSocket
+from fastapi import APIRouter, Depends, Header, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
@@ -50,6 +50,15 @@ def noted(id: str | None) -> Iterator[None]:
         note("cancel", id)
         raise
     note("end", id)
+
+
+async def noted_request(id: Id = None) -> AsyncIterator[None]:
+    """For streams: from the handler's start until its response is over.
+
+    The generator's own end says less: of a client that hung up FastAPI leaves it to the garbage collector.
+    """
+    with noted(id):
+        yield
 
 
 @app.get("/")
@@ -99,36 +108,33 @@ async def transaction(id: Id = None, pause: float = 0.005) -> dict[str, str | No
     return {"id": id}
 
 
-@app.get("/stream")
+@app.get("/stream", dependencies=[Depends(noted_request)])
 async def stream(id: Id = None) -> StreamingResponse:
     """Without end."""
 
     async def chunks() -> AsyncIterator[bytes]:
-        with noted(id):
-            while True:
-                yield CHUNK
-                note("chunk", id)
+        while True:
+            yield CHUNK
+            note("chunk", id)
 
     return StreamingResponse(chunks())
 
 
-@app.get("/sse", response_class=EventSourceResponse)
+@app.get("/sse", response_class=EventSourceResponse, dependencies=[Depends(noted_request)])
 async def events(id: Id = None) -> AsyncIterator[ServerSentEvent]:
     """Without end."""
-    with noted(id):
-        while True:
-            yield ServerSentEvent(raw_data=TEXT)
-            note("chunk", id)
+    while True:
+        yield ServerSentEvent(raw_data=TEXT)
+        note("chunk", id)
 
 
-@app.websocket("/ws")
+@app.websocket("/ws", dependencies=[Depends(noted_request)])
 async def frames(socket: WebSocket, id: Id = None) -> None:
     """Without end."""
     await socket.accept()
-    with noted(id):
-        while True:
-            await socket.send_bytes(CHUNK)
-            note("chunk", id)
+    while True:
+        await socket.send_bytes(CHUNK)
+        note("chunk", id)
 
 
 @app.post("/upload")
