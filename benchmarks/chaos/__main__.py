@@ -73,7 +73,8 @@ def _options() -> argparse.Namespace:
 def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
     """A scenario against a system of its own; also what keeps it from being measured is a result."""
     print(f"{scenario.bar}: {scenario.title} ...", flush=True)
-    rows, failed, began = [], _missing(scenario.options), time.monotonic()
+    rows: list[dict[str, Any]] = []
+    failed, began = _missing(scenario.options), time.monotonic()
     if failed is None:
         try:
             with launched(*scenario.options) as system:

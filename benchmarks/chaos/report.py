@@ -23,6 +23,8 @@ class Row:
     """The bound is the least that is wanted, not the most."""
     saw: str = ""
     """What else is worth knowing of it."""
+    clocked: bool = False
+    """A speed, or a latency of a few milliseconds: it depends on who else uses the machine."""
 
     @property
     def holds(self) -> bool:
@@ -94,8 +96,8 @@ def _paragraphs(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "Each scenario starts `app-toolkit run` anew on a Ray of its own, with an ordinary app whose handlers write "
         "into a ledger when they start, end or are cancelled. Requests are sent on a fixed schedule, each with an id "
-        "of its own; a latency counts from when its request was due. *C* is how many requests a second the client and the "
-        "system, which share the machine, manage in a closed loop right before."
+        "of its own; a latency counts from when its request was due. *C* is how many requests a second the client and "
+        "the system, which share the machine, manage in a closed loop right before."
     )
     yield (
         f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "

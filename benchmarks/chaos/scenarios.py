@@ -8,13 +8,14 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from random import Random
 from statistics import median
+from typing import Any
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.proxy.protocol import Patience
@@ -59,7 +60,7 @@ class Scenario:
     title: str
     says: str
     """What it does, in one sentence."""
-    run: Callable[[System, bool], Awaitable[list[Row]]]
+    run: Callable[[System, bool], Coroutine[Any, Any, list[Row]]]
     """Takes also whether it is to be short."""
     options: tuple[str, ...] = ()
     """Of `app-toolkit run`."""
@@ -230,7 +231,7 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
         Row("until every handler that had begun was over", ended, 3, "s"),
         Row("handlers whose end is not in the ledger", unended(written.values()), 0),
         Row("POST handlers that did not run to their end", sum(entry.cancels for entry in posts), 0),
-        Row("next 200 GET: median, of the one before", _ratio(after, before), 2, "×"),
+        Row("next 200 GET: median, of the one before", _ratio(after, before), 2, "×", clocked=True),
     ]
 
 
@@ -289,7 +290,13 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
             "MB",
         ),
         _lost("other traffic, GET", during),
-        Row("other traffic: p99, of the one before", _ratio(latency_ms(during, 99), latency_ms(before, 99)), 2, "×"),
+        Row(
+            "other traffic: p99, of the one before",
+            _ratio(latency_ms(during, 99), latency_ms(before, 99)),
+            2,
+            "×",
+            clocked=True,
+        ),
         Row("until every stream was over after they left", ended, 5, "s"),
     ]
 
@@ -493,10 +500,10 @@ async def overload(system: System, short: bool) -> list[Row]:
     polite = [done for done in rejected if done.outcome == "503" and done.retry_after]
     return [
         Row("C", capacity, 10, "requests/s", at_least=True, saw="4 at a time, 50 ms each"),
-        Row("goodput, of C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True),
+        Row("goodput, of C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True, clocked=True),
         Row("rejected other than by 503 with Retry-After", len(rejected) - len(polite), 0, saw=_counted(found)),
-        Row("rejected: p99", latency_ms(rejected, 99), 250, "ms"),
-        Row("accepted: p99", latency_ms(accepted, 99), 1.5 * (bound / capacity + service_s) * 1e3, "ms"),
+        Row("rejected: p99", latency_ms(rejected, 99), 250, "ms", clocked=True),
+        Row("accepted: p99", latency_ms(accepted, 99), 1.5 * (bound / capacity + service_s) * 1e3, "ms", clocked=True),
         Row("memory of all processes: growth", probe.growth(), 50, "MB"),
         Row("until p99 was as before", back, 5, "s", saw="within one and a half times"),
     ]

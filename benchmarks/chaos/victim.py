@@ -10,10 +10,10 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request, WebSocket
+from fastapi import APIRouter, Depends, Header, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
@@ -132,9 +132,10 @@ async def events(id: Id = None) -> AsyncIterator[ServerSentEvent]:
 async def frames(socket: WebSocket, id: Id = None) -> None:
     """Without end."""
     await socket.accept()
-    while True:
-        await socket.send_bytes(CHUNK)
-        note("chunk", id)
+    with suppress(WebSocketDisconnect):
+        while True:
+            await socket.send_bytes(CHUNK)
+            note("chunk", id)
 
 
 @app.post("/upload")

@@ -50,9 +50,12 @@ async def answering(reply: Reply, pause_s: float = 0.0) -> AsyncIterator[Client]
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         group.create_task(serve(reader, writer))
 
-    async with await asyncio.start_server(accepted, "127.0.0.1", 0) as server, asyncio.TaskGroup() as group:
-        async with Client(server.sockets[0].getsockname(), patience_s=0.3) as client:
-            yield client
+    async with (
+        await asyncio.start_server(accepted, "127.0.0.1", 0) as server,
+        asyncio.TaskGroup() as group,
+        Client(server.sockets[0].getsockname(), patience_s=0.3) as client,
+    ):
+        yield client
 
 
 @pytest.mark.parametrize(

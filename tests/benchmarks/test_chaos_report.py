@@ -1,6 +1,5 @@
 """What the rig saw is judged as it is: a leak, a second execution, a handler without an end, a bound that is missed."""
 
-import asyncio
 import json
 import math
 import os
@@ -100,9 +99,8 @@ def test_a_late_jump_is_no_trend_and_a_slow_rise_is() -> None:
 async def test_a_probe_sees_memory_and_files_grow() -> None:
     async with Probe({"we": os.getpid()}, every_s=0.01) as probe:
         hoard = b"x" * 50_000_000
-        with socket.socket():
-            while len(probe.samples) < 3:
-                await asyncio.sleep(0.01)
+        opened = socket.socket()
+    opened.close()
     assert len(hoard) == 50_000_000
     assert probe.growth(["we"]) > 40
     assert max(sample.fds["we"] for sample in probe.samples) > probe.samples[0].fds["we"]
