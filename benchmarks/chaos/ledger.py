@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 
@@ -30,9 +30,9 @@ class Ledger:
         self._entries: defaultdict[str, Entry] = defaultdict(Entry)
 
     def of(self, ids: Iterable[str]) -> dict[str, Entry]:
-        """Those that a handler has begun to serve."""
+        """Those that a handler has begun to serve, as it is now."""
         self._catch_up()
-        return {id: self._entries[id] for id in ids if id in self._entries}
+        return {id: replace(self._entries[id]) for id in ids if id in self._entries}
 
     def _catch_up(self) -> None:
         with self._path.open("rb") as file:
