@@ -108,7 +108,7 @@ def measure(contenders: Sequence[Contender], rounds: int, seconds: int, seed: in
             "seed": seed,
             "load": generator(),
         },
-        "machine": _machine(),
+        "machine": machine(),
         "versions": _versions(there),
         "absent": {each.name: "its environment was not made" for each in contenders if each not in there},
         "failed": failed,
@@ -144,7 +144,7 @@ def _profiles(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
     return found
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     cpu = platform.processor() or "unknown"
     if (info := Path("/proc/cpuinfo")).exists():
         names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
+from benchmarks.chaos.system import LEDGER
 
 E2E = Path(__file__).parent / "e2e"
 PATIENCE_S = 60.0
@@ -108,8 +110,11 @@ class Served:
 def running() -> Iterator[Cluster]:
     """The session's fixture `cluster`, and nothing else, enters this."""
     os.environ["RAY_allow_out_of_band_object_ref_serialization"] = "0"
-    instance = Instance.start(num_cpus=4)
-    try:
-        yield Cluster(instance)
-    finally:
-        instance.shutdown()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[LEDGER] = os.path.join(folder, "ledger")
+        instance = Instance.start(num_cpus=4)
+        try:
+            yield Cluster(instance)
+        finally:
+            instance.shutdown()
+            del os.environ[LEDGER]

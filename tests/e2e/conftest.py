@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.chaos.system import VICTIM
 from tests.cluster import Cluster, Served
 
 
 @pytest.fixture(scope="module")
 def victim(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("victim:app")
+    served = cluster.deploy("victim:app", VICTIM.parent)
     yield served
     served.delete()

@@ -85,7 +85,7 @@ def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..
 
 
 def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(run: Callable[..., Run]) -> None:
-    victim = run("tests/e2e/victim.py")
+    victim = run("benchmarks/chaos/victim.py")
     url = victim.url()
     with (
         connect(url.replace("http", "ws") + "/other/echo", proxy=None) as socket,

@@ -1,0 +1,113 @@
+"""Hurt a running app_toolkit, and judge what becomes of its requests.
+
+python -m benchmarks.chaos --write-docs          # everything, in the long forms: about a quarter of an hour
+python -m benchmarks.chaos B1 B9 --short         # two scenarios, of about ten seconds each
+python -m benchmarks.chaos --read --write-docs   # measure nothing, write the page again
+
+Ends with 1 where a bound is missed. What is measured replaces what was known of the same scenarios.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import machine
+from benchmarks.chaos.report import document, holds, plain, rows_table, summary, verdict
+from benchmarks.chaos.scenarios import SCENARIOS, Scenario
+from benchmarks.chaos.system import ROOT, launched
+from benchmarks.servers import CannotStart
+
+RESULTS = Path(__file__).parent / "results.json"
+DOCS = ROOT / "docs" / "reliability.md"
+
+
+def main() -> None:
+    options = _options()
+    known = json.loads(options.out.read_text()) if options.out.exists() else {"scenarios": []}
+    if options.read:
+        results = known
+    else:
+        bars = options.bars or [scenario.bar for scenario in SCENARIOS]
+        chosen = [scenario for scenario in SCENARIOS if scenario.bar.partition(" ")[0] in bars]
+        found = {entry["bar"]: entry for entry in known["scenarios"]}
+        measured = {scenario.bar: measure(scenario, options.short) for scenario in chosen}
+        found |= measured
+        results = {
+            "machine": machine(),
+            "versions": {"Python": platform.python_version()}
+            | {name: version(name) for name in ("app-toolkit", "ray", "fastapi", "uvicorn", "uvloop")},
+            "scenarios": [found[scenario.bar] for scenario in SCENARIOS if scenario.bar in found],
+        }
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+    if options.write_docs:
+        DOCS.write_text(document(results))
+    print(summary(results))
+    sys.exit(0 if all(holds(entry) for entry in results["scenarios"]) else 1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    bars = sorted({scenario.bar.partition(" ")[0] for scenario in SCENARIOS})
+    parser.add_argument("bars", nargs="*", metavar="BAR", help=f"of {', '.join(bars)}; by default all")
+    parser.add_argument("--short", action="store_true", help="about ten seconds each")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--read", action="store_true", help="take what was measured before")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/reliability.md")
+    options = parser.parse_args()
+    if unknown := set(options.bars) - set(bars):
+        parser.error(f"no scenario is called {', '.join(sorted(unknown))}: there are {', '.join(bars)}")
+    return options
+
+
+def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
+    """A scenario against a system of its own; also what keeps it from being measured is a result."""
+    print(f"{scenario.bar}: {scenario.title} ...", flush=True)
+    rows: list[dict[str, Any]] = []
+    failed, began = _missing(scenario.options), time.monotonic()
+    if failed is None:
+        try:
+            with launched(*scenario.options) as system:
+                began = time.monotonic()
+                rows = [plain(row) for row in asyncio.run(scenario.run(system, short))]
+        except CannotStart as error:
+            print(error, file=sys.stderr)
+            failed = "the victim did not come up"
+        except Exception as error:  # one scenario that breaks does not take the others along
+            sys.excepthook(type(error), error, error.__traceback__)
+            failed = f"the scenario broke off with {type(error).__name__}"
+    entry = {
+        "bar": scenario.bar,
+        "title": scenario.title,
+        "says": scenario.says,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "form": "short" if short else "long",
+        "seconds": round(time.monotonic() - began, 1),
+        "failed": failed,
+        "rows": rows,
+    }
+    print(f"{rows_table(rows)}\n{scenario.bar}: {verdict(entry)}, {entry['seconds']:.0f} s\n", flush=True)
+    return entry
+
+
+def _missing(options: Sequence[str]) -> str | None:
+    """Which option `run` does not have."""
+    said = subprocess.run(
+        [sys.executable, "-m", "app_toolkit.cli", "run", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+    absent = [option for option in options if option.startswith("--") and option not in said]
+    return f"`app-toolkit run` has no {absent[0]}" if absent else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What processes hold, looked at again and again: memory, /dev/shm, file descriptors."""
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+import psutil
+
+SHARED_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at: float
+    rss: Mapping[str, int]
+    """Bytes by process."""
+    fds: Mapping[str, int]
+    shared: int
+    """Bytes of /dev/shm that the whole machine uses."""
+
+    def memory(self, names: Collection[str] | None = None) -> int:
+        """Of these processes; of all of them, and of /dev/shm, where none are named."""
+        if names is None:
+            return sum(self.rss.values()) + self.shared
+        return sum(self.rss[name] for name in names)
+
+
+class Probe:
+    """Samples processes for as long as a `with` lasts, and once at either end of it."""
+
+    def __init__(self, pids: Mapping[str, int], every_s: float = 1.0) -> None:
+        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        self._every_s = every_s
+        self.samples: list[Sample] = []
+
+    async def __aenter__(self) -> Self:
+        self._look()
+        self._looking = asyncio.create_task(self._look_again_and_again())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._looking
+        self._look()
+
+    def growth(self, names: Collection[str] | None = None) -> float:
+        """MB between the first sample and the highest."""
+        held = [sample.memory(names) for sample in self.samples]
+        return (max(held) - held[0]) / 1e6
+
+    def slope(self) -> float:
+        """MB a second from the middle on, after what is allocated once has been."""
+        late = self.samples[len(self.samples) // 2 :]
+        return slope([(sample.at, sample.memory() / 1e6) for sample in late])
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            self._look()
+
+    def _look(self) -> None:
+        self.samples.append(
+            Sample(
+                at=time.monotonic(),
+                rss={name: process.memory_info().rss for name, process in self._processes.items()},
+                fds={name: process.num_fds() for name, process in self._processes.items()},
+                shared=shutil.disk_usage(SHARED_MEMORY).used,
+            )
+        )
+
+
+def queued(port: int) -> dict[int, int]:
+    """Bytes that the kernel holds between the server at this port and its clients, by the client's port. IPv4."""
+    found: Counter[int] = Counter()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, queues, *_ = line.split()
+        sent, received = (int(size, 16) for size in queues.split(":"))
+        ours, theirs = (int(end.partition(":")[2], 16) for end in (here, there))
+        if ours == port:
+            found[theirs] += sent
+        elif theirs == port:
+            found[ours] += received
+    return found
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """The median of the slopes between any two points, which few outliers do not move; 0.0 for less than two."""
+    found = [(y - x) / (later - at) for (at, x), (later, y) in combinations(points, 2) if later > at]
+    return median(found) if found else 0.0

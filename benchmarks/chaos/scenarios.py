@@ -1,0 +1,672 @@
+"""The scenarios: each hurts a system and gives rows, measured and with the bound that they are to keep."""
+
+import asyncio
+import hashlib
+import math
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from random import Random
+from statistics import median
+from typing import Any
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.proxy.protocol import Patience
+from benchmarks.chaos import client as outcome
+from benchmarks.chaos.client import (
+    Client,
+    Done,
+    closed_loop,
+    closes_after,
+    connected,
+    hang_up,
+    latency_ms,
+    new_id,
+    not_ok,
+    ok,
+    open_loop,
+    read_slowly,
+)
+from benchmarks.chaos.ledger import Ledger, executed_twice, unended
+from benchmarks.chaos.probe import Probe, queued
+from benchmarks.chaos.report import Row
+from benchmarks.chaos.system import System, seconds_until
+
+MB = 1_000_000
+CHUNK = 65_536
+"""What a stream of the victim's consists of."""
+SEED = 1
+
+STEADY_MB_S = 0.5
+"""Memory that grows faster than this, from the middle of a run to its end, leaks."""
+
+SMALLEST_MS = 10.0
+"""A time below this counts as this much where two are compared: the ratio of two tiny ones is noise."""
+
+SOME = 16
+"""Clients of a closed loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    bar: str
+    title: str
+    says: str
+    """What it does, in one sentence."""
+    run: Callable[[System, bool], Coroutine[Any, Any, list[Row]]]
+    """Takes also whether it is to be short."""
+    options: tuple[str, ...] = ()
+    """Of `app-toolkit run`."""
+
+
+# Processes die
+
+
+async def replicas_die(system: System, short: bool) -> list[Row]:
+    kills, every_s = (2, 4.0) if short else (6, 10.0)
+    rng = Random(SEED)
+    killed_at: list[float] = []
+    restored_s: list[float] = []
+
+    async def kill() -> None:
+        for _ in range(kills):
+            began = time.monotonic()
+            victim = rng.choice(sorted((await asyncio.to_thread(system.replicas, "app")).values()))
+            os.kill(victim, signal.SIGKILL)
+            killed_at.append(time.monotonic())
+            restored_s.append(await seconds_until(partial(_are, system, 3, without=victim), 30))
+            await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
+
+    async with system.client() as client:
+        capacity = await _capacity(client, short)
+        seconds = kills * every_s
+        gets, posts, _ = await asyncio.gather(
+            open_loop(client.get, 0.3 * capacity, seconds), open_loop(client.post, 10, seconds), kill()
+        )
+    written = system.ledger.of(done.id for done in posts)
+    lost_posts = not_ok(posts)
+    unhurt = [done for done in lost_posts if not any(done.sent <= at <= done.answered for at in killed_at)]
+    return [
+        _lost("GET", gets),
+        Row("GET: the slowest", latency_ms(gets, 100), 5_000, "ms"),
+        Row(
+            "POST that ended other than with success, 502 or 503",
+            sum(done.outcome not in ("502", "503") for done in lost_posts),
+            0,
+            saw=_counted(posts),
+        ),
+        Row("POST that failed and was not in flight when a replica died", len(unhurt), 0),
+        Row("POST that was executed twice", executed_twice(written.values()), 0),
+        Row("POST that succeeded and is not in the ledger", sum(done.id not in written for done in ok(posts)), 0),
+        Row("until three replicas ran again, the slowest", max(restored_s), 15, "s"),
+    ]
+
+
+def _are(system: System, count: int, without: int) -> bool:
+    pids = system.replicas("app").values()
+    return len(pids) == count and without not in pids
+
+
+async def the_proxy_dies(system: System, short: bool) -> list[Row]:
+    before = await asyncio.to_thread(system.replicas, "app")
+    (proxy,) = (await asyncio.to_thread(system.proxies)).values()
+    async with system.client(patience_s=20) as client, AsyncExitStack() as stack:
+        orphans = [new_id() for _ in range(20)]
+        for id in orphans:
+            connection = await connected(system.address)
+            stack.callback(connection.close)
+            await _send(connection, client.head("GET", "/sleep/60", id))
+        await seconds_until(lambda: len(system.ledger.of(orphans)) == len(orphans), 5)
+        os.kill(proxy, signal.SIGKILL)
+        began = time.monotonic()
+        served, cancelled = await asyncio.gather(
+            _served_again(system, 15), seconds_until(lambda: unended(system.ledger.of(orphans).values()) == 0, 15)
+        )
+        await seconds_until(system.is_whole, 30)
+        after = await asyncio.to_thread(system.replicas, "app")
+        later = await open_loop(client.get, 50, 2 if short else 10)
+    return [
+        Row("until a new connection is served", served - began, 5, "s"),
+        Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
+        Row("orphaned handlers", len(system.ledger.of(orphans)), len(orphans), at_least=True),
+        Row("until the last of them was cancelled", cancelled, 5, "s"),
+        _lost("GET afterwards", later),
+    ]
+
+
+async def _served_again(system: System, at_most: float) -> float:
+    """When a connection that was new was first served; infinite for never."""
+    until = time.monotonic() + at_most
+    while time.monotonic() < until:
+        async with system.client(patience_s=1) as client:  # each has a connection of its own
+            done = await client.get()
+        if done.outcome == outcome.OK:
+            return done.answered
+        await asyncio.sleep(0.02)
+    return math.inf
+
+
+async def one_of_two_proxies_dies(system: System, short: bool) -> list[Row]:
+    before = await asyncio.to_thread(system.replicas, "app")
+    proxies = await asyncio.to_thread(system.proxies)
+    killed = 0.0
+
+    async def kill() -> None:
+        nonlocal killed
+        await asyncio.sleep(1)
+        os.kill(sorted(proxies.values())[0], signal.SIGKILL)
+        killed = time.monotonic()
+
+    async def anew(due: float) -> Done:
+        async with system.client() as client:
+            return await client.get(due)
+
+    found, _ = await asyncio.gather(open_loop(anew, 50, 5 if short else 20), kill())
+    restored = await seconds_until(lambda: len(system.proxies()) == 2, 15)
+    late = [done for done in found if done.sent > killed + 1]
+    after = await asyncio.to_thread(system.replicas, "app")
+    return [
+        Row("proxies", len(proxies), 2, at_least=True),
+        Row("new connections refused later than 1 s after", _count(late, outcome.REFUSED), 0, saw=_counted(found)),
+        _lost("GET later than 1 s after", late),
+        Row("until there were two again", restored, 15, "s"),
+        Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
+    ]
+
+
+# Clients misbehave
+
+
+async def clients_hang_up(system: System, short: bool) -> list[Row]:
+    rng = Random(SEED)
+    started: dict[str, list[str]] = {}
+    async with system.client() as client:
+        before = await _medians(client)
+        heads = {
+            "GET, async": ("GET", "/sleep/20", ()),
+            "GET, queued": ("GET", "/other/sleep/20", ()),
+            "GET, def": ("GET", "/nap/0.5", ()),
+            "POST": ("POST", "/tx?pause=1", ()),
+            "upload": ("POST", "/upload", ("content-length: 10000000",)),
+            "stream": ("GET", "/stream", ()),
+            "events": ("GET", "/sse", ()),
+        }
+
+        async def one(kind: str) -> None:
+            method, path, fields = heads[kind]
+            id = new_id()
+            started.setdefault(kind, []).append(id)
+            patience_s, reset = rng.uniform(0, 0.5), rng.random() < 0.5
+            connection = await connected(system.address)
+            try:
+                body = b"x" * 100_000 if kind == "upload" else b""
+                await _send(connection, client.head(method, path, id, *fields) + body)
+                await asyncio.sleep(patience_s)
+            finally:
+                hang_up(connection, reset)
+
+        for _ in range(1 if short else 5):
+            async with asyncio.TaskGroup() as group:
+                for kind in islice(cycle(heads), 300):
+                    group.create_task(one(kind))
+            ids = [id for each in started.values() for id in each]
+            quiet, ended = await asyncio.gather(
+                seconds_until(system.is_quiet, 10),
+                seconds_until(lambda ids=ids: unended(system.ledger.of(ids).values()) == 0, 10),  # type: ignore[misc]
+            )
+        written = system.ledger.of(ids)
+        waiting, ongoing = await asyncio.to_thread(system.going_on)
+        after = await _medians(client)
+    posts = system.ledger.of(started["POST"]).values()
+    return [
+        Row("clients that hung up", len(ids), 300, at_least=True, saw=f"{len(written)} handlers had begun"),
+        Row("until nobody waited and nothing was ongoing", quiet, 3, "s", saw=f"{waiting} and {ongoing} in the end"),
+        Row("until every handler that had begun was over", ended, 3, "s"),
+        Row("handlers whose end is not in the ledger", unended(written.values()), 0),
+        Row("POST handlers that did not run to their end", sum(entry.cancels for entry in posts), 0),
+        Row("next 200 GET: median, of the one before", _ratio(after, before), 2, "×", clocked=True),
+    ]
+
+
+async def _medians(client: Client) -> float:
+    return median([(await client.get()).latency_s for _ in range(200)]) * 1e3
+
+
+async def slow_readers(system: System, short: bool) -> list[Row]:
+    readers, seconds = 20, 6 if short else 60
+    kinds = {
+        "/stream": (),
+        "/sse": (),
+        "/ws": (
+            "upgrade: websocket",
+            "connection: Upgrade",
+            "sec-websocket-version: 13",
+            "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+        ),
+    }
+    async with system.client() as client, AsyncExitStack() as stack:
+        rate = 0.3 * await _capacity(client, short)
+        before = await open_loop(client.get, rate, 2 if short else 10)
+        probe = await stack.enter_async_context(Probe(await asyncio.to_thread(system.processes), seconds / 60))
+        ids, readings, ports = [], [], []
+        for path, fields in kinds.items():
+            for _ in range(readers):
+                connection = await connected(system.address, window=16_384)
+                stack.callback(connection.close)
+                ids.append(new_id())
+                await _send(connection, client.head("GET", path, ids[-1], *fields))
+                ports.append(connection.getsockname()[1])
+                readings.append(read_slowly(connection, 1_024, seconds + 5))
+        reading = asyncio.gather(*readings)
+        # At first every stream fills the buffers on its way, as fast as the machine can.
+        halted = await seconds_until(_Halted(system.ledger, ids), 10)
+        during = await open_loop(client.get, rate, seconds)
+        read = await reading
+        # What the kernel holds is bounded by the kernel, per connection, and is nobody's memory.
+        held = queued(system.address[1])
+        written = system.ledger.of(ids)
+    ended = await seconds_until(lambda: unended(system.ledger.of(ids).values()) == 0, 5)
+    ahead = [
+        entry.chunks * CHUNK - consumed - held[port]
+        for id, port, consumed in zip(ids, ports, read, strict=True)
+        if consumed is not None and (entry := written.get(id))
+    ]
+    return [
+        Row("readers that were served and not cut off", len(ahead), 3 * readers, at_least=True),
+        Row("until no stream produced any more than was read", halted, 10, "s"),
+        Row("memory of all processes and /dev/shm: growth", probe.growth(), 64, "MB", saw=_by_process(probe)),
+        _steady(probe),
+        Row(
+            "produced beyond what was read or waits in the client's connection, the most of a stream",
+            max(ahead, default=math.inf) / MB,
+            4,
+            "MB",
+        ),
+        _lost("other traffic, GET", during),
+        Row(
+            "other traffic: p99, of the one before",
+            _ratio(latency_ms(during, 99), latency_ms(before, 99)),
+            2,
+            "×",
+            clocked=True,
+        ),
+        Row("until every stream was over after they left", ended, 5, "s"),
+    ]
+
+
+class _Halted:
+    """Whether streams produce next to nothing any more: a reader of 1 KB/s is worth a chunk a minute."""
+
+    def __init__(self, ledger: Ledger, ids: Sequence[str]) -> None:
+        self._ledger, self._ids = ledger, ids
+        self._seen = (time.monotonic(), -1)
+
+    def __call__(self) -> bool:
+        now, chunks = time.monotonic(), sum(entry.chunks for entry in self._ledger.of(self._ids).values())
+        since, before = self._seen
+        if now - since < 0.5:
+            return False
+        self._seen = now, chunks
+        return 0 < chunks <= before + len(self._ids) // 4
+
+
+async def big_upload(system: System, short: bool) -> list[Row]:
+    size, after, rate = (64 * MB, 2, 20 * MB) if short else (1_000 * MB, 10, 20 * MB)
+    pids = await asyncio.to_thread(system.processes)
+    proxies = await asyncio.to_thread(system.proxies)
+    rows = []
+    async with system.client() as client:
+        for title, query in (("read at 20 MB/s", f"rate={rate}"), (f"not read for {after} s", f"after={after}")):
+            async with Probe(pids, every_s=0.2) as probe:
+                upload = _Upload(size)
+                right = await upload.run(system.address, client, f"/upload?{query}", look_after=after * 0.8)
+            rows += [
+                Row(f"{title}: the SHA-256 is right", right, 1, at_least=True),
+                Row(f"{title}: growth of the proxy", probe.growth(proxies), 64, "MB"),
+                Row(
+                    f"{title}: growth of a replica",
+                    max(probe.growth((id,)) for id in pids if id not in proxies),
+                    128,
+                    "MB",
+                ),
+            ]
+    return [*rows, Row("taken from the client before anybody reads", upload.taken_early / MB, 8, "MB")]
+
+
+class _Upload:
+    """Bytes that are random and different in every piece, from a client that keeps none of them."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sent = 0
+        self.taken_early = 0
+
+    async def run(self, address: tuple[str, int], client: Client, path: str, look_after: float) -> bool:
+        """Whether the answer has the right digest. Notes what was taken `look_after` seconds after the start."""
+        loop, rng, sha = asyncio.get_running_loop(), Random(SEED), hashlib.sha256()
+        # What lies in the client's own kernel has not been taken from it.
+        connection = await connected(address, window=65_536)
+        look = loop.call_later(look_after, self._look)
+        try:
+            await _send(connection, client.head("POST", path, new_id(), f"content-length: {self._size}"))
+            noise = rng.randbytes(MB)
+            while self._sent < self._size:
+                piece = self._sent.to_bytes(8) + noise[8 : self._size - self._sent]
+                sha.update(piece)
+                for start in range(0, len(piece), 65_536):
+                    part = piece[start : start + 65_536]
+                    await loop.sock_sendall(connection, part)
+                    self._sent += len(part)
+            async with asyncio.timeout(60):
+                answer = b""
+                while b"}" not in answer:
+                    got = await loop.sock_recv(connection, 65_536)
+                    if not got:
+                        return False
+                    answer += got
+            return sha.hexdigest().encode() in answer
+        except (ConnectionError, TimeoutError):
+            return False
+        finally:
+            look.cancel()
+            connection.close()
+
+    def _look(self) -> None:
+        self.taken_early = self._sent
+
+
+async def dawdlers(system: System, short: bool) -> list[Row]:
+    share = 5 if short else 1
+    head_s, body_s = HTTPOptions().head_timeout_s, Patience().body_grace_s
+    upgrade = "upgrade: websocket\r\nconnection: Upgrade\r\ncontent-length: 100000\r\n\r\n"
+    crowd: dict[str, tuple[int, bytes, bytes, float]] = {
+        # How many, what they say at once, what they add byte by byte, and how long that is borne.
+        "half a head": (500 // share, b"GET / HTTP/1.1\r\nHost: ", b"a" * 30, head_s),
+        "slow bodies": (
+            100 // share,
+            b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n",
+            b"a" * 30,
+            body_s,
+        ),
+        "silent": (100 // share, b"", b"", head_s),
+        "POST with an Upgrade": (50 // share, f"POST /upload HTTP/1.1\r\nHost: a\r\n{upgrade}".encode(), b"", 0),
+    }
+    pids = await asyncio.to_thread(system.proxies)
+    async with system.client() as client:
+        await _capacity(client, short=True)  # so that what is opened once is open
+        before = _fds(pids)
+        tasks: dict[str, list[asyncio.Task[float | None]]] = {}
+        async with asyncio.TaskGroup() as group:
+            traffic = group.create_task(open_loop(client.get, 50, max(head_s, body_s) + 2))
+            for kind, (count, said, drip, borne_s) in crowd.items():
+                for _ in range(count):
+                    connection = await connected(system.address)
+                    await _send(connection, said.replace(b" /upload", f" {system.prefix}/upload".encode()))
+                    closing = closes_after(connection, borne_s + 10, drip, begun=time.monotonic())
+                    tasks.setdefault(kind, []).append(group.create_task(closing))
+        back = await seconds_until(lambda: _fds(pids) <= before + SOME, 5)
+    rows = []
+    for kind, (count, _, _, borne_s) in crowd.items():
+        seconds = [task.result() for task in tasks[kind]]
+        slowest = None if None in seconds else max(each for each in seconds if each is not None)
+        rows.append(Row(f"{kind}, {count} connections: the last was closed after", slowest, borne_s + 2, "s"))
+    return [
+        *rows,
+        _lost("other traffic, GET", traffic.result()),
+        Row(f"until the proxy had its file descriptors back, give or take {SOME}", back, 5, "s"),
+    ]
+
+
+def _fds(pids: dict[str, int]) -> int:
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids.values())
+
+
+async def header_bombs(system: System, short: bool) -> list[Row]:
+    start = f"GET {system.prefix}/".encode()
+    end = b" HTTP/1.1\r\nHost: a\r\n"
+    bombs: dict[str, Iterable[bytes]] = {
+        "45 MB of fields": (start + end, *(b"x-%d: %b\r\n" % (n, b"a" * 1_000) for n in range(45_000))),
+        "one value of 25 MB": (start + end + b"x: ", *(b"a" * MB for _ in range(25))),
+        "a URL of 25 MB": (start, *(b"a" * MB for _ in range(25))),
+        "101 fields": (start + end, *(b"x-%d: 1\r\n" % n for n in range(101)), b"\r\n"),
+    }
+    rows = []
+    async with Probe(await asyncio.to_thread(system.proxies), every_s=0.05) as probe:
+        for _ in range(1 if short else 10):
+            for kind, pieces in bombs.items():
+                status, seconds = await asyncio.to_thread(_throw, system.address, pieces)
+                rows += [
+                    Row(f"{kind}: refused", status in (400, 414, 431), 1, at_least=True, saw=str(status)),
+                    Row(f"{kind}: until the answer", seconds, 1, "s"),
+                ]
+    worst: dict[str, Row] = {}
+    for row in rows:
+        known = worst.get(row.says)
+        if known is None or (known.holds and not row.holds):
+            worst[row.says] = row
+    async with system.client() as client:
+        return [
+            *worst.values(),
+            Row("memory of the proxy: growth", probe.growth(await asyncio.to_thread(system.proxies)), 10, "MB"),
+            _lost("GET afterwards", await open_loop(client.get, 50, 1)),
+        ]
+
+
+def _throw(address: tuple[str, int], pieces: Iterable[bytes]) -> tuple[int | None, float | None]:
+    """The status of the answer, and after how many seconds it was there; a client that sends all that is taken."""
+    began = time.monotonic()
+    with socket.create_connection(address, timeout=10) as connection:
+        answer = b""
+        with suppress(OSError):
+            for piece in pieces:
+                connection.sendall(piece)
+        with suppress(OSError):
+            while b"\r\n" not in answer and (got := connection.recv(65_536)):
+                answer += got
+        if not answer.startswith(b"HTTP/1.1 "):
+            return None, None
+        return int(answer[9:12]), time.monotonic() - began
+
+
+# Too much is asked
+
+
+async def overload(system: System, short: bool) -> list[Row]:
+    service_s, bound = 0.05, 16
+    path = f"/other/sleep/{service_s}"
+    async with system.client() as client:
+        get = partial(client.get, path=path)
+        seconds = 3 if short else 15
+        capacity = len(ok(await closed_loop(get, 8, seconds))) / seconds
+        baseline = await open_loop(get, 0.3 * capacity, seconds)
+        async with Probe(await asyncio.to_thread(system.processes), every_s=0.2) as probe:
+            seconds = 5 if short else 30
+            found = await open_loop(get, 10 * capacity, seconds)
+        usual = latency_ms(baseline, 99)
+        began, back = time.monotonic(), math.inf
+        while back == math.inf and time.monotonic() - began < 15:
+            since = time.monotonic() - began
+            window = await open_loop(get, 0.3 * capacity, 1)
+            if not not_ok(window) and _ratio(latency_ms(window, 99), usual) <= 1.5:
+                back = since
+    accepted, rejected = ok(found), not_ok(found)
+    polite = [done for done in rejected if done.outcome == "503" and done.retry_after]
+    return [
+        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 at a time, 50 ms each"),
+        Row("goodput, of C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True, clocked=True),
+        Row("rejected other than by 503 with Retry-After", len(rejected) - len(polite), 0, saw=_counted(found)),
+        Row("rejected: p99", latency_ms(rejected, 99), 250, "ms", clocked=True),
+        Row("accepted: p99", latency_ms(accepted, 99), 1.5 * (bound / capacity + service_s) * 1e3, "ms", clocked=True),
+        Row("memory of all processes: growth", probe.growth(), 50, "MB"),
+        Row("until p99 was as before", back, 5, "s", saw="within one and a half times"),
+    ]
+
+
+# What the rig has to notice, or it notices nothing
+
+
+async def controls(system: System, short: bool) -> list[Row]:
+    async with system.client() as client:
+        pids = await asyncio.to_thread(system.processes)
+        async with Probe(pids, every_s=0.1) as probe:
+            await open_loop(partial(client.get, path="/leak/100000"), 10, 6 if short else 20)
+        doubled = [await client.post(path="/twice") for _ in range(5)]
+        sound = [await client.post() for _ in range(5)]
+    lossy = await requests_to_a_lossy_server(3_000)
+    return [
+        Row("a leak of 1 MB/s is flagged", not _steady(probe).holds, 1, at_least=True, saw=f"{probe.slope():.2f} MB/s"),
+        Row(
+            "of 5 transactions that were executed twice are flagged",
+            executed_twice(system.ledger.of(done.id for done in doubled).values()),
+            5,
+            at_least=True,
+        ),
+        Row("of 5 that were not, are flagged", executed_twice(system.ledger.of(done.id for done in sound).values()), 0),
+        Row("of 3 answers in 3,000 that were lost are flagged", len(not_ok(lossy)), 3, at_least=True),
+        Row("more are flagged than were lost", len(not_ok(lossy)) - 3, 0),
+    ]
+
+
+async def requests_to_a_lossy_server(count: int, every: int = 1_000) -> list[Done]:
+    """An open loop against a server that closes instead of answering, once in so many requests."""
+    numbers = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal numbers
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                numbers += 1
+                if numbers % every == 0:
+                    break
+                id = head.partition(b"x-ledger-id: ")[2].partition(b"\r\n")[0]
+                body = b'{"id":"%b"}' % id
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        group.create_task(serve(reader, writer))  # which ends when the client leaves
+
+    async with (
+        await asyncio.start_server(accepted, "127.0.0.1", 0) as server,
+        asyncio.TaskGroup() as group,
+        Client(server.sockets[0].getsockname()) as client,
+    ):
+        return await open_loop(client.get, 1_000, count / 1_000)
+
+
+# What they share
+
+
+async def _capacity(client: Client, short: bool) -> float:
+    """C: what this client and this system, on this machine, manage together."""
+    seconds = 1 if short else 15
+    await closed_loop(client.get, SOME, 0.5)
+    return len(ok(await closed_loop(client.get, SOME, seconds))) / seconds
+
+
+async def _send(connection: socket.socket, data: bytes) -> None:
+    with suppress(ConnectionError):  # the server had enough; what it said is still to be read
+        await asyncio.get_running_loop().sock_sendall(connection, data)
+
+
+def _lost(what: str, found: Sequence[Done]) -> Row:
+    return Row(f"{what}: without the right answer", len(not_ok(found)), 0, saw=_counted(found))
+
+
+def _by_process(probe: Probe) -> str:
+    return ", ".join(f"{name.rpartition('/')[2]} {probe.growth((name,)):.0f}" for name in probe.samples[0].rss)
+
+
+def _steady(probe: Probe) -> Row:
+    return Row("memory of all processes from the middle on: growth", probe.slope(), STEADY_MB_S, "MB/s")
+
+
+def _counted(found: Sequence[Done]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in Counter(done.outcome for done in found).most_common())
+
+
+def _count(found: Sequence[Done], what: str) -> int:
+    return sum(done.outcome == what for done in found)
+
+
+def _ratio(value: float | None, to: float | None) -> float:
+    """Infinite where either was not measured."""
+    if value is None or to is None:
+        return math.inf
+    return max(value, SMALLEST_MS) / max(to, SMALLEST_MS)
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        "B1",
+        "replicas die",
+        "Under 0.3 C of GET and ten POST a second, one of three replicas is killed with SIGKILL, again and again.",
+        replicas_die,
+    ),
+    Scenario(
+        "B2",
+        "the proxy dies",
+        "The one proxy is killed with SIGKILL while twenty handlers run for its clients.",
+        the_proxy_dies,
+    ),
+    Scenario(
+        "B2 (two)",
+        "one of two proxies dies",
+        "Two proxies share a port, one is killed with SIGKILL, and fifty new connections a second go on.",
+        one_of_two_proxies_dies,
+        options=("--proxies-per-node", "2"),
+    ),
+    Scenario(
+        "B9",
+        "clients hang up",
+        "300 clients at once ask for handlers that sleep, wait in a queue, block a thread, read an upload or stream, "
+        "and hang up at a random moment within half a second; half of them reset the connection.",
+        clients_hang_up,
+    ),
+    Scenario(
+        "B10",
+        "slow readers",
+        "Twenty readers each of a stream, of server-sent events and of a WebSocket, all endless, take 1 KB a second.",
+        slow_readers,
+    ),
+    Scenario(
+        "B11",
+        "big uploads",
+        "One body goes to a handler that reads 20 MB a second, and one to a handler that at first does not read.",
+        big_upload,
+    ),
+    Scenario(
+        "B12",
+        "overload",
+        "A handler of 50 ms, of which four run and sixteen wait, so that these limits and not the machine are the "
+        "capacity, is asked ten times as often as it can answer.",
+        overload,
+    ),
+    Scenario(
+        "B13",
+        "dawdlers",
+        "Connections that never finish a head, drip a body, say nothing, or hide a body behind an upgrade.",
+        dawdlers,
+    ),
+    Scenario(
+        "B14",
+        "header bombs",
+        "Heads of 45 MB, a field of 25 MB, a URL of 25 MB, and 101 fields.",
+        header_bombs,
+    ),
+    Scenario(
+        "control",
+        "what the rig must notice",
+        "A handler that leaks 1 MB a second, transactions that are executed twice, and a server that loses one answer "
+        "in a thousand: a rig that does not flag these shows nothing.",
+        controls,
+    ),
+)

@@ -1,0 +1,121 @@
+"""The rig's client tells one misfortune from another, and hides none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from benchmarks.chaos.client import (
+    REFUSED,
+    RESET,
+    TIMEOUT,
+    TRUNCATED,
+    WRONG,
+    Client,
+    closed_loop,
+    closes_after,
+    connected,
+    not_ok,
+    ok,
+    open_loop,
+)
+from benchmarks.chaos.scenarios import requests_to_a_lossy_server
+
+pytestmark = pytest.mark.anyio
+
+Reply = Callable[[bytes], bytes | None]
+
+
+def echo(id: bytes) -> bytes:
+    body = b'{"id":"%b"}' % id
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@asynccontextmanager
+async def answering(reply: Reply, pause_s: float = 0.0) -> AsyncIterator[Client]:
+    """A client of a server that says what `reply` gives for an id, and closes where that is not a whole answer."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await asyncio.sleep(pause_s)
+                said = reply(head.partition(b"x-ledger-id: ")[2].partition(b"\r\n")[0])
+                writer.write(said or b"")
+                if not said or said.endswith(b"cut"):
+                    break
+        writer.close()
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        group.create_task(serve(reader, writer))
+
+    async with (
+        await asyncio.start_server(accepted, "127.0.0.1", 0) as server,
+        asyncio.TaskGroup() as group,
+        Client(server.sockets[0].getsockname(), patience_s=0.3) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (echo, "OK"),
+        (lambda id: echo(b"another"), WRONG),
+        (lambda id: b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n", "503"),
+        (lambda id: b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", "404"),
+        (lambda id: None, RESET),
+        (lambda id: b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\ncut", TRUNCATED),
+        (lambda id: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\ncut", TRUNCATED),
+    ],
+)
+async def test_each_outcome_has_its_name(reply: Reply, outcome: str) -> None:
+    async with answering(reply) as client:
+        done = await client.get()
+    assert done.outcome == outcome
+    assert done.retry_after is (outcome == "503")
+
+
+async def test_who_is_not_answered_in_time_is_told_so() -> None:
+    async with answering(echo, pause_s=1) as client:
+        assert (await client.get()).outcome == TIMEOUT
+
+
+async def test_where_nobody_listens_the_request_was_refused() -> None:
+    async with answering(echo) as client:
+        pass
+    assert (await Client(client.address).get()).outcome == REFUSED
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again() -> None:
+    async with answering(lambda id: echo(id).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) as client:
+        assert [(await client.get()).outcome for _ in range(3)] == ["OK"] * 3
+
+
+async def test_a_latency_counts_from_when_the_request_was_due() -> None:
+    async with answering(echo) as client:
+        found = await open_loop(lambda due: client.get(due - 5), 200, 0.1)
+    assert len(ok(found)) == 20
+    assert all(done.latency_s > 5 > done.answered - done.sent for done in found)
+
+
+async def test_a_slow_server_is_asked_as_often_as_a_fast_one() -> None:
+    async with answering(echo, pause_s=0.1) as client:
+        found = await open_loop(client.get, 100, 0.2)
+        assert len(found) == 20
+        assert len(await closed_loop(client.get, 2, 0.2)) < 10
+
+
+async def test_one_lost_answer_in_a_thousand_is_found() -> None:
+    found = await requests_to_a_lossy_server(200, every=100)
+    assert [done.outcome for done in not_ok(found)] == [RESET, RESET]
+
+
+async def test_it_is_seen_when_the_server_closes_and_when_it_does_not() -> None:
+    async with answering(lambda id: None) as client:
+        loop = asyncio.get_running_loop()
+        connection = await connected(client.address)
+        await loop.sock_sendall(connection, b"x\r\n\r\n")
+        assert await closes_after(connection, 5) is not None
+        assert await closes_after(await connected(client.address), 0.05, drip=b"abc") is None
