@@ -119,7 +119,6 @@ def page(observations: str, summary: str) -> str:
         options=options,
         sweep_s=SWEEP_S,
         silence_s=SILENCE_S,
-        body="none" if limits.body_bytes is None else f"{limits.body_bytes:,} bytes",
         uvicorn=uvicorn.__version__,
         table=observations,
         counts=summary,
