@@ -18,6 +18,7 @@ from httptools import (
     parse_url,
 )
 
+from app_toolkit.core import forwarded
 from app_toolkit.errors import (
     BadRequest,
     ContentTooLarge,
@@ -39,7 +40,7 @@ RETRYABLE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE")
 METHODS = RETRYABLE | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need a look. All others are copied.
-COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, DROP = range(9)
+COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, FORWARDED, DROP = range(10)
 LOOK: dict[bytes, int] = {
     b"host": HOST,
     b"content-length": LENGTH,
@@ -54,6 +55,7 @@ LOOK: dict[bytes, int] = {
     b"te": DROP,
     b"trailer": DROP,
     b"http2-settings": DROP,
+    **dict.fromkeys(forwarded.FIELDS, FORWARDED),
 }
 
 REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
@@ -140,6 +142,7 @@ class Request:
         "body",
         "complete",
         "expects",
+        "forwarded",
         "id",
         "keep_alive",
         "length",
@@ -162,6 +165,8 @@ class Request:
         self.expects = False
         self.websocket = False
         self.refusal: RequestError | None = None
+        #: What a proxy that is believed says of its client.
+        self.forwarded: list[Header] = []
         self.complete = False
         self.body = Body(chunked=False)
         self._target = b""
@@ -200,8 +205,8 @@ class Request:
         # As the replica's server does it, so that both see the same path.
         self.path = unquote(path) if "%" in path else path
 
-    def read_fields(self, fields: list[Header]) -> bytes | None:
-        """Check and copy the fields; gives the host."""
+    def read_fields(self, fields: list[Header], believed: bool) -> bytes | None:
+        """Check and copy the fields; gives the host. `believed`: the client is a proxy that tells the truth."""
         host: bytes | None = None
         copied = self._fields
         for name, value in fields:
@@ -230,6 +235,10 @@ class Request:
                 if self.id is None and REQUEST_ID_GRAMMAR.fullmatch(value) is not None:
                     self.id = value
                     copied.append(b"x-request-id: %b\r\n" % value)
+            elif look == FORWARDED:
+                if believed:
+                    self.forwarded.append((name, value))
+                    copied.append(b"%b: %b\r\n" % (name, value))
             elif look == EXPECTATION:
                 self.expects = self.version == "1.1" and value.lower() == b"100-continue"
         if host is None and self.version == "1.1":
@@ -268,8 +277,10 @@ class RequestParser:
     * The parser below cannot be stopped within a `feed`: not more than `appetite` bytes are fed at a time.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, believed: bool = False) -> None:
+        """`believed`: forwarded fields are passed on, and told; else they are dropped."""
         self.limits = limits
+        self.believed = believed
         #: Heads that are complete, in order; whoever begins one takes it out.
         self.requests: deque[Request] = deque()
         #: The one whose body is arriving.
@@ -386,7 +397,7 @@ class RequestParser:
             self._instead = _without_upgrade(method, self._url, version, self._fields)
             return
         request = Request(method, version)
-        host = request.read_fields(self._fields)
+        host = request.read_fields(self._fields, self.believed)
         request.read_target(self._url, host)
         self._check_length(request.length)
         request.keep_alive = version == "1.1" and self._parser.should_keep_alive()
