@@ -11,15 +11,15 @@ def context(options: HTTPOptions) -> ssl.SSLContext | None:
     certificate, key = options.ssl_certfile, options.ssl_keyfile
     if certificate is None:
         if key is not None:
-            raise StartupError(f"ssl_keyfile = {key!r} is of no use without ssl_certfile")
+            raise StartupError(f"the key {key!r} is of no use without a certificate")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for name, path in (("ssl_certfile", certificate), ("ssl_keyfile", key)):
+    for name, path in (("certificate", certificate), ("key", key)):
         try:
             if path is not None:
                 open(path, "rb").close()
         except OSError as error:
-            raise StartupError(f"{name} = {path!r} cannot be read: {error.strerror}") from None
+            raise StartupError(f"the {name} {path!r} cannot be read: {error.strerror}") from None
     try:
         # Without a password of ours, a locked key would have OpenSSL ask for one at the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")

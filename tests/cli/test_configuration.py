@@ -6,11 +6,12 @@ import pytest
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.run import RunOptions
+from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
 from app_toolkit.config.settings import read_settings
 from app_toolkit.errors import ConfigError
 
-VARIABLES = ("APP_TOOLKIT_HOST", "APP_TOOLKIT_PORT", "APP_TOOLKIT_ADDRESS", "PORT")
+VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_a_variable_that_holds_nonsense_is_named(project: Path, monkeypatch: pyt
 
 def test_an_empty_variable_is_not_set(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "")
-    assert read_settings().port is None
+    assert read_settings().given == {}
 
 
 def test_a_client_address_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
