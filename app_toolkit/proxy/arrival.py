@@ -3,6 +3,8 @@ shaken."""
 
 import asyncio
 import logging
+import os
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -25,7 +27,7 @@ class Room:
     """How many sockets a proxy may hold, each for what it is there for."""
 
     clients: int
-    #: Told that there is no place for them, and not gone yet. Beyond it they are closed without a word.
+    #: Told that there is no place for them, and not gone yet; for one more the oldest is closed.
     refused: int
     #: In the kernel's queue, not accepted yet.
     backlog: int
@@ -64,26 +66,38 @@ class Reception:
         self.room = room
         self.patience = patience
         self.tls = tls
-        #: Those for whom there is no place, until they have gone.
-        self.refused: set[Connection] = set()
+        #: Those for whom there is no place, until they have gone; the first has been there longest.
+        self.refused: dict[Connection, None] = {}
 
     def receive(self, transport: asyncio.Transport) -> None:
         """Give a new connection its protocol."""
-        protocol: ClientConnection | Refusal
-        clients = self.state.connections
-        if len(clients) < self.room.clients:
-            among, protocol = clients, self.new_client()
-        elif len(self.refused) < self.room.refused:
-            if not self.refused:
-                log.warning("the proxy has %d clients, which is its limit; others are refused", self.room.clients)
-            among, protocol = self.refused, Refusal(self)
-        else:
-            transport.abort()
-            return
+        placed = len(self.state.connections) < self.room.clients
+        if not placed:
+            self._make_room_to_refuse()
+        protocol = self.new_client() if placed else Refusal(self)
         if self.tls is None:
-            take_over(transport, protocol)
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
         else:
-            Handshake(protocol, among, self, self.tls).begin(transport)
+            Handshake(protocol, placed, self, self.tls).begin(transport)
+
+    def hold(self, connection: Connection, placed: bool) -> None:
+        if placed:
+            self.state.connections.add(connection)
+        else:
+            self.refused[connection] = None
+
+    def let_go(self, connection: Connection) -> None:
+        self.state.connections.discard(connection)
+        self.refused.pop(connection, None)
+
+    def _make_room_to_refuse(self) -> None:
+        if not self.refused:
+            log.warning("the proxy has %d clients, which is its limit; others are refused", self.room.clients)
+        while len(self.refused) >= self.room.refused:
+            oldest = next(iter(self.refused))
+            self.let_go(oldest)
+            oldest.abort()
 
 
 class Arrival(asyncio.Protocol):
@@ -96,66 +110,45 @@ class Arrival(asyncio.Protocol):
         self._reception.receive(cast(asyncio.Transport, transport))
 
 
-class Handshake(asyncio.Protocol):
+class Handshake:
     """A client that has to show that it speaks TLS. It has its place, or its refusal, from the beginning."""
 
     answers = False
 
-    def __init__(
-        self,
-        protocol: "ClientConnection | Refusal",
-        among: set[Connection],
-        reception: Reception,
-        tls: ssl.SSLContext,
-    ) -> None:
+    def __init__(self, protocol: asyncio.Protocol, placed: bool, reception: Reception, tls: ssl.SSLContext) -> None:
         self._protocol = protocol
-        self._among = among
+        self._placed = placed
         self._reception = reception
         self._tls = tls
         self._task: asyncio.Task[None] | None = None
-        # What was said before the task could go on.
-        self._data = b""
-        self._ended = False
 
     def begin(self, transport: asyncio.Transport) -> None:
-        transport.pause_reading()  # what comes now is for the TLS layer
-        transport.set_protocol(self)
-        self._among.add(self)
-        self._task = asyncio.create_task(self._shake(transport))
+        """Go on with the socket alone: a transport that has begun to read cannot give back what it has read."""
+        try:
+            descriptor = os.dup(transport.get_extra_info("socket").fileno())
+        except OSError:
+            return
+        finally:
+            transport.abort()
+        self._reception.hold(self, self._placed)
+        self._task = asyncio.create_task(self._shake(socket.socket(fileno=descriptor)))
         self._reception.state.tasks.add(self._task)
         self._task.add_done_callback(self._reception.state.tasks.discard)
 
-    async def _shake(self, transport: asyncio.Transport) -> None:
+    async def _shake(self, connection: socket.socket) -> None:
         patience = self._reception.patience
         try:
-            secured = await asyncio.get_running_loop().start_tls(
-                transport,
-                self,
-                self._tls,
-                server_side=True,
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol,
+                connection,
+                ssl=self._tls,
                 ssl_handshake_timeout=patience.head_s,
                 ssl_shutdown_timeout=patience.linger_s,
             )
         except OSError:  # it spoke something else, took too long, or went away
-            transport.abort()
-            return
+            connection.close()
         finally:
-            self._among.discard(self)
-        if secured is None or self._ended:
-            transport.abort()
-            return
-        take_over(secured, self._protocol)
-        if self._data:
-            self._protocol.data_received(self._data)
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-
-    def eof_received(self) -> None:
-        self._ended = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
+            self._reception.let_go(self)
 
     def sweep(self, now: float) -> None:
         """Its clock is that of the TLS layer."""
@@ -183,7 +176,7 @@ class Refusal(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._since = time.monotonic()
-        self._reception.refused.add(self)
+        self._reception.hold(self, placed=False)
         transport.write(self._answer())
         if transport.can_write_eof():
             transport.write_eof()
@@ -203,7 +196,7 @@ class Refusal(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reception.refused.discard(self)
+        self._reception.let_go(self)
         self._transport = None
 
     def sweep(self, now: float) -> None:
@@ -219,8 +212,3 @@ class Refusal(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-def take_over(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-    transport.set_protocol(protocol)
-    protocol.connection_made(transport)

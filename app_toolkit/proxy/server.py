@@ -69,7 +69,10 @@ class ProxyServer:
         self._patience = patience or Patience(head_s=options.head_timeout_s, keep_alive_s=options.keep_alive_timeout_s)
         self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
-        room = Room.within(raise_descriptors(), options.max_connections)
+        descriptors = raise_descriptors()
+        room = Room.within(descriptors, options.max_connections)
+        if room.clients > (most := Room.within(descriptors).clients):
+            log.warning("max_connections is %d, but %d descriptors are enough for %d", room.clients, descriptors, most)
         self._server = _Server(_config(room.backlog, self._arrive), self._told_to_exit)
         self._state = cast(ServerState, self._server.server_state)
         self._reception = Reception(proxy, self._new_client, self._state, room, self._patience, tls.context(options))
@@ -80,7 +83,7 @@ class ProxyServer:
         """Serve on these sockets, or on one of its own, bound as the options say. Raises `StartupError`."""
         sockets = sockets or [bind(self._options)]
         self.port = int(sockets[0].getsockname()[1])
-        sweeper = asyncio.create_task(self._sweep())
+        sweeper = asyncio.create_task(self._keep_sweeping())
         try:
             await self._server.serve(sockets)
         finally:
@@ -138,6 +141,12 @@ class ProxyServer:
             await self.stop(self._drain_timeout_s)
         await self._serving
 
+    def sweep(self, now: float) -> None:
+        """Look at every clock, as happens twice a second; `now` as `time.monotonic()` counts."""
+        self.proxy.sweep(now)
+        for connection in self._connections():
+            connection.sweep(now)
+
     def statistics(self) -> Statistics:
         routes = self.proxy.routes
         return Statistics(
@@ -153,18 +162,13 @@ class ProxyServer:
     def _new_client(self) -> ClientConnection:
         return ClientConnection(self.proxy, self._state, self._limits, self._patience, self._trust)
 
-    async def _sweep(self) -> None:
+    async def _keep_sweeping(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                self._sweep_once(time.monotonic())
+                self.sweep(time.monotonic())
             except Exception:  # the sweeper's edge: without it no clock would ever be looked at again
                 log.exception("a sweep of the proxy failed")
-
-    def _sweep_once(self, now: float) -> None:
-        self.proxy.sweep(now)
-        for connection in self._connections():
-            connection.sweep(now)
 
     def _told_to_exit(self) -> None:
         """By a signal, where nobody drained us. uvicorn would end tasks at a deadline; our exchanges are none."""
