@@ -48,8 +48,7 @@ class Edge:
 
         Raises `StartupError` where nobody can listen there, and for a certificate that is none.
         """
-        if self._options.access_log:
-            _write_access_log()
+        _set_up_access_log(self._options.access_log)
         listener = bind(self._options)
         port = listener.getsockname()[1]
         ready: Future[None] = Future()
@@ -144,10 +143,9 @@ class Edge:
             raise ReplicaGone("the proxy's loop has ended") from None
 
 
-def _write_access_log() -> None:
-    """To standard output, as uvicorn does, and nowhere else."""
+def _set_up_access_log(wanted: bool) -> None:
+    """To standard output, as uvicorn writes its own, unless somebody has set up where logs go."""
     access = logging.getLogger("app_toolkit.access")
-    access.setLevel(logging.INFO)
-    access.propagate = False
-    if not access.handlers:
+    access.setLevel(logging.INFO if wanted else logging.WARNING)
+    if wanted and not access.hasHandlers():
         access.addHandler(logging.StreamHandler(sys.stdout))
