@@ -260,7 +260,7 @@ class ClientConnection(asyncio.Protocol):
                 exchange.fail(refusal)
         while parser.requests and self._may_begin:
             self._body_since = None
-            request = parser.requests.popleft()
+            request = parser.requests.pop(0)
             self.peers = self._told(request) if request.forwarded else self._peers
             self._exchange = exchange = Exchange(self._proxy, self, request)
             exchange.begin()
