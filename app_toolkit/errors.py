@@ -21,6 +21,7 @@
       QueueFull             503
       QueueTimeout          503  no replica had room in time
       TooManyWebSockets     503  every replica has `max_open_websockets` open
+      TooManyConnections    503  the proxy has `max_connections` clients
       DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the answer
       VersionNotSupported   505
   - ReplicaSignal           a replica's answer to its router; never reaches a client
@@ -140,6 +141,12 @@ class QueueTimeout(RequestError):
 class TooManyWebSockets(RequestError):
     status = 503
     reason = "too_many_websockets"
+    retry_after_s = 1.0
+
+
+class TooManyConnections(RequestError):
+    status = 503
+    reason = "too_many_connections"
     retry_after_s = 1.0
 
 

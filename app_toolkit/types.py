@@ -15,7 +15,7 @@ ReplicaId = NewType("ReplicaId", str)
 """Names one replica for ever: minted by the plan, it is also the name of its actor."""
 
 Address = NewType("Address", str)
-"""Where a replica listens: `unix:/path/to.sock` or `tcp:host:port`."""
+"""Where a process listens: `unix:/path/to.sock` or `tcp:host:port`; a proxy that speaks TLS, at `tls:host:port`."""
 
 OnDisconnect = Literal["auto", "cancel", "continue"]
 """What becomes of a handler whose client has gone."""

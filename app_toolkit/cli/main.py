@@ -5,24 +5,23 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from app_toolkit.cli.addresses import check_cluster_answers
 from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.instance import Engine, Instance
-from app_toolkit.cli.plan import PlanOptions, plan_here
+from app_toolkit.cli.plan import plan_here
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import Project, read_project
-from app_toolkit.config.settings import Settings, read_settings, say_plain_logs, show_ray_token
+from app_toolkit.config.settings import read_settings, say_plain_logs, show_ray_token
 from app_toolkit.errors import ConfigError
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="app-toolkit",
@@ -46,15 +45,28 @@ AppDir = Annotated[
     Path | None,
     typer.Option(help="The folder that is put first on the import path.", exists=True, file_okay=False),
 ]
-Name = Annotated[str | None, typer.Option(help="The application's name. [default: default]")]
-RoutePrefix = Annotated[str | None, typer.Option(help="The path under which the application is served. [default: /]")]
+
+
+class CommandLine(Options):
+    """What was said there."""
+
+    @classmethod
+    def called(cls, option: str = "") -> str:
+        return "--" + option.replace("_", "-")
+
+
+def _option(name: str, *flags: str, default: str = "") -> Any:
+    """An option of `run`, with what its model says of it. `default` is what None stands for."""
+    field = Options.model_fields[name]
+    about = field.description or ""
+    shown = default or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
+    return typer.Option(*flags, help=f"{about[:1].upper()}{about[1:]}. [default: {shown}]")
+
+
+Name = Annotated[str | None, _option("name")]
+RoutePrefix = Annotated[str | None, _option("route_prefix")]
 NumReplicas = Annotated[
-    int | None,
-    typer.Option("--num-replicas", "-n", help="Replicas of every ingress. [default: what each of them asks for]"),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(help="The Ray cluster to join: HOST:PORT or auto. [default: a Ray of our own]"),
+    int | None, _option("num_replicas", "--num-replicas", "-n", default="what each of them asks for")
 ]
 RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
 
@@ -66,30 +78,35 @@ class Format(StrEnum):
 
 @app.command()
 def run(
+    context: typer.Context,
     target: TargetArgument = None,
     *,
-    host: Annotated[str | None, typer.Option(help="Where the proxy listens. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="0: any free port. [default: 8000]", min=0, max=65_535)] = None,
+    host: Annotated[str | None, _option("host")] = None,
+    port: Annotated[int | None, _option("port")] = None,
+    ssl_certfile: Annotated[str | None, _option("ssl_certfile", default="HTTP")] = None,
+    ssl_keyfile: Annotated[str | None, _option("ssl_keyfile", default="the certificate's file")] = None,
+    forwarded_allow_ips: Annotated[str | None, _option("forwarded_allow_ips")] = None,
+    proxies_per_node: Annotated[int | None, _option("proxies_per_node")] = None,
+    max_connections: Annotated[int | None, _option("max_connections", default="what descriptors allow")] = None,
+    keep_alive_timeout_s: Annotated[float | None, _option("keep_alive_timeout_s")] = None,
+    head_timeout_s: Annotated[float | None, _option("head_timeout_s")] = None,
+    access_log: Annotated[bool | None, _option("access_log")] = None,
     num_replicas: NumReplicas = None,
-    address: Address = None,
+    address: Annotated[str | None, _option("address", default="a Ray of our own")] = None,
     name: Name = None,
     route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
 ) -> None:
     """Serve an app on Ray: a proxy, and replicas for each of its ingresses. Ctrl-C drains them and stops."""
-    project, settings = _configuration()
+    project = read_project(Path.cwd())
+    chosen = _chosen(context, project)
     _resolve(target, project, app_dir)  # a misspelt file is told before anything starts
-    defaults = project.defaults
-    http = HTTPOptions()
     options = RunOptions(
         target=target,
         app_dir=app_dir,
-        http=HTTPOptions(
-            host=_first(host, settings.host, defaults.host, http.host),
-            port=_first(port, settings.port, defaults.port, http.port),
-        ),
-        plan=_plan_options(project, name, route_prefix, num_replicas),
-        address=_address(address, project, settings),
+        http=chosen.part(HTTPOptions),
+        plan=chosen.part(PlanOptions),
+        address=chosen.address,
     )
     say_plain_logs(colour=sys.stdout.isatty())
     if options.address not in (None, "auto"):
@@ -117,6 +134,7 @@ def dev(
 
 @app.command()
 def plan(
+    context: typer.Context,
     target: TargetArgument = None,
     *,
     format: Annotated[Format, typer.Option(help="For programs or for people.")] = Format.table,
@@ -126,9 +144,9 @@ def plan(
     app_dir: AppDir = None,
 ) -> None:
     """Show how an app would be laid out: its ingresses, and who owns which route. Starts nothing."""
-    project, _ = _configuration()
+    project = read_project(Path.cwd())
     found = _resolve(target, project, app_dir)
-    spec = plan_here(found, _plan_options(project, name, route_prefix, num_replicas))
+    spec = plan_here(found, _chosen(context, project).part(PlanOptions))
     if format is Format.json:
         print(spec.model_dump_json(indent=2), flush=True)
     else:
@@ -137,12 +155,13 @@ def plan(
 
 @app.command()
 def status(
+    context: typer.Context,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="All that is known, for programs.")] = False,
     address: RunningAddress = None,
 ) -> None:
     """Show what runs on a cluster."""
-    instance = _connect(address)
+    instance = _connect(context)
     try:
         found = instance.status()
         if as_json:
@@ -154,9 +173,9 @@ def status(
 
 
 @app.command()
-def shutdown(*, address: RunningAddress = None) -> None:
+def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
     """Drain what runs on a cluster, wait for it, and remove it; the cluster itself stays."""
-    instance = _connect(address)
+    instance = _connect(context)
     try:
         with Screen().waiting("Draining."):
             instance.shutdown()
@@ -180,38 +199,20 @@ def _ray() -> Engine:
     return instance.Instance
 
 
-def _connect(option: str | None) -> Instance:
-    project, settings = _configuration()
-    address = _address(option, project, settings) or "auto"
+def _connect(context: typer.Context) -> Instance:
+    address = _chosen(context, read_project(Path.cwd())).address or "auto"
     check_cluster_answers(address)
     if address != "auto":
         show_ray_token()
     return _ray().connect(address)
 
 
-def _configuration() -> tuple[Project, Settings]:
-    return read_project(Path.cwd()), read_settings()
+def _chosen(context: typer.Context, project: Project) -> Options:
+    """Each option from the first place that has it: the command line, the environment, the project, its default."""
+    said = {name: value for name, value in context.params.items() if name in CommandLine.model_fields}
+    line = CommandLine(**{name: value for name, value in said.items() if value is not None})
+    return Options(**{**project.defaults.given, **read_settings().given, **line.given})
 
 
 def _resolve(target: str | None, project: Project, app_dir: Path | None) -> Target:
     return resolve(target, folder=Path.cwd(), entrypoint=project.entrypoint, app_dir=app_dir)
-
-
-def _plan_options(
-    project: Project, name: str | None, route_prefix: str | None, num_replicas: int | None
-) -> PlanOptions:
-    defaults, usual = project.defaults, PlanOptions()
-    return PlanOptions(
-        name=_first(name, defaults.name, usual.name),
-        route_prefix=_first(route_prefix, defaults.route_prefix, usual.route_prefix),
-        num_replicas=defaults.num_replicas if num_replicas is None else num_replicas,
-    )
-
-
-def _address(option: str | None, project: Project, settings: Settings) -> str | None:
-    addresses = (option, settings.address, project.defaults.address)
-    return next((address for address in addresses if address is not None), None)
-
-
-def _first(*values: T | None) -> T:
-    return next(value for value in values if value is not None)

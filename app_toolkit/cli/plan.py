@@ -6,25 +6,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import ConfigError, PlanningError
 from app_toolkit.planning import plan
 
 LOOK_S = 0.2
 """How often a wait for the child looks whether it is still wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    name: str = "default"
-    route_prefix: str = "/"
-    num_replicas: int | None = None
 
 
 def plan_here(target: Target, options: PlanOptions) -> ApplicationSpec:

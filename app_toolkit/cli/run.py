@@ -11,10 +11,12 @@ from typing import Self
 
 from app_toolkit.cli.addresses import check_cluster_answers, check_port_is_free
 from app_toolkit.cli.instance import Engine, Instance, hopeless, rows
-from app_toolkit.cli.plan import Planning, PlanOptions
+from app_toolkit.cli.plan import Planning
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import InstanceEnded
+from app_toolkit.proxy import tls
 
 LOOK_S = 0.5
 """How long one wait for news of the instance lasts; a Ctrl-C is noticed as soon as it ends."""
@@ -66,6 +68,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
     """
     # On a cluster the proxies listen on its nodes, which need not be this machine.
     if options.address is None:
+        tls.context(options.http)
         check_port_is_free(options.http.host, options.http.port)
     else:
         check_cluster_answers(options.address)

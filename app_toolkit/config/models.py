@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app_toolkit.errors import ConfigError
 from app_toolkit.types import OnDisconnect
@@ -41,7 +42,29 @@ class Model(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise ConfigError(explain(error, type(self).__name__)) from None
+            raise ConfigError(self.explain(error)) from None
+
+    @classmethod
+    def called(cls, option: str = "") -> str:
+        """What people call an option of this model; without one: what they call the model."""
+        return f"{cls.__name__}.{option}" if option else cls.__name__
+
+    @classmethod
+    def explain(cls, error: ValidationError) -> str:
+        """One sentence per mistake: the thing, the value and the limit."""
+        sentences = []
+        for mistake in error.errors(include_url=False):
+            where = ".".join(str(part) for part in mistake["loc"])
+            said = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
+            if mistake["type"] == "extra_forbidden":
+                sentences.append(f"{cls.called()} has no option {where!r}")
+            elif mistake["type"] == "value_error" and not where:
+                sentences.append(f"{cls.called()}: {said}")
+            elif mistake["type"] == "missing":
+                sentences.append(f"{cls.called()} needs {where!r}")
+            else:
+                sentences.append(f"{cls.called(where)} = {mistake['input']!r}: {said[:1].lower()}{said[1:]}")
+        return "; ".join(sentences)
 
     @model_validator(mode="before")
     @classmethod
@@ -181,35 +204,44 @@ class ApplicationSpec(Model):
 class HTTPOptions(Model):
     """Where the proxies listen, whom they believe, and how long they wait for a client."""
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535, description="0: any free port")] = 8_000
+    host: Annotated[str, Field(description="where the proxies listen")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535, description="the port; 0 is any free one")] = 8_000
     proxies_per_node: Annotated[int, Field(ge=1, le=64, description="processes that share the port of a node")] = 1
-    keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0
-    head_timeout_s: Annotated[float, Field(gt=0, le=3_600, description="seconds for a request's head to arrive")] = 10.0
+    keep_alive_timeout_s: Annotated[
+        float, Field(gt=0, le=86_400, description="seconds that a connection may be idle between two requests")
+    ] = 5.0
+    head_timeout_s: Annotated[
+        float, Field(gt=0, le=3_600, description="seconds for a TLS handshake, and for a request's head to arrive")
+    ] = 10.0
     max_connections: Annotated[
         int | None,
-        Field(ge=1, le=1_000_000, description="of one proxy; more are answered 503. None: what descriptors allow"),
+        Field(ge=1, le=1_000_000, description="clients of one proxy; more are answered 503"),
     ] = None
     forwarded_allow_ips: Annotated[
-        str, Field(description="addresses and networks whose X-Forwarded-* is believed, with commas; `*`: anybody's")
+        str, Field(description="addresses and networks whose X-Forwarded-* is believed, with commas; *: anybody's")
     ] = "127.0.0.1,::1"
-    ssl_keyfile: Annotated[str | None, Field(description="on every node that has a proxy")] = None
-    ssl_certfile: Annotated[str | None, Field(description="the certificate, and those it was signed with")] = None
-    access_log: Annotated[bool, Field(description="one line for each request")] = True
+    ssl_keyfile: Annotated[str | None, Field(description="the certificate's key, where it is not in its file")] = None
+    ssl_certfile: Annotated[
+        str | None, Field(description="serve HTTPS with this certificate, on every node that has a proxy")
+    ] = None
+    access_log: Annotated[bool, Field(description="write a line for each request")] = True
+
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _look_at_networks(cls, listed: str) -> str:
+        networks(listed)
+        return listed
 
 
-def explain(error: ValidationError, what: str) -> str:
-    """One sentence per mistake: the thing, the value and the limit."""
-    sentences = []
-    for mistake in error.errors(include_url=False):
-        where = ".".join(str(part) for part in mistake["loc"])
-        if mistake["type"] == "extra_forbidden":
-            sentences.append(f"{what} has no option {where!r}")
-        elif mistake["type"] == "value_error" and not where:
-            sentences.append(f"{what}: {mistake['ctx']['error']}")
-        elif mistake["type"] == "missing":
-            sentences.append(f"{what} needs {where!r}")
-        else:
-            reason = mistake["msg"][:1].lower() + mistake["msg"][1:]
-            sentences.append(f"{what}.{where} = {mistake['input']!r}: {reason}")
-    return "; ".join(sentences)
+def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
+    """What a list of addresses and networks with commas between them stands for; None: `*`, which is everybody.
+
+    Raises `ValueError` for what is neither.
+    """
+    entries = [entry for entry in map(str.strip, listed.split(",")) if entry]
+    if "*" in entries:
+        return None
+    try:
+        return tuple(ip_network(entry) for entry in entries)
+    except ValueError as error:
+        raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None

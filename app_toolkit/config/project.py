@@ -6,21 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app_toolkit.config.models import HTTPOptions, Model, Name
+from app_toolkit.config.models import Model
+from app_toolkit.config.options import Options
 from app_toolkit.errors import ConfigError
 
 PYPROJECT = "pyproject.toml"
 
 
-class RunDefaults(Model):
-    """`[tool.app_toolkit]`: defaults for the options of `run` that bear these names. None: not set."""
+class RunDefaults(Options):
+    """`[tool.app_toolkit]`: defaults for the options of `run` that bear these names."""
 
-    host: str | None = None
-    port: Annotated[int | None, HTTPOptions.model_fields["port"]] = None
-    num_replicas: Annotated[int | None, Field(ge=1, le=1000)] = None
-    name: Name | None = None
-    route_prefix: str | None = None
-    address: str | None = None
+    @classmethod
+    def called(cls, option: str = "") -> str:
+        return f"[tool.app_toolkit].{option}" if option else "[tool.app_toolkit]"
 
 
 class Project(Model):
@@ -47,9 +45,7 @@ def read_project(folder: Path) -> Project:
     try:
         defaults = RunDefaults(**ours)
     except ConfigError as error:
-        # People know the table, not the class that stands for it.
-        sentence = str(error).replace(RunDefaults.__name__, "[tool.app_toolkit]")
-        raise ConfigError(f"{path}: {sentence}") from None
+        raise ConfigError(f"{path}: {error}") from None
     entrypoint = _table(tool, "fastapi", path).get("entrypoint")
     if entrypoint is not None and not isinstance(entrypoint, str):
         raise ConfigError(f"{path}, [tool.fastapi]: entrypoint = {entrypoint!r}: it should be 'module:attribute'")

@@ -2,38 +2,32 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from pydantic import AliasChoices, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from app_toolkit.config.options import Options
 
-from app_toolkit.errors import ConfigError
+ALSO = {"port": "PORT", "forwarded_allow_ips": "FORWARDED_ALLOW_IPS"}
+"""Names that others gave: platforms that run containers, which FastAPI's command line follows; and uvicorn."""
 
 
-class Settings(BaseSettings):
-    """`APP_TOOLKIT_*` variables; each is overruled by the option of the same name. None: not set."""
+class Settings(Options):
+    """`APP_TOOLKIT_*` variables; each is overruled by the option of the same name. An empty one is not set."""
 
-    model_config = SettingsConfigDict(env_prefix="APP_TOOLKIT_", env_ignore_empty=True, frozen=True)
-
-    address: Annotated[str | None, Field(description="the Ray cluster to join")] = None
-    host: Annotated[str | None, Field(description="where the proxy listens")] = None
-    # Platforms that run containers name the port so, and FastAPI's own command line follows them.
-    port: Annotated[int | None, Field(ge=0, le=65_535, validation_alias=AliasChoices("APP_TOOLKIT_PORT", "PORT"))] = (
-        None
-    )
+    @classmethod
+    def called(cls, option: str = "") -> str:
+        return f"the environment variable {_variable(option)}"
 
 
 def read_settings() -> Settings:
     """The settings of this process. Raises `ConfigError` for a variable that does not hold what it should."""
-    try:
-        return Settings()
-    except ValidationError as error:
-        mistake = error.errors(include_url=False)[0]
-        name = str(mistake["loc"][0])
-        variable = name if name.isupper() else f"APP_TOOLKIT_{name.upper()}"
-        raise ConfigError(
-            f"the environment variable {variable} = {mistake['input']!r}: {mistake['msg'].lower()}"
-        ) from None
+    said: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in Settings.model_fields}
+    return Settings(**{option: value for option, value in said.items() if value})
+
+
+def _variable(option: str) -> str:
+    """The one that counts."""
+    ours = f"APP_TOOLKIT_{option.upper()}"
+    return ours if os.environ.get(ours) else ALSO.get(option, ours)
 
 
 def say_development() -> None:

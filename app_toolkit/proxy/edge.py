@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -43,7 +44,11 @@ class Edge:
         self._server: ProxyServer | None = None
 
     def start(self) -> Address:
-        """Bind, wait for the routes, and accept; gives where. Raises `StartupError` where nobody can listen there."""
+        """Bind, wait for the routes, and accept; gives where.
+
+        Raises `StartupError` where nobody can listen there, and for a certificate that is none.
+        """
+        _set_up_access_log(self._options.access_log)
         listener = bind(self._options)
         port = listener.getsockname()[1]
         ready: Future[None] = Future()
@@ -64,7 +69,8 @@ class Edge:
         self._thread.start()
         ready.result()
         host = self._options.host
-        return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
+        kind = "tcp" if self._options.ssl_certfile is None else "tls"
+        return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")
 
     def probe(self, timeout: float) -> Statistics:
         """Ask the loop that serves. Raises `TimeoutError` where it does not, `ReplicaGone` once it has ended."""
@@ -135,3 +141,11 @@ class Edge:
         except RuntimeError:
             question.close()
             raise ReplicaGone("the proxy's loop has ended") from None
+
+
+def _set_up_access_log(wanted: bool) -> None:
+    """To standard output, as uvicorn writes its own, unless somebody has set up where logs go."""
+    access = logging.getLogger("app_toolkit.access")
+    access.setLevel(logging.INFO if wanted else logging.WARNING)
+    if wanted and not access.hasHandlers():
+        access.addHandler(logging.StreamHandler(sys.stdout))

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from app_toolkit.core import forwarded
+from app_toolkit.core.forwarded import Trust
 from app_toolkit.errors import RequestTimeout
 from app_toolkit.proxy.exchange import DISCARDED_BODY, Exchange
 from app_toolkit.proxy.proxy import Proxy
@@ -29,11 +31,28 @@ class Patience:
     stalled_write_s: float = 120.0
 
 
+Origin = tuple[tuple[str, int] | None, tuple[str, int] | None, str]
+
+
+class Connection(Protocol):
+    """A client's, in any state: what a server does with it."""
+
+    @property
+    def answers(self) -> bool: ...
+
+    def sweep(self, now: float) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class ServerState(Protocol):
     """What a connection and uvicorn's server know of each other."""
 
     total_requests: int
-    connections: set[asyncio.Protocol]
+    connections: set[Connection]
+    tasks: set[asyncio.Task[None]]
     default_headers: list[Header]
 
 
@@ -46,13 +65,16 @@ class ClientConnection(asyncio.Protocol):
     * Every state has a clock, which `sweep` looks at.
     """
 
-    def __init__(self, proxy: Proxy, state: ServerState, limits: Limits, patience: Patience) -> None:
+    def __init__(self, proxy: Proxy, state: ServerState, limits: Limits, patience: Patience, trust: Trust) -> None:
         # Shared by all connections
         self._proxy = proxy
         self._state = state
         self._patience = patience
+        self._trust = trust
         # For the life of the connection
-        self.peers = b""
+        self._peers = b""
+        #: Both ends and the scheme, where what a proxy tells may stand in their place.
+        self._origin: Origin | None = None
         self.writable = True
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(limits)
@@ -62,6 +84,8 @@ class ClientConnection(asyncio.Protocol):
         #: What was read and waits until the requests before it are answered.
         self._unparsed = b""
         # One request at a time
+        #: Where it came from: this client, unless that is a proxy which is believed and tells of another.
+        self.peers = b""
         self._exchange: Exchange | None = None
         #: Answered, while its body still comes.
         self._unwanted: Request | None = None
@@ -81,8 +105,12 @@ class ClientConnection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._state.connections.add(self)
+        client, server = _address(transport, "peername"), _address(transport, "sockname")
         scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self.peers = hop.peers(_address(transport, "peername"), _address(transport, "sockname"), scheme)
+        self._peers = hop.peers(client, server, scheme)
+        if client is not None and client[0] in self._trust:
+            self._parser.believed = True
+            self._origin = client, server, scheme
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -119,7 +147,9 @@ class ClientConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Serve what has begun, and nothing after it."""
         self._stopping = True
-        if self._exchange is None and self._transport is not None:
+        if self._unwanted is not None:
+            self._leave(unread=True)
+        elif self._exchange is None and not self._leaving and self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
@@ -230,8 +260,17 @@ class ClientConnection(asyncio.Protocol):
                 exchange.fail(refusal)
         while parser.requests and self._may_begin:
             self._body_since = None
-            self._exchange = exchange = Exchange(self._proxy, self, parser.requests.popleft())
+            request = parser.requests.pop(0)
+            self.peers = self._told(request) if request.forwarded else self._peers
+            self._exchange = exchange = Exchange(self._proxy, self, request)
             exchange.begin()
+
+    def _told(self, request: Request) -> bytes:
+        """Where a request came from, by the word of the proxy that sent it."""
+        assert self._origin is not None, "fields of anybody else are dropped"
+        client, server, scheme = self._origin
+        told = request.forwarded
+        return hop.peers(self._trust.client(told) or client, server, forwarded.scheme(told) or scheme)
 
     @property
     def _may_begin(self) -> bool:
@@ -260,11 +299,12 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if unread and transport.can_write_eof():
-            transport.write_eof()
-            self.regulate()
-        else:
+        if not unread:
             transport.close()
+            return
+        if transport.can_write_eof():  # TLS cannot: there the client has to go by the answer's `connection: close`
+            transport.write_eof()
+        self.regulate()
 
     def _drop(self, length: int) -> None:
         self._left_over += length
@@ -289,8 +329,13 @@ class ClientConnection(asyncio.Protocol):
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:
-            if now - self._since > self._patience.linger_s:
-                transport.abort()
+            if unsent:  # it still takes its answer
+                self._since = now
+            elif now - self._since > self._patience.linger_s:
+                if transport.is_closing():
+                    transport.abort()
+                else:
+                    transport.close()
         elif self._unwanted is not None:
             if now - self._since > self._patience.discard_s:
                 self._leave(unread=True)
@@ -304,7 +349,9 @@ class ClientConnection(asyncio.Protocol):
             if now - self._head_since > self._patience.head_s:
                 self._parser.refuse(RequestTimeout(f"the head did not arrive within {self._patience.head_s:g} s"))
                 self._advance()
-        elif now - self._since > (self._patience.keep_alive_s if self._served else self._patience.head_s):
+        elif self.closing or now - self._since > (
+            self._patience.keep_alive_s if self._served else self._patience.head_s
+        ):
             transport.close()
 
     def _sweep_body(self, exchange: Exchange, now: float) -> None:

@@ -7,7 +7,6 @@ differently.
 import ipaddress
 import logging
 import re
-from collections import deque
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -19,6 +18,7 @@ from httptools import (
     parse_url,
 )
 
+from app_toolkit.core import forwarded
 from app_toolkit.errors import (
     BadRequest,
     HeadTooLarge,
@@ -39,7 +39,7 @@ RETRYABLE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE")
 METHODS = RETRYABLE | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need a look. All others are copied.
-COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, DROP = range(10)
+COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, DROP = range(11)
 LOOK: dict[bytes, int] = {
     b"host": HOST,
     b"content-length": LENGTH,
@@ -55,6 +55,7 @@ LOOK: dict[bytes, int] = {
     b"te": DROP,
     b"trailer": DROP,
     b"http2-settings": DROP,
+    **dict.fromkeys(forwarded.FIELDS, FORWARDED),
 }
 
 REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
@@ -145,6 +146,7 @@ class Request:
         "body",
         "complete",
         "expects",
+        "forwarded",
         "id",
         "keep_alive",
         "length",
@@ -170,6 +172,8 @@ class Request:
         #: What `X-Request-Timeout-Seconds` says, not understood yet.
         self.timeout: bytes | None = None
         self.refusal: RequestError | None = None
+        #: What a proxy that is believed says of its client.
+        self.forwarded: list[Header] = []
         self.complete = False
         self.body = Body(chunked=False)
         self._target = b""
@@ -210,8 +214,8 @@ class Request:
         # As the replica's server does it, so that both see the same path.
         self.path = unquote(path) if "%" in path else path
 
-    def read_fields(self, fields: list[Header]) -> bytes | None:
-        """Check and copy the fields; gives the host."""
+    def read_fields(self, fields: list[Header], believed: bool) -> bytes | None:
+        """Check and copy the fields; gives the host. `believed`: the client is a proxy that tells the truth."""
         host: bytes | None = None
         copied = self._fields
         for name, value in fields:
@@ -243,6 +247,10 @@ class Request:
             elif look == TIMEOUT_S:
                 self.timeout = value if self.timeout is None else self.timeout + b", " + value
                 copied.append(b"x-request-timeout-seconds: %b\r\n" % value)
+            elif look == FORWARDED:
+                if believed:
+                    self.forwarded.append((name, value))
+                    copied.append(b"%b: %b\r\n" % (name, value))
             elif look == EXPECTATION:
                 self.expects = self.version == "1.1" and value.lower() == b"100-continue"
         if host is None and self.version == "1.1":
@@ -281,10 +289,13 @@ class RequestParser:
     * The parser below cannot be stopped within a `feed`: not more than `appetite` bytes are fed at a time.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, believed: bool = False) -> None:
+        """`believed`: forwarded fields are passed on, and told; else they are dropped."""
         self.limits = limits
+        self.believed = believed
         #: Heads that are complete, in order; whoever begins one takes it out.
-        self.requests: deque[Request] = deque()
+        #: A list: an empty deque is larger than all else that an idle client costs here.
+        self.requests: list[Request] = []
         #: The one whose body is arriving.
         self.request: Request | None = None
         self.in_head = False
@@ -410,7 +421,7 @@ class RequestParser:
         if self._head_bytes + SLICE > self.limits.head_bytes:
             self._check_head()
         request = Request(method, version)
-        host = request.read_fields(self._fields)
+        host = request.read_fields(self._fields, self.believed)
         request.read_target(self._url, host)
         request.keep_alive = version == "1.1" and self._parser.should_keep_alive()
         if upgrade:
@@ -418,6 +429,7 @@ class RequestParser:
                 raise BadRequest("a websocket is asked for with a bodyless GET of HTTP/1.1")
             request.become_websocket()
         self.in_head = False
+        self._url, self._fields = b"", []  # an idle connection keeps no head
         self.request = request
         self.requests.append(request)
 

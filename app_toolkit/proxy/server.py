@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -12,10 +13,13 @@ from typing import Any, Self, cast
 
 import uvicorn
 
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import HTTPOptions, networks
+from app_toolkit.core.forwarded import Trust
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
-from app_toolkit.proxy.protocol import ClientConnection, Patience
+from app_toolkit.proxy import tls
+from app_toolkit.proxy.arrival import Arrival, Reception, Room
+from app_toolkit.proxy.protocol import ClientConnection, Connection, Patience, ServerState
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import Limits
 from app_toolkit.types import Receive, Scope, Send
@@ -27,7 +31,8 @@ log = logging.getLogger("app_toolkit.proxy")
 SWEEP_S = 0.5
 LOOK_S = 0.05
 """How often a draining proxy looks whether its last request is answered."""
-BACKLOG = 2_048
+UNLIMITED = 1_048_576
+"""Descriptors that are counted on where the system names no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Statistics:
 
 
 class ProxyServer:
-    """Serves clients until it is stopped.
+    """Serves clients until it is stopped, as the options say. Raises `StartupError` for a certificate that is none.
 
     Either `await serve(sockets)`, which returns once it is stopped or was told to exit by a signal, or
     `async with ProxyServer(...) as server`, which stops it at its end. `drain_timeout_s` is how long what runs
@@ -65,8 +70,15 @@ class ProxyServer:
         self._options = options
         self._limits = limits or Limits()
         self._patience = patience or Patience(head_s=options.head_timeout_s, keep_alive_s=options.keep_alive_timeout_s)
+        self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
-        self._server = _Server(self._config(), self._told_to_exit)
+        descriptors = raise_descriptors()
+        room = Room.within(descriptors, options.max_connections)
+        if room.clients > (most := Room.within(descriptors).clients):
+            log.warning("max_connections is %d, but %d descriptors are enough for %d", room.clients, descriptors, most)
+        self._server = _Server(_config(room.backlog, self._arrive), self._told_to_exit)
+        self._state = cast(ServerState, self._server.server_state)
+        self._reception = Reception(proxy, self._new_client, self._state, room, self._patience, tls.context(options))
         self._deadline: asyncio.TimerHandle | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -74,7 +86,7 @@ class ProxyServer:
         """Serve on these sockets, or on one of its own, bound as the options say. Raises `StartupError`."""
         sockets = sockets or [bind(self._options)]
         self.port = int(sockets[0].getsockname()[1])
-        sweeper = asyncio.create_task(self._sweep())
+        sweeper = asyncio.create_task(self._keep_sweeping())
         try:
             await self._server.serve(sockets)
         finally:
@@ -132,49 +144,35 @@ class ProxyServer:
             await self.stop(self._drain_timeout_s)
         await self._serving
 
+    def sweep(self, now: float) -> None:
+        """Look at every clock, as happens twice a second; `now` as `time.monotonic()` counts."""
+        self.proxy.sweep(now)
+        for connection in self._connections():
+            connection.sweep(now)
+
     def statistics(self) -> Statistics:
         routes = self.proxy.routes
         return Statistics(
             waiting=routes.waiting,
             ongoing=routes.ongoing,
-            connections=len(self._server.server_state.connections),
+            connections=len(self._state.connections),
             idle=self.proxy.pool.idle,
             requests=self.proxy.counts(),
         )
 
-    def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
-            _unused,
-            http=cast(Any, self._connect),
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            proxy_headers=False,
-            backlog=BACKLOG,
-        )
+    def _arrive(self, **_uvicorns: Any) -> Arrival:
+        return Arrival(self._reception)
 
-    def _connect(
-        self,
-        config: uvicorn.Config,
-        server_state: Any,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> ClientConnection:
-        return ClientConnection(self.proxy, server_state, self._limits, self._patience)
+    def _new_client(self) -> ClientConnection:
+        return ClientConnection(self.proxy, self._state, self._limits, self._patience, self._trust)
 
-    async def _sweep(self) -> None:
+    async def _keep_sweeping(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                self._sweep_once(time.monotonic())
+                self.sweep(time.monotonic())
             except Exception:  # the sweeper's edge: without it no clock would ever be looked at again
                 log.exception("a sweep of the proxy failed")
-
-    def _sweep_once(self, now: float) -> None:
-        self.proxy.sweep(now)
-        for connection in self._connections():
-            connection.sweep(now)
 
     def _told_to_exit(self) -> None:
         """By a signal, where nobody drained us. uvicorn would end tasks at a deadline; our exchanges are none."""
@@ -188,8 +186,9 @@ class ProxyServer:
         for connection in self._connections():
             connection.abort()
 
-    def _connections(self) -> list[ClientConnection]:
-        return cast(list[ClientConnection], list(self._server.server_state.connections))
+    def _connections(self) -> list[Connection]:
+        """Of every client, with a place or without."""
+        return [*self._state.connections, *self._reception.refused]
 
 
 class _Server(uvicorn.Server):
@@ -211,6 +210,28 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             self.stopped.set()
+
+
+def _config(backlog: int, arrive: Callable[..., Arrival]) -> uvicorn.Config:
+    return uvicorn.Config(
+        _unused,
+        http=cast(Any, arrive),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        proxy_headers=False,
+        backlog=backlog,
+    )
+
+
+def raise_descriptors() -> int:
+    """Raise this process's limit of open descriptors as far as it may itself; gives what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else UNLIMITED
 
 
 def bind(options: HTTPOptions) -> socket.socket:

@@ -43,7 +43,7 @@ def is_internal(name: bytes) -> bool:
 
 
 def peers(client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: str) -> bytes:
-    """The part of a hop that is the same for every request of one client connection."""
+    """Where a request came from, and how: the part of a hop that one client connection's requests usually share."""
     return b" ".join([*_peer(client), *_peer(server), scheme.encode()])
 
 
@@ -73,5 +73,5 @@ def decode(value: bytes, secret: bytes) -> Hop | Refusal:
 def _peer(address: tuple[str, int] | None) -> tuple[bytes, bytes]:
     if address is None:
         return b"-", b"0"
-    # An IPv6 scope id may hold anything that the system names an interface; no space, then.
-    return address[0].replace(" ", "").encode() or b"-", b"%d" % address[1]
+    # An IPv6 scope id, and whatever a proxy before ours calls its client, may hold anything; no space, then.
+    return address[0].replace(" ", "").encode("latin-1", "replace") or b"-", b"%d" % address[1]

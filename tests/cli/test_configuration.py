@@ -1,16 +1,27 @@
 """Where options come from: the command line, the environment, the project, the defaults, in this order."""
 
+import asyncio
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.run import RunOptions
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
 from app_toolkit.config.settings import read_settings
 from app_toolkit.errors import ConfigError
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.edge import Edge
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.router.router import Router
+from tests.proxy.certificates import certificate
 
-VARIABLES = ("APP_TOOLKIT_HOST", "APP_TOOLKIT_PORT", "APP_TOOLKIT_ADDRESS", "PORT")
+VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
 
 
 @pytest.fixture
@@ -65,6 +76,114 @@ def test_the_environment_overrules_the_project_and_the_command_line_both(
     assert options_of("--port", "0").http.port == 0
 
 
+EACH = {
+    "host": ("0.0.0.0", "0.0.0.0"),
+    "port": ("9000", 9000),
+    "proxies_per_node": ("2", 2),
+    "keep_alive_timeout_s": ("2.5", 2.5),
+    "head_timeout_s": ("3", 3.0),
+    "max_connections": ("77", 77),
+    "forwarded_allow_ips": ("10.0.0.0/8", "10.0.0.0/8"),
+    "ssl_keyfile": ("/k.pem", "/k.pem"),
+    "ssl_certfile": ("/c.pem", "/c.pem"),
+    "access_log": ("false", False),
+}
+
+
+def test_every_option_of_the_proxies_is_named_here() -> None:
+    assert EACH.keys() == HTTPOptions.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_an_option_has_one_name_in_every_place(
+    project: Path, options_of, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    written, meant = EACH[name]
+    flag = "--" + name.replace("_", "-")
+    line = ["--no-access-log"] if meant is False else [flag, written]
+    assert getattr(options_of(*line).http, name) == meant
+    (project / "pyproject.toml").write_text(f"[tool.app_toolkit]\n{name} = {json.dumps(meant)}\n")
+    assert getattr(options_of().http, name) == meant
+    (project / "pyproject.toml").unlink()
+    monkeypatch.setenv(f"APP_TOOLKIT_{name.upper()}", written)
+    assert getattr(options_of().http, name) == meant
+    others = HTTPOptions.model_fields.keys() - {name}
+    assert {other: getattr(options_of().http, other) for other in others} == {
+        other: getattr(HTTPOptions(), other) for other in others
+    }
+
+
+def test_a_flag_can_say_the_default_again(project: Path, options_of) -> None:
+    (project / "pyproject.toml").write_text("[tool.app_toolkit]\naccess_log = false\nport = 9000\n")
+    assert not options_of().http.access_log
+    again = options_of("--access-log", "--port", "8000").http
+    assert (again.access_log, again.port) == (True, 8000)
+
+
+def test_uvicorns_name_for_whom_to_believe_counts_too(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    assert options_of().http.forwarded_allow_ips == "*"
+    monkeypatch.setenv("APP_TOOLKIT_FORWARDED_ALLOW_IPS", "10.0.0.1")
+    assert options_of().http.forwarded_allow_ips == "10.0.0.1"
+
+
+def test_a_certificate_is_looked_for_in_this_folder(project: Path, options_of) -> None:
+    http = options_of("--ssl-certfile", "cert.pem", "--ssl-keyfile", "keys/key.pem").http
+    assert (http.ssl_certfile, http.ssl_keyfile) == (str(project / "cert.pem"), str(project / "keys/key.pem"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--port", "70000"], "--port = 70000: input should be less than or equal to 65535"),
+        (["--max-connections", "0"], "--max-connections = 0: input should be greater than or equal to 1"),
+        (["--proxies-per-node", "65"], "--proxies-per-node = 65: input should be less than or equal to 64"),
+        (
+            ["--forwarded-allow-ips", "localhost"],
+            "--forwarded-allow-ips = 'localhost': 'localhost' does not appear to be an IPv4 or IPv6 network; it should "
+            "be addresses, networks such as 10.0.0.0/8, or *",
+        ),
+    ],
+)
+def test_a_mistake_names_its_flag(
+    project: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["run", *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"Error: {sentence}\n"
+
+
+def test_a_certificate_that_is_none_is_told_before_anything_starts(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "_ray", lambda: pytest.fail("Ray was started"))
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["run", "--port", "0", "--ssl-certfile", "absent.pem"])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.err == f"Error: the certificate '{project}/absent.pem' cannot be read: No such file or directory\n"
+    assert said.out == ""
+
+
+def test_what_run_was_told_is_what_a_proxy_serves_with(project: Path, options_of) -> None:
+    own = certificate(project)
+    http = options_of("--port", "0", "--ssl-certfile", "localhost.pem", "--ssl-keyfile", "localhost.key").http
+
+    async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        if seen:
+            await asyncio.Event().wait()
+        return {"routes": Snapshot(Version(1, 1), {"applications": []})}
+
+    edge = Edge(lambda: Proxy(b"secret", Router), http, watch)
+    kind, _, place = edge.start().partition(":")
+    try:
+        assert kind == "tls"
+        assert httpx.get(f"https://{place}/-/healthz", verify=own.believed).json() == {"status": "ok"}
+    finally:
+        edge.stop(1)
+
+
 def test_an_unknown_key_is_refused_by_name(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.app_toolkit]\nprot = 9000\n")
     with pytest.raises(ConfigError, match=r"pyproject.toml: \[tool.app_toolkit\] has no option 'prot'"):
@@ -108,7 +227,7 @@ def test_a_variable_that_holds_nonsense_is_named(project: Path, monkeypatch: pyt
 
 def test_an_empty_variable_is_not_set(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "")
-    assert read_settings().port is None
+    assert read_settings().given == {}
 
 
 def test_a_client_address_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.cli.main import main
-from app_toolkit.cli.plan import Planning, PlanOptions
+from app_toolkit.cli.plan import Planning
 from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import PlanningError
 
 EXAMPLE = Path(__file__).parents[2] / "examples/hello/app.py"
@@ -61,7 +62,7 @@ def test_an_app_that_does_not_import_is_a_sentence_and_its_traceback(tmp_path: P
 def test_an_option_out_of_bounds_is_a_sentence() -> None:
     done = plan(str(EXAMPLE), "-n", "0")
     assert done.returncode == 2
-    assert done.stderr == "Error: DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1\n"
+    assert done.stderr == "Error: --num-replicas = 0: input should be greater than or equal to 1\n"
 
 
 def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from app_toolkit.cli.instance import Engine, Status
-from app_toolkit.cli.plan import PlanOptions
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError, StartupError
 

@@ -16,6 +16,8 @@ import pytest
 from websockets import ConnectionClosed
 from websockets.sync.client import connect
 
+from tests.proxy.certificates import certificate
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PATIENCE_S = 60.0
@@ -82,6 +84,16 @@ def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..
     assert hello.end(signal.SIGINT) == 0
     assert "Traceback" not in hello.said, hello.said
     wait_until(lambda: not hello.left(), 5)
+
+
+def test_with_a_certificate_it_serves_https(run: Callable[..., Run], tmp_path: Path) -> None:
+    own = certificate(tmp_path)
+    hello = run("examples/hello/app.py", "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
+    url = hello.url()
+    assert url.startswith("https://")
+    assert httpx.get(f"{url}/docs", trust_env=False, verify=own.believed).status_code == 200
+    assert hello.end(signal.SIGINT) == 0
+    assert "GET /docs 200" in hello.said
 
 
 def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(run: Callable[..., Run]) -> None:

@@ -48,10 +48,6 @@ BY_DESIGN: dict[str, tuple[Callable[[Observation], Observation], str]] = {
         only_the_status,
         "what is no HTTP never reaches an app: the proxy refuses it in words of its own",
     ),
-    "forwarded_headers": (
-        only_the_status,
-        "uvicorn believes X-Forwarded-* from 127.0.0.1, the proxy from nobody that it was not told to trust",
-    ),
     "http_1_0_streamed": (
         without("transfer-encoding"),
         "uvicorn sends chunks to HTTP/1.0 clients, which do not know them; the proxy takes the framing off",

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -45,8 +46,9 @@ def eventually(condition: Callable[[], T], timeout: float = 5.0) -> T:
 class Edge:
     """A proxy on a thread of its own."""
 
-    def __init__(self, patience: Patience = PATIENCE) -> None:
+    def __init__(self, patience: Patience = PATIENCE, **options: Any) -> None:
         self._patience = patience
+        self._options = HTTPOptions(port=0, **options)
         self._versions = itertools.count(1)
         self._ready = threading.Event()
         self.posted: dict[str, Any] = {}
@@ -64,7 +66,7 @@ class Edge:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.proxy = Proxy(SECRET, Router, self.access)
-        self.server = ProxyServer(self.proxy, HTTPOptions(port=0), patience=self._patience, drain_timeout_s=0.0)
+        self.server = ProxyServer(self.proxy, self._options, patience=self._patience, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
             self._ready.set()
@@ -328,8 +330,10 @@ class World:
 class Raw:
     """A client that sends bytes, and reads answers one by one."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.buffer = b""
 
     def __enter__(self) -> "Raw":

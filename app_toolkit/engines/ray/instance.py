@@ -97,11 +97,12 @@ class Instance:
         return number, asdict(status)
 
     def url(self) -> str:
-        """Where clients come in: `http://host:port`. Raises `ConfigError` while no proxy is up."""
+        """Where clients come in: `http://host:port`, or https. Raises `ConfigError` while no proxy is up."""
         for group in self.status()["proxies"]:
             for proxy in group["replicas"]:
                 if proxy["address"] is not None:
-                    return "http://" + str(proxy["address"]).removeprefix("tcp:")
+                    kind, _, place = str(proxy["address"]).partition(":")
+                    return f"{'https' if kind == 'tls' else 'http'}://{place}"
         raise ConfigError("no proxy of this instance is up")
 
     def leave(self) -> None:

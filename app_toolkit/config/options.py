@@ -1,0 +1,41 @@
+"""The options of `run`, each once; wherever they are given, they have the same name, bounds and default."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, field_validator
+
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions, Model, Name
+
+M = TypeVar("M", bound=Model)
+
+
+class PlanOptions(Model):
+    """How an app is laid out, beside what it says itself."""
+
+    name: Annotated[Name, Field(description="the application's name")] = "default"
+    route_prefix: Annotated[
+        str,
+        ApplicationSpec.model_fields["route_prefix"],
+        Field(description="the path under which the application is served"),
+    ] = "/"
+    num_replicas: Annotated[int | None, Field(ge=1, le=1_000, description="replicas of every ingress")] = None
+
+
+class Options(HTTPOptions, PlanOptions):
+    """All of them, as one place gives them, or as they are in the end."""
+
+    address: Annotated[str | None, Field(description="the Ray cluster to join, HOST:PORT or auto")] = None
+
+    @field_validator("ssl_keyfile", "ssl_certfile")
+    @classmethod
+    def _begin_at_the_root(cls, path: str | None) -> str | None:
+        return path and str(Path(path).absolute())  # a proxy runs in another folder
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were said."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def part(self, model: type[M]) -> M:
+        return model(**{name: getattr(self, name) for name in model.model_fields})

@@ -1,0 +1,32 @@
+"""The certificate that the proxies show."""
+
+import ssl
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StartupError
+
+
+def context(options: HTTPOptions) -> ssl.SSLContext | None:
+    """What uvicorn makes of the same options; None where TLS is not asked for. Raises `StartupError`."""
+    certificate, key = options.ssl_certfile, options.ssl_keyfile
+    if certificate is None:
+        if key is not None:
+            raise StartupError(f"the key {key!r} is of no use without a certificate")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name, path in (("certificate", certificate), ("key", key)):
+        try:
+            if path is not None:
+                open(path, "rb").close()
+        except OSError as error:
+            raise StartupError(f"the {name} {path!r} cannot be read: {error.strerror}") from None
+    try:
+        # Without a password of ours, a locked key would have OpenSSL ask for one at the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        where = repr(certificate) if key is None else f"{certificate!r} and {key!r}"
+        why = (
+            "the key belongs to another certificate" if "MISMATCH" in str(error) else "no PEM, or locked by a password"
+        )
+        raise StartupError(f"{where} are no certificate with its key: {why}") from None
+    return context

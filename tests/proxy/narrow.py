@@ -1,0 +1,36 @@
+"""A proxy in a process that may open few files."""
+
+import asyncio
+import resource
+import sys
+
+import uvloop
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.router.router import Router
+
+from .app import SECRET
+
+
+async def serve(replica: str, clients: int | None) -> None:
+    proxy = Proxy(SECRET, Router)
+    endpoint = {"id": "replica", "address": replica, "max_ongoing_requests": 1_000}
+    values = {
+        "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
+        "replicas/shop/web": {
+            "policy": {"max_queued_requests": 1_000, "max_queue_wait_s": 5.0},
+            "replicas": [endpoint],
+        },
+    }
+    proxy.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
+    async with ProxyServer(proxy, HTTPOptions(port=0, max_connections=clients), drain_timeout_s=0) as server:
+        print(server.port, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    descriptors, clients, replica = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors) // 2, int(descriptors)))
+    uvloop.run(serve(replica, int(clients) or None))

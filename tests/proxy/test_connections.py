@@ -1,0 +1,259 @@
+"""How many clients there may be, and how long each may take: every state of a connection has a clock."""
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.proxy.arrival import Room
+from app_toolkit.proxy.protocol import Patience
+
+from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually
+
+GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Worlds whose proxies have options of their own."""
+    made: list[World] = []
+
+    def own(patience: Patience = PATIENCE, **options: Any) -> World:
+        made.append(World(Edge(patience, **options), tmp_path))
+        return made[-1]
+
+    yield own
+    for world in made:
+        world.close()
+        world.edge.close()
+
+
+def later(world: World, seconds: float) -> None:
+    """What the proxy would do if so much time had passed."""
+    world.edge.call(lambda: world.edge.server.sweep(time.monotonic() + seconds))
+
+
+# How many
+
+
+def test_one_client_too_many_is_told_so_and_harms_nobody(own: Callable[..., World]) -> None:
+    world = own(max_connections=3)
+    replica = world.one()
+    with world.raw() as first, world.raw() as second, world.raw() as busy:
+        assert first.send(GET % b"/hello").answer().status == 200
+        assert second.send(GET % b"/hello").answer().status == 200
+        busy.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        for _ in range(5):
+            with world.raw() as refused:
+                got = refused.send(GET % b"/hello").answer()
+                assert (got.status, got.error) == (503, "too_many_connections")
+                assert (got.header("retry-after"), got.header("connection")) == ("1", "close")
+                assert "3 clients" in got.json()["detail"]
+                assert refused.closed()
+        assert first.send(GET % b"/hello").answer().status == 200
+        replica.release()
+        assert busy.answer().status == 200
+    eventually(lambda: world.edge.statistics().connections == 0)
+    with world.raw() as again:
+        assert again.send(GET % b"/hello").answer().status == 200
+
+
+def test_a_refusal_is_readable_also_behind_a_body(own: Callable[..., World]) -> None:
+    world = own(max_connections=1)
+    with world.raw(), world.raw() as refused:
+        refused.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 500000\r\n\r\n" + b"x" * 500_000)
+        assert refused.answer().error == "too_many_connections"
+        assert refused.closed()
+
+
+def test_whoever_was_refused_and_does_not_go_is_closed(own: Callable[..., World]) -> None:
+    world = own(max_connections=1)
+    with world.raw(), world.raw() as refused:
+        assert refused.answer().status == 503
+        refused.send(b"and another thing")
+        eventually(lambda: not refused_at(world), timeout=5)
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            assert refused.closed()
+
+
+def refused_at(world: World) -> int:
+    return world.edge.call(lambda: len(world.edge.server._reception.refused))
+
+
+def test_the_oldest_refusal_makes_room_for_one_more(own: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(clients=1, refused=2, backlog=10)
+    monkeypatch.setattr(Room, "within", lambda descriptors, clients=None: room)
+    world = own()
+    with world.raw(), contextlib.ExitStack() as stack:
+        for _ in range(10):
+            assert stack.enter_context(world.raw()).answer().status == 503
+            assert refused_at(world) <= 2
+
+
+@given(st.integers(8, 2_000_000))
+def test_what_a_proxy_holds_fits_into_its_descriptors(descriptors: int) -> None:
+    room = Room.within(descriptors)
+    assert min(room.clients, room.refused, room.backlog) >= 1
+    own = min(4_096, descriptors // 4) // 4 - 3  # less what rounding takes
+    assert 2 * room.clients + room.refused + room.backlog + own <= descriptors
+    assert Room.within(descriptors, 7).clients == 7
+
+
+class Narrow:
+    """A proxy in a process that may open few files, before a replica."""
+
+    def __init__(self, descriptors: int, clients: int, replica: str) -> None:
+        command = [sys.executable, "-m", "tests.proxy.narrow", str(descriptors), str(clients), replica]
+        self.process = subprocess.Popen(
+            command, cwd=TESTS.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def __enter__(self) -> "Narrow":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.communicate(timeout=10)
+        assert self.process.returncode == 0
+
+    def busy(self, seconds: float) -> float:
+        """The share of that time for which it runs."""
+        process = psutil.Process(self.process.pid)
+        before = sum(process.cpu_times()[:2])
+        time.sleep(seconds)
+        return (sum(process.cpu_times()[:2]) - before) / seconds
+
+
+def outcome(raw: Raw) -> Got | None:
+    """The answer; None: closed without one."""
+    try:
+        return raw.send(GET % b"/hello").answer()
+    except (OSError, AssertionError):
+        return None
+
+
+def test_descriptors_bound_the_clients_and_the_rest_is_refused(world: World) -> None:
+    replica = world.replica()
+    with Narrow(128, 0, replica.address) as narrow:
+        clients = [Raw(narrow.port) for _ in range(200)]
+        got = [outcome(raw) for raw in clients]
+        served = [each for each in got if each is not None and each.status == 200]
+        refused = [each for each in got if each is not None and each.status == 503]
+        assert len(served) == Room.within(128).clients == 48
+        assert len(refused) >= 100
+        assert {each.error for each in refused} == {"too_many_connections"}
+        assert narrow.busy(0.5) < 0.5
+        for raw, each in zip(clients, got, strict=True):
+            if each in served:
+                assert raw.send(GET % b"/hello").answer().status == 200
+        for raw in clients:
+            raw.socket.close()
+        eventually(lambda: serves(narrow))
+
+
+def test_a_proxy_without_descriptors_neither_spins_nor_dies(world: World) -> None:
+    replica = world.replica()
+    with Narrow(64, 1_000, replica.address) as narrow:
+        clients = [Raw(narrow.port) for _ in range(200)]
+        with contextlib.suppress(OSError):
+            for raw in clients:
+                raw.send(b"GET /-/routes HTTP/1.1\r\n")
+        assert narrow.busy(0.5) < 0.5
+        for raw in clients:
+            raw.socket.close()
+        eventually(lambda: serves(narrow))
+
+
+def serves(narrow: Narrow) -> bool:
+    with Raw(narrow.port) as raw:
+        got = outcome(raw)
+        return got is not None and got.status == 200
+
+
+# How long
+
+
+def test_an_answer_that_is_still_taken_outlives_the_lingering(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.socket.settimeout(5)
+        size = 8_000_000
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % size)
+        raw.send(b"x" * size)
+        head = raw.until(b"\r\n\r\n")
+        assert b"connection: close" in head
+        taken = len(raw.exactly(1))
+        while world.edge.statistics().ongoing:  # until the proxy has all of it
+            taken += len(raw.exactly(4_096))
+        later(world, PATIENCE.linger_s + 1)
+        later(world, PATIENCE.linger_s + 2)
+        assert taken + len(raw.rest()) == size
+
+
+def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
+    replica = world.one()
+    with world.raw() as raw:
+        raw.send(GET % b"/endless")
+        eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server._connections())))
+        later(world, 0)
+        assert world.edge.statistics().ongoing == 1
+        passed = itertools.count(1)
+        # What was on its way when the replica was stopped still comes, and starts the clock anew.
+        eventually(
+            lambda: later(world, next(passed) * (PATIENCE.stalled_write_s + 1)) or world.edge.statistics().ongoing == 0
+        )
+    eventually(lambda: replica.gate.statistics().running == 0)
+
+
+def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nhalf")
+        assert raw.answer().status == 413
+        eventually(lambda: world.edge.statistics().ongoing == 0)
+        later(world, PATIENCE.discard_s + 1)
+        assert raw.closed()
+        eventually(lambda: later(world, PATIENCE.linger_s + 1) or world.edge.statistics().connections == 0)
+
+
+def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -> None:
+    replica = world.one()
+    replica.gate.draining = True  # nobody takes it
+    with world.raw() as raw:
+        raw.send(
+            b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        later(world, 6)  # than it may wait in the queue
+        assert raw.answer().error == "queue_timeout"
+
+
+def test_draining_closes_what_is_idle_at_once_and_says_so_to_the_others(own: Callable[..., World]) -> None:
+    world = own()
+    replica = world.one()
+    with world.raw() as idle, world.raw() as silent, world.raw() as busy, world.raw() as rest:
+        assert idle.send(GET % b"/hello").answer().status == 200
+        rest.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nhalf")
+        got = rest.answer()
+        assert (got.status, got.header("connection")) == (413, None)
+        busy.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        drained = world.edge.drain(5)
+        assert idle.closed()
+        assert silent.closed()
+        assert rest.closed()
+        replica.release()
+        assert busy.answer().header("connection") == "close"
+        drained.result(5)

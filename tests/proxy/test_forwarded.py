@@ -1,0 +1,95 @@
+"""Fields in which a proxy before ours tells of its client: taken from some, and from nobody else."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .world import Edge, World
+
+FIELDS = (
+    ("x-forwarded-for", "203.0.113.7:4711"),
+    ("x-forwarded-proto", "https"),
+    ("x-forwarded-host", "shop.example"),
+    ("x-forwarded-port", "443"),
+    ("x-forwarded-prefix", "/shop"),
+    ("forwarded", "for=203.0.113.7"),
+)
+
+
+@pytest.fixture
+def believing(tmp_path: Path) -> Iterator[Callable[[str], World]]:
+    """Worlds whose proxies believe these."""
+    made: list[World] = []
+
+    def believing(listed: str) -> World:
+        made.append(World(Edge(forwarded_allow_ips=listed), tmp_path))
+        return made[-1]
+
+    yield believing
+    for world in made:
+        world.close()
+        world.edge.close()
+
+
+def get(*fields: tuple[str, str]) -> bytes:
+    lines = [f"{name}: {value}\r\n" for name, value in fields]
+    return ("GET /seen HTTP/1.1\r\nhost: a\r\n" + "".join(lines) + "\r\n").encode("latin-1")
+
+
+def test_from_this_machine_they_are_believed_and_passed_on(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        seen = raw.send(get(*FIELDS)).answer().json()
+        own = raw.send(get()).answer().json()
+        assert (own["client"], own["scheme"]) == (list(raw.socket.getsockname()), "http")
+    assert (seen["client"], seen["scheme"]) == (["203.0.113.7", 4711], "https")
+    assert seen["headers"] == [["host", "a"], *map(list, FIELDS)]
+
+
+def test_from_anybody_else_they_are_dropped_in_every_spelling(believing: Callable[[str], World]) -> None:
+    world = believing("10.0.0.0/8")
+    world.one()
+    with world.raw() as raw:
+        spelt = [(name.replace("-", "_"), value) for name, value in FIELDS[:-1]]
+        seen = raw.send(get(*FIELDS, *spelt, ("X-Forwarded_For", "6.6.6.6"), ("x-other", "1"))).answer().json()
+        assert (seen["client"], seen["scheme"]) == (list(raw.socket.getsockname()), "http")
+    assert seen["headers"] == [["host", "a"], ["x-other", "1"]]
+
+
+def test_one_that_is_told_to_believe_everybody_does(believing: Callable[[str], World]) -> None:
+    world = believing("*")
+    world.one()
+    with world.raw() as raw:
+        seen = raw.send(get(("X-Forwarded-For", "6.6.6.6, 203.0.113.7"))).answer().json()
+    assert seen["client"] == ["6.6.6.6", 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-forwarded-for", ""),
+        ("x-forwarded-for", ",,,"),
+        ("x-forwarded-for", "127.0.0.1:" + "9" * 5_000),
+        ("x-forwarded-for", "a b\tc"),
+        ("x-forwarded-for", "[::1"),
+        ("x-forwarded-for", "\xe9\xff"),
+        ("x-forwarded-proto", "gopher"),
+        ("x-forwarded-proto", "\xe9 https"),
+        ("forwarded", "for=;;;"),
+    ],
+)
+def test_nonsense_harms_nobody(world: World, name: str, value: str) -> None:
+    world.one()
+    with world.raw() as raw:
+        got = raw.send(get((name, value))).answer()
+        assert (got.status, got.json()["scheme"]) == (200, "http")
+        assert raw.send(get()).answer().json()["client"] == list(raw.socket.getsockname())
+
+
+def test_each_request_of_a_connection_has_its_own_client(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        clients = [f"203.0.113.{i}" for i in range(5)]
+        raw.send(b"".join(get(("x-forwarded-for", client)) for client in clients))
+        assert [raw.answer().json()["client"] for _ in clients] == [[client, 0] for client in clients]

@@ -1,0 +1,185 @@
+"""TLS: the same service behind a handshake, which has a clock and a place in the count."""
+
+import hashlib
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StartupError
+from app_toolkit.proxy import tls
+
+from .certificates import Certificate, certificate
+from .test_connections import later
+from .world import PATIENCE, Edge, Raw, World, eventually
+
+GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def secured(certified: Certificate, tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Worlds whose proxies speak TLS."""
+    made: list[World] = []
+
+    def secured(**options: Any) -> World:
+        made.append(World(Edge(PATIENCE, **certified.options, **options), tmp_path))
+        return made[-1]
+
+    yield secured
+    for world in made:
+        world.close()
+        world.edge.close()
+
+
+@pytest.fixture
+def world(secured: Callable[..., World]) -> World:
+    return secured()
+
+
+def test_an_app_sees_that_its_client_speaks_tls(world: World, certified: Certificate) -> None:
+    world.one()
+    with httpx.Client(base_url=f"https://localhost:{world.port}", verify=certified.believed) as client:
+        for _ in range(3):  # on one connection
+            assert client.get("/seen").json()["scheme"] == "https"
+    eventually(lambda: world.edge.statistics().connections == 0)
+
+
+def test_a_websocket_over_tls_is_one(world: World, certified: Certificate) -> None:
+    world.one()
+    with connect(f"wss://localhost:{world.port}/ws", ssl=certified.believed, proxy=None) as client:
+        for i in range(3):
+            client.send(f"{i}")
+            assert client.recv() == f"wss:{i}"
+        client.send("bye")
+        with pytest.raises(ConnectionClosed):
+            client.recv()
+        assert (client.close_code, client.close_reason) == (4321, "as you wish")
+
+
+def test_large_bodies_pass_in_both_directions(world: World, certified: Certificate) -> None:
+    world.one()
+    body = bytes(range(256)) * 20_000
+    with httpx.Client(base_url=f"https://localhost:{world.port}", verify=certified.believed, timeout=20) as client:
+        assert client.post("/digest", content=body).json()["sha256"] == hashlib.sha256(body).hexdigest()
+        assert client.post("/echo", content=body).content == body
+
+
+def test_an_early_answer_is_readable_although_its_body_was_not_read(world: World, certified: Certificate) -> None:
+    world.one()
+    with Raw(world.port, certified.believed) as raw:
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 5000000\r\n\r\n" + b"x" * 900_000)
+        got = raw.answer()
+        assert (got.status, got.header("connection"), got.body) == (413, "close", b"too much")
+        eventually(lambda: later(world, PATIENCE.linger_s + 1) or world.edge.statistics().connections == 0)
+        assert raw.closed()
+
+
+def test_the_end_of_a_client_ends_what_runs_for_it(world: World, certified: Certificate) -> None:
+    replica = world.one()
+    raw = Raw(world.port, certified.believed)
+    raw.send(GET % b"/quiet")
+    raw.until(b"first\n")
+    raw.socket.close()
+    eventually(lambda: "quiet ended" in replica.journal.events)
+
+
+def test_a_client_that_does_not_speak_tls_is_closed(world: World, certified: Certificate) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(GET % b"/hello")
+        assert b"HTTP" not in raw.rest()
+    eventually(lambda: world.edge.statistics().connections == 0)
+    with Raw(world.port, certified.believed) as raw:
+        assert raw.send(GET % b"/hello").answer().status == 200
+
+
+@pytest.mark.parametrize("hello", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silence", "half a hello"])
+def test_a_handshake_without_end_is_given_up(world: World, hello: bytes) -> None:
+    with world.raw() as raw:
+        raw.send(hello)
+        eventually(lambda: world.edge.statistics().connections == 1)
+        assert raw.closed()  # after `head_s`
+    eventually(lambda: world.edge.statistics().connections == 0)
+
+
+def test_a_handshake_has_a_place_and_one_client_too_many_is_told_so(
+    secured: Callable[..., World], certified: Certificate
+) -> None:
+    world = secured(max_connections=2)
+    world.one()
+    with Raw(world.port, certified.believed) as served, world.raw():
+        eventually(lambda: world.edge.statistics().connections == 2)
+        with Raw(world.port, certified.believed) as refused:
+            got = refused.send(GET % b"/hello").answer()
+            assert (got.status, got.error) == (503, "too_many_connections")
+        assert served.send(GET % b"/hello").answer().status == 200
+
+
+def test_draining_waits_for_no_handshake(world: World, certified: Certificate) -> None:
+    with Raw(world.port, certified.believed) as idle, world.raw() as shaking:
+        eventually(lambda: world.edge.statistics().connections == 2)
+        world.edge.drain(5).result(5)
+        assert shaking.closed()
+        assert idle.closed()
+
+
+# Certificates that are none
+
+
+def test_both_may_be_in_one_file(certified: Certificate, tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_text(Path(certified.keyfile).read_text() + Path(certified.certfile).read_text())
+    assert isinstance(tls.context(HTTPOptions(ssl_certfile=str(both))), ssl.SSLContext)
+    assert tls.context(HTTPOptions()) is None
+
+
+def test_a_wrong_file_is_a_sentence(certified: Certificate, tmp_path: Path) -> None:
+    other = certificate(tmp_path, "other")
+    locked = certificate(tmp_path, "locked", locked=True)
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("no certificate")
+    cases = {
+        (None, certified.keyfile): "is of no use without a certificate",
+        ("/nowhere.pem", certified.keyfile): "the certificate '/nowhere.pem' cannot be read: No such file or directory",
+        (certified.certfile, "/nowhere.key"): "the key '/nowhere.key' cannot be read: No such file or directory",
+        (certified.certfile, str(tmp_path)): "cannot be read: Is a directory",
+        (certified.certfile, other.keyfile): "the key belongs to another certificate",
+        (certified.certfile, None): "no PEM, or locked by a password",
+        (str(nonsense), certified.keyfile): "no PEM, or locked by a password",
+        (locked.certfile, locked.keyfile): "no PEM, or locked by a password",
+    }
+    for (certfile, keyfile), sentence in cases.items():
+        with pytest.raises(StartupError) as said:
+            tls.context(HTTPOptions(ssl_certfile=certfile, ssl_keyfile=keyfile))
+        assert sentence in str(said.value)
+        assert "\n" not in str(said.value)
+
+
+def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_path: Path) -> None:
+    from app_toolkit.proxy.edge import Edge as Served
+    from app_toolkit.proxy.server import Proxy
+    from app_toolkit.router.router import Router
+
+    async def watch(seen: object) -> dict[str, Any]:
+        raise AssertionError("it has nothing to ask")
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = HTTPOptions(port=port, ssl_certfile=certified.certfile, ssl_keyfile="/nowhere.key", access_log=False)
+    with pytest.raises(StartupError, match="nowhere"):
+        Served(lambda: Proxy(b"s", Router), options, watch).start()
+    with pytest.raises(ConnectionRefusedError):
+        Raw(port)
