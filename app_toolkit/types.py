@@ -17,5 +17,8 @@ ReplicaId = NewType("ReplicaId", str)
 Address = NewType("Address", str)
 """Where a replica listens: `unix:/path/to.sock` or `tcp:host:port`."""
 
+NodeId = NewType("NodeId", str)
+"""One node of the cluster, as Ray names it."""
+
 OnDisconnect = Literal["auto", "cancel", "continue"]
 """What becomes of a handler whose client has gone."""

@@ -19,10 +19,10 @@ from app_toolkit.config.models import (
     Route,
 )
 from app_toolkit.controller.controller import LEASE_S, RECOVERY_S, Controller
-from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop
+from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop, proxies_of
 from app_toolkit.core.replica_state import Drained, Exited, Found, Started
 from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import Version
 
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.anyio
 
 SHOP = "shop/shop"
 CHAT = "shop/chat"
+PROXY = proxies_of(HOME)
 
 
 def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **options):
@@ -173,7 +174,7 @@ async def test_what_is_applied_comes_up_and_is_told():
         assert len(h.world.of(SHOP, "running")) == 1
         assert len(h.world.of(CHAT, "running")) == 2
         await h.until(lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT))
-        assert h.group("proxy").replicas[0].address == "tcp:127.0.0.1:8123"
+        assert h.group(PROXY).replicas[0].address == "tcp:127.0.0.1:8123"
         [app] = h.proxy.view["routes"]["applications"]
         assert app == {
             "name": "shop",
@@ -189,7 +190,7 @@ async def test_what_is_applied_comes_up_and_is_told():
 
 async def test_a_proxys_port_outlives_the_controller_that_learned_it():
     async with house(deployed=application()) as h:
-        [proxy] = h.world.of("proxy")
+        [proxy] = h.world.of(PROXY)
         address = h.controller.status().proxies[0].replicas[0].address
         assert address is not None
         port = int(address.rpartition(":")[2])
@@ -197,7 +198,7 @@ async def test_a_proxys_port_outlives_the_controller_that_learned_it():
         h.world.crash(proxy)
         await h.controller_starts()
         await h.until_healthy()
-        assert [start.spec.options["port"] for start in h.performed(Start, "proxy")][-1] == port
+        assert [start.spec.options["port"] for start in h.performed(Start, PROXY)][-1] == port
 
 
 async def test_the_longest_prefix_is_posted_first():
@@ -394,7 +395,7 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
         await h.controller.delete("shop")
         assert {group.name for group in h.controller.status().leaving} == {SHOP, CHAT}
         await h.until(lambda: not h.controller.status().leaving)
-        assert set(h.world.processes) == {*others, *h.world.of("proxy")}
+        assert set(h.world.processes) == {*others, *h.world.of(PROXY)}
         await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
         assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["other"]
         assert not h.performed(Kill)
@@ -411,13 +412,13 @@ async def test_with_the_last_application_the_proxy_goes():
 
 async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
     async with house(deployed=application()) as h:
-        [old] = h.world.of("proxy")
+        [old] = h.world.of(PROXY)
         await h.controller.apply(application(), HTTPOptions(port=9000))
         most = []
 
         def moved():
-            most.append(len(h.world.of("proxy")))
-            return h.world.of("proxy", "running") and old not in h.world.processes
+            most.append(len(h.world.of(PROXY)))
+            return h.world.of(PROXY, "running") and old not in h.world.processes
 
         await h.until(moved)
         assert max(most) == 1
@@ -496,7 +497,7 @@ async def test_a_process_that_nobody_remembers_is_ended():
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
     async with house(deployed=application()) as h:
-        proxies = set(h.world.of("proxy"))
+        proxies = set(h.world.of(PROXY))
         shutdown = asyncio.create_task(h.controller.shutdown())
         await h.until(shutdown.done, within_s=40)
         assert h.world.processes == {}
@@ -654,12 +655,12 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                 case "stall":
                     h.stall(rng.uniform(0, 20))
             await h.clock.advance(rng.choice([0.1, 1.0, 5.0]))
-            assert len(h.world.of("proxy")) <= 1
+            assert len(h.world.of(PROXY)) <= 1
         h.world.lost, h.world.late, h.world.room = set(), {}, None
         await h.controller.apply(application())
         await h.clock.advance(240.0)
         assert h.word() == "healthy"
-        assert {len(h.world.of(SHOP)), len(h.world.of("proxy"))} == {1}
+        assert {len(h.world.of(SHOP)), len(h.world.of(PROXY))} == {1}
         assert h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT, "running"))
         assert len(h.world.of(CHAT)) == 2
         ids = [action.replica for action in h.performed(Start)]
