@@ -238,6 +238,20 @@ def test_while_starts_fail_one_at_a_time_is_tried():
     assert len(plan(spec, record, now, 1)) == 4
 
 
+def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reaches_is_replaced():
+    spec = group_spec("v1", 2, spread=True)
+    record = group(("v1", RUN), ("v1", RUN))
+    alone = Place(Address("unix:/r"), NodeId("n"))
+    known = replace(alone, remote_address=Address("tcp:n:1"))
+    reached, unreached = record.replicas
+    record = replace(record, replicas=(replace(reached, place=known), replace(unreached, place=alone)))
+    assert planned(spec, record) == ["Start v1"]
+    assert planned(replace(spec, spread=False), record) == []
+    [start] = plan(spec, record, 1.0, 1)
+    record = take(noted(record, start, 1.0), Started(start.replica, known), 2.0)
+    assert planned(spec, record, 2.0) == ["Retire r2"]
+
+
 def test_time_that_nobody_watched_brings_nothing_due():
     record = group(("v1", RUN), ("v1", START))
     late = forgiven(record, 100.0)

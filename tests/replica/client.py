@@ -231,10 +231,11 @@ class Serve:
         attribute: str = "app",
         root_path: str = "",
         max_ongoing_requests: int = 100,
+        remote_host: str | None = None,
     ) -> Served:
         spec = self.spec(source, attribute=attribute, root_path=root_path, max_ongoing_requests=max_ongoing_requests)
         server = ReplicaServer()
-        listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"))
+        listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"), remote_host)
         served = Served(server, listening, Path(spec.app_dir))
         self._replicas.append(served)
         return served
