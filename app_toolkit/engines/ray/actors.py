@@ -158,6 +158,10 @@ class _Replica(Controlled):
 
 
 class _Proxy(Controlled):
+    def __repr__(self) -> str:
+        """Its name has the whole id of its node in it."""
+        return "proxy"
+
     @control
     def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Place:
         options = HTTPOptions(**spec.options)
