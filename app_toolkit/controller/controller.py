@@ -13,6 +13,7 @@ from typing import Any
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.controller.board import Board, within
+from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
 from app_toolkit.core.reconcile import (
     ANSWER_S,
@@ -65,9 +66,6 @@ GAP_S = 5.0
 RECOVERY_S = 10.0
 """How long what was found after a restart may hold back the publication of its group."""
 
-LEASE_S = 30.0
-"""How long an instance outlives whoever holds it in the foreground."""
-
 RETRY_S = 1.0
 """Until the store is asked again after it could not be reached."""
 
@@ -88,14 +86,6 @@ class _Group:
     touched: bool = True
     due: float | None = None
     quarantine: str | None = None
-
-
-@dataclass(slots=True)
-class _Lease:
-    until: float
-    ttl_s: float
-    applications: set[str]
-    """What goes when it ends."""
 
 
 class Farewell(Enum):
@@ -130,7 +120,7 @@ class Controller:
         self._applications: dict[str, ApplicationSpec] = {}
         self._proxies = Proxies(launcher.home)
         self._port_written = 0
-        self._leases: dict[str, _Lease] = {}
+        self._leases = Leases()
         self._leases_written: dict[str, Any] = {}
         self._put_away_by: float | None = None
         self._farewell: Farewell | None = None
@@ -179,8 +169,7 @@ class Controller:
             self._groups[group] = _Group(recovered(group, sorted(ids), now))
             for id in ids:
                 self.story.tell(group, "Recovering", replica=id, cause=f"epoch {self.epoch} began")
-        for lease in self._leases.values():
-            lease.until = now + lease.ttl_s
+        self._leases.read(self._leases_written, now)
         self._follow_replicas(now)
         self._respecify()
 
@@ -233,11 +222,10 @@ class Controller:
                         f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: "
                         f"{other.name!r} has it"
                     )
-            for holder, lease in self._leases.items():
-                if spec.name in lease.applications and holder != owner:
-                    raise ConfigError(
-                        f"the application {spec.name!r} is held by another run on this cluster: choose another name"
-                    )
+            if self._leases.holder(spec.name) not in (None, owner):
+                raise ConfigError(
+                    f"the application {spec.name!r} is held by another run on this cluster: choose another name"
+                )
             old = self._proxies.http
             if http is not None and http != old and self._applications.keys() - {spec.name}:
                 raise ConfigError(
@@ -252,7 +240,7 @@ class Controller:
             self._applications[spec.name] = spec
             if owner is not None:
                 self.hold(owner)
-                self._leases[owner].applications.add(spec.name)
+                self._leases.add(owner, spec.name)
             self.story.tell(spec.name, "Applied")
             for ingress in spec.ingresses:
                 group = self._groups.get(f"{spec.name}/{ingress.config.name}")
@@ -270,8 +258,7 @@ class Controller:
             await self._check_epoch()
             await self._store.delete(f"applications/{name}")
             del self._applications[name]
-            for lease in self._leases.values():
-                lease.applications.discard(name)
+            self._leases.discard(name)
             self.story.tell(name, "Deleted")
             self._respecify()
 
@@ -282,17 +269,13 @@ class Controller:
         until it is shut down.
         """
         self._check_open()
-        lease = self._leases.setdefault(owner, _Lease(0.0, ttl_s, set()))
-        lease.until, lease.ttl_s = self._clock.now() + ttl_s, ttl_s
+        self._leases.hold(owner, ttl_s, self._clock.now())
         self._wake()
 
     async def leave(self, owner: str) -> None:
         """End a lease, and what it holds; gives back once that is gone, and the instance, too, if nothing is left."""
-        lease = self._leases.get(owner)
-        held = set() if lease is None else set(lease.applications)
-        if lease is not None:
-            lease.until = self._clock.now()
-            self._wake()
+        held = self._leases.end(owner, self._clock.now())
+        self._wake()
         number = -1
         while not self._ended.is_set():
             there = any(group.partition("/")[0] in held for group in self._groups)
@@ -375,7 +358,7 @@ class Controller:
 
     def _next_due(self) -> float | None:
         times = [group.due for group in self._groups.values() if not group.quarantine]
-        times += [lease.until for lease in self._leases.values()] if self._put_away_by is None else []
+        times.append(self._leases.due if self._put_away_by is None else None)
         times += [self._put_away_by, self._proxies.due]
         if self._unrouting:
             times.append(self.board.next_expiry())
@@ -418,8 +401,7 @@ class Controller:
                 for group in self._groups.values():
                     group.record = forgiven(group.record, overslept)
                     group.touched = True
-                for lease in self._leases.values():
-                    lease.until += overslept
+                self._leases.forgive(overslept)
                 self.board.forgive(overslept)
                 self.story.tell("", "Overslept", cause=f"nothing was watched for {overslept:.1f} s")
             self._ticked = now
@@ -701,7 +683,6 @@ class Controller:
             self._proxies.port = self._port_written = int(kept)
         if (kept := await self._store.get("lease")) is not None:
             self._leases_written = json.loads(kept)
-            self._leases = {owner: _Lease(0.0, ttl, set(held)) for owner, (ttl, held) in self._leases_written.items()}
 
     async def _write(self, key: str, value: str) -> None:
         before = await self._store.get(key)
@@ -711,21 +692,18 @@ class Controller:
     async def _keep_leases(self) -> None:
         if self._put_away_by is not None:
             return
-        now = self._clock.now()
-        over = {owner: lease for owner, lease in self._leases.items() if lease.until <= now}
-        for owner, lease in over.items():
-            del self._leases[owner]
-            self.story.tell(
-                "", "LeaseEnded", cause=f"{owner} held {', '.join(sorted(lease.applications)) or 'nothing'}"
-            )
-            for name in sorted(lease.applications & self._applications.keys()):
-                await self.delete(name)
+        over = self._leases.over(self._clock.now())
+        for owner, held in over.items():
+            self.story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
+            for name in held:
+                if name in self._applications:  # else it was deleted a moment before the controller died
+                    await self.delete(name)
         if over:
             self._changed()
         if over and not self._applications:
             await self._put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
             return
-        written = {owner: [lease.ttl_s, sorted(lease.applications)] for owner, lease in self._leases.items()}
+        written = self._leases.plain()
         if written != self._leases_written:
             await self._write("lease", json.dumps(written))
             self._leases_written = written

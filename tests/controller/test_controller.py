@@ -20,7 +20,8 @@ from app_toolkit.config.models import (
     RayActorOptions,
     Route,
 )
-from app_toolkit.controller.controller import LEASE_S, RECOVERY_S, Controller
+from app_toolkit.controller.controller import RECOVERY_S, Controller
+from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.proxies import EMPTY_S
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop, proxies_of
 from app_toolkit.core.replica_state import Drained, Exited, Found, Started
