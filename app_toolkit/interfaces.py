@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app_toolkit.types import Address, OnDisconnect, ReplicaId
+from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId
 
 ROUTES = "routes"
 """The board's key of the applications and their route tables."""
@@ -64,6 +64,18 @@ class ProxySpec:
     id: ReplicaId
     options: Mapping[str, Any]
     """`HTTPOptions` as plain data."""
+    node: NodeId
+    """Where it runs, or nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process serves."""
+
+    address: Address
+    node: NodeId
+    remote_address: Address | None = None
+    """Of a replica: where callers on other nodes reach it; None: they do not."""
 
 
 class Watch(Protocol):
@@ -101,6 +113,11 @@ class Launcher(Protocol):
     Actions are those of `core.reconcile`, events those of `core.replica_state`. An event may come late or twice; one
     that is lost costs time, never correctness.
     """
+
+    @property
+    def home(self) -> NodeId:
+        """The node that the controller runs on."""
+        ...
 
     def listen(self, emit: Emit, epoch: int) -> None:
         """Called once, before anything else. Every order to a process carries `epoch`; a lower one is refused there."""

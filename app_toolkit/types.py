@@ -17,5 +17,8 @@ ReplicaId = NewType("ReplicaId", str)
 Address = NewType("Address", str)
 """Where a process listens: `unix:/path/to.sock` or `tcp:host:port`; a proxy that speaks TLS, at `tls:host:port`."""
 
+NodeId = NewType("NodeId", str)
+"""One node of the cluster, as Ray names it."""
+
 OnDisconnect = Literal["auto", "cancel", "continue"]
 """What becomes of a handler whose client has gone."""

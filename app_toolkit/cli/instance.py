@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.reconcile import PROXIES
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING
 from app_toolkit.errors import ConfigError, PlacementError, StartupError
 
 Status = Mapping[str, Any]
 """`core.status.InstanceStatus` as plain data."""
+
+SHOWN_NODE = 8
+"""Characters of a node's id that tell it from others."""
 
 SHOWN_LINES = 20
 """How much of a traceback is shown: its end, where the mistake is."""
@@ -85,16 +89,26 @@ def rows(status: Status, application: str) -> list[Row]:
     """The proxies and the ingresses of one application; nothing while the engine does not know it."""
     for each in status["applications"]:
         if each["name"] == application:
-            # A group of replicas is named APPLICATION/INGRESS.
-            return [_row(group) for group in (*status["proxies"], *each["ingresses"])]
+            proxies = status["proxies"]
+            several = len(proxies) > 1
+            return [
+                *(_row(group, _proxies(group["name"]) if several else "proxy") for group in proxies),
+                # A group of replicas is named APPLICATION/INGRESS.
+                *(_row(group, group["name"].rpartition("/")[2]) for group in each["ingresses"]),
+            ]
     return []
 
 
-def _row(group: Mapping[str, Any]) -> Row:
+def _proxies(group: str) -> str:
+    """`proxy@NODE`, with the beginning of the node's id, as Ray's own tools show it."""
+    return group[: len(PROXIES) + SHOWN_NODE]
+
+
+def _row(group: Mapping[str, Any], name: str) -> Row:
     short = [replica for replica in group["replicas"] if replica["asks"]]
     waits = f"one replica asks for {short[0]['asks']}; {short[0]['free']} is free" if short else ""
     return Row(
-        name=group["name"].rpartition("/")[2],
+        name=name,
         status=group["status"],
         running=group["counts"].get("running", 0),
         target=group["target"],

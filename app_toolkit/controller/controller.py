@@ -2,21 +2,23 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 from app_toolkit.clock import Clock
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions, RayActorOptions
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.controller.board import Board, within
+from app_toolkit.controller.leases import LEASE_S, Leases
+from app_toolkit.controller.proxies import Proxies
 from app_toolkit.core.reconcile import (
     ANSWER_S,
     KILL_AGAIN_S,
-    PROXY,
+    PROXIES,
     STOP_S,
     UNROUTE_S,
     Action,
@@ -26,11 +28,13 @@ from app_toolkit.core.reconcile import (
     Probe,
     Retire,
     Start,
+    are_proxies,
     due,
     forgiven,
     group_of,
     noted,
     plan,
+    proxies_of,
     recovered,
     take,
 )
@@ -52,9 +56,9 @@ from app_toolkit.core.status import (
     worst,
 )
 from app_toolkit.errors import ConfigError, Conflict, ControlError, StaleEpoch
-from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, ProxySpec, ReplicaSpec, Snapshot, Store, Version
+from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, ReplicaSpec, Snapshot, Store, Version
 from app_toolkit.observability.story import Story
-from app_toolkit.types import ReplicaId
+from app_toolkit.types import NodeId, ReplicaId
 
 GAP_S = 5.0
 """After so long without a tick we may have been stopped, and replaced: first the store is asked."""
@@ -62,11 +66,11 @@ GAP_S = 5.0
 RECOVERY_S = 10.0
 """How long what was found after a restart may hold back the publication of its group."""
 
-LEASE_S = 30.0
-"""How long an instance outlives whoever holds it in the foreground."""
-
 RETRY_S = 1.0
 """Until the store is asked again after it could not be reached."""
+
+SERVING = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
+"""A proxy in one of these phases serves, or may."""
 
 INBOX = 100_000
 """Events not yet taken. The oldest give way: a lost event costs time, never correctness."""
@@ -82,14 +86,6 @@ class _Group:
     touched: bool = True
     due: float | None = None
     quarantine: str | None = None
-
-
-@dataclass(slots=True)
-class _Lease:
-    until: float
-    ttl_s: float
-    applications: set[str]
-    """What goes when it ends."""
 
 
 class Farewell(Enum):
@@ -122,10 +118,9 @@ class Controller:
         self._clock = clock
         # What is wanted.
         self._applications: dict[str, ApplicationSpec] = {}
-        self._http = HTTPOptions()
-        #: Where a proxy that was told to take any port came to listen: its successor listens there, too.
-        self._port = self._port_written = 0
-        self._leases: dict[str, _Lease] = {}
+        self._proxies = Proxies(launcher.home)
+        self._port_written = 0
+        self._leases = Leases()
         self._leases_written: dict[str, Any] = {}
         self._put_away_by: float | None = None
         self._farewell: Farewell | None = None
@@ -133,6 +128,10 @@ class Controller:
         self._groups: dict[str, _Group] = {}
         self._unrouting: dict[ReplicaId, Version] = {}
         """Replicas on their way out, by the first snapshot without them."""
+        self._moved = False
+        """A process has come up or gone: another node may need proxies, or none."""
+        self._followed: dict[str, GroupSpec] = {}
+        """The proxies that the groups were last specified for."""
         self._minted = 0
         self._recovering = True
         """Until every replica that was found has said what it is, or `_recover_until`."""
@@ -165,11 +164,13 @@ class Controller:
         self._ticked = now = self._clock.now()
         self._recover_until = now + RECOVERY_S
         for group, ids in found.items():
+            if are_proxies(group):
+                self._proxies.found(NodeId(group.removeprefix(PROXIES)), self._recover_until)
             self._groups[group] = _Group(recovered(group, sorted(ids), now))
             for id in ids:
                 self.story.tell(group, "Recovering", replica=id, cause=f"epoch {self.epoch} began")
-        for lease in self._leases.values():
-            lease.until = now + lease.ttl_s
+        self._leases.read(self._leases_written, now)
+        self._follow_replicas(now)
         self._respecify()
 
     async def run(self) -> None:
@@ -221,25 +222,25 @@ class Controller:
                         f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: "
                         f"{other.name!r} has it"
                     )
-            for holder, lease in self._leases.items():
-                if spec.name in lease.applications and holder != owner:
-                    raise ConfigError(
-                        f"the application {spec.name!r} is held by another run on this cluster: choose another name"
-                    )
-            if http is not None and http != self._http and self._applications.keys() - {spec.name}:
+            if self._leases.holder(spec.name) not in (None, owner):
                 raise ConfigError(
-                    f"the proxy of this instance listens on {self._http.host}:{self._http.port} for other "
+                    f"the application {spec.name!r} is held by another run on this cluster: choose another name"
+                )
+            old = self._proxies.http
+            if http is not None and http != old and self._applications.keys() - {spec.name}:
+                raise ConfigError(
+                    f"the proxy of this instance listens on {old.host}:{old.port} for other "
                     f"applications and cannot be moved to {http.host}:{http.port}"
                 )
             await self._check_epoch()
-            if http is not None and http != self._http:
+            if http is not None and http != old:
                 await self._write("http", http.model_dump_json())
-                self._http, self._port = http, 0
+                self._proxies.move(http)
             await self._write(f"applications/{spec.name}", spec.model_dump_json())
             self._applications[spec.name] = spec
             if owner is not None:
                 self.hold(owner)
-                self._leases[owner].applications.add(spec.name)
+                self._leases.add(owner, spec.name)
             self.story.tell(spec.name, "Applied")
             for ingress in spec.ingresses:
                 group = self._groups.get(f"{spec.name}/{ingress.config.name}")
@@ -257,8 +258,7 @@ class Controller:
             await self._check_epoch()
             await self._store.delete(f"applications/{name}")
             del self._applications[name]
-            for lease in self._leases.values():
-                lease.applications.discard(name)
+            self._leases.discard(name)
             self.story.tell(name, "Deleted")
             self._respecify()
 
@@ -269,17 +269,13 @@ class Controller:
         until it is shut down.
         """
         self._check_open()
-        lease = self._leases.setdefault(owner, _Lease(0.0, ttl_s, set()))
-        lease.until, lease.ttl_s = self._clock.now() + ttl_s, ttl_s
+        self._leases.hold(owner, ttl_s, self._clock.now())
         self._wake()
 
     async def leave(self, owner: str) -> None:
         """End a lease, and what it holds; gives back once that is gone, and the instance, too, if nothing is left."""
-        lease = self._leases.get(owner)
-        held = set() if lease is None else set(lease.applications)
-        if lease is not None:
-            lease.until = self._clock.now()
-            self._wake()
+        held = self._leases.end(owner, self._clock.now())
+        self._wake()
         number = -1
         while not self._ended.is_set():
             there = any(group.partition("/")[0] in held for group in self._groups)
@@ -298,8 +294,9 @@ class Controller:
         for spec in sorted(self._applications.values(), key=lambda spec: spec.name):
             mine = tuple(groups[name] for i in spec.ingresses if (name := f"{spec.name}/{i.config.name}") in groups)
             applications.append(ApplicationStatus(spec.name, worst(g.status for g in mine), spec.route_prefix, mine))
-        proxies = (groups[PROXY],) if PROXY in groups else ()
-        leaving = tuple(groups[n] for n, g in self._groups.items() if not g.wanted and n != PROXY)
+        home = proxies_of(self._proxies.home)
+        proxies = tuple(groups[n] for n in sorted(filter(are_proxies, groups), key=lambda n: (n != home, n)))
+        leaving = tuple(groups[n] for n, g in self._groups.items() if not g.wanted and not are_proxies(n))
         words = [
             *(a.status for a in applications),
             *(p.status for p in proxies),
@@ -361,8 +358,8 @@ class Controller:
 
     def _next_due(self) -> float | None:
         times = [group.due for group in self._groups.values() if not group.quarantine]
-        times += [lease.until for lease in self._leases.values()] if self._put_away_by is None else []
-        times.append(self._put_away_by)
+        times.append(self._leases.due if self._put_away_by is None else None)
+        times += [self._put_away_by, self._proxies.due]
         if self._unrouting:
             times.append(self.board.next_expiry())
         if self._recovering:
@@ -376,6 +373,8 @@ class Controller:
         await self._keep_port()
         now = self._clock.now()
         self._take_events(now)
+        if self._moved or now >= (self._proxies.due or math.inf):
+            self._follow_replicas(now)
         self._unroute(now)
         self._end_recovery(now)
         changed = [
@@ -402,8 +401,7 @@ class Controller:
                 for group in self._groups.values():
                     group.record = forgiven(group.record, overslept)
                     group.touched = True
-                for lease in self._leases.values():
-                    lease.until += overslept
+                self._leases.forgive(overslept)
                 self.board.forgive(overslept)
                 self.story.tell("", "Overslept", cause=f"nothing was watched for {overslept:.1f} s")
             self._ticked = now
@@ -423,9 +421,22 @@ class Controller:
                     self._perform(name, Kill(event.replica, "it is not among the replicas that are known"))
                 continue
             self._take(name, group, event, now)
-            if name == PROXY and isinstance(event, (Started, Found)) and event.address is not None:
-                self._port = int(event.address.rpartition(":")[2])
-                self._respecify()
+            if isinstance(event, (Started, Found)) and event.place is not None and are_proxies(name):
+                self._proxies.learn(event.place.address)
+
+    def _follow_replicas(self, now: float) -> None:
+        """Let the proxies be where replicas are."""
+        self._moved = False
+        occupied, living = set(), Counter[NodeId]()
+        for name, group in self._groups.items():
+            for replica in group.record.replicas:
+                if are_proxies(name):
+                    living[NodeId(name.removeprefix(PROXIES))] += replica.phase in SERVING
+                elif replica.place is not None and replica.phase in (Phase.RUNNING, Phase.DRAINING):
+                    occupied.add(replica.place.node)
+        self._proxies.follow(occupied, living, now)
+        if self._proxies.wanted() != self._followed:
+            self._respecify()
 
     def _take(self, name: str, group: _Group, event: Event, now: float) -> None:
         before = group.record
@@ -435,6 +446,7 @@ class Controller:
             self._quarantine(name, group, error)
             return
         group.touched = True
+        self._moved = self._moved or isinstance(event, (Started, Found, Exited))
         was = before.replica(event.replica)
         nothing_new = was is not None and (
             (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
@@ -501,7 +513,7 @@ class Controller:
         )
 
     def _publish(self, name: str, group: _Group) -> None:
-        if name == PROXY:
+        if are_proxies(name):
             return
         replicas = sorted(group.record.replicas, key=lambda replica: replica.id)
         if self._recovering and any(r.phase is Phase.RECOVERING for r in replicas):
@@ -515,11 +527,13 @@ class Controller:
                     "replicas": [
                         {
                             "id": replica.id,
-                            "address": replica.address,
+                            "address": replica.place.address,
+                            "remote_address": replica.place.remote_address,
+                            "node": replica.place.node,
                             "max_ongoing_requests": group.config.max_ongoing_requests,
                         }
                         for replica in replicas
-                        if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.address is not None
+                        if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.place is not None
                     ],
                 },
             )
@@ -534,19 +548,20 @@ class Controller:
             del self._groups[name]
             self.board.remove(_key(name))
             self._changed()
-            if name == PROXY and self._put_away_by is not None:
+            if are_proxies(name) and self._put_away_by is not None:
                 self._respecify()  # nobody asks the others any more
 
     # From applications to groups
 
     def _respecify(self) -> None:
+        self._followed = self._proxies.wanted()
         wanted = self._wanted()
         for name, (spec, config) in wanted.items():
             group = self._groups.setdefault(name, _Group(GroupRecord(name, starts=self._minted)))
             group.spec, group.config, group.wanted, group.touched = spec, config, True, True
         for name, group in self._groups.items():
             if name not in wanted:
-                lingers = name == PROXY and self._farewell in (Farewell.REQUESTS, Farewell.REPLICAS)
+                lingers = are_proxies(name) and self._farewell in (Farewell.REQUESTS, Farewell.REPLICAS)
                 group.spec = group.spec and replace(group.spec, target=0, lingers=lingers)
                 if group.wanted:
                     group.quarantine = None
@@ -575,10 +590,10 @@ class Controller:
             return wanted
         for spec in self._applications.values():
             for ingress in spec.ingresses:
-                group = _ingress_spec(spec, ingress.config)
+                group = _ingress_spec(spec, ingress.config, spread=self._proxies.spread)
                 wanted[group.group] = (group, ingress.config)
         if self._applications and self._farewell is None:
-            wanted[PROXY] = (_proxy_spec(self._http, self._port), None)
+            wanted |= {name: (proxies, None) for name, proxies in self._followed.items()}
         return wanted
 
     # Putting everything away
@@ -600,10 +615,10 @@ class Controller:
         """Go on to the next step of the farewell once the one before is done."""
         if self._farewell is None:
             return
-        proxies = self._groups[PROXY].record.replicas if PROXY in self._groups else ()
+        proxies = [r for name, group in self._groups.items() if are_proxies(name) for r in group.record.replicas]
         if any(proxy.phase is not Phase.STOPPING for proxy in proxies):
             step = Farewell.REQUESTS
-        elif any(name != PROXY for name in self._groups):
+        elif not all(map(are_proxies, self._groups)):
             step = Farewell.REPLICAS
         else:
             step = Farewell.PROXIES
@@ -617,13 +632,13 @@ class Controller:
         for name, group in self._groups.items():
             if not group.record.replicas:
                 continue
-            spec = group.spec or _proxy_spec(self._http)
+            spec = group.spec or self._proxies.wanted()[proxies_of(self._proxies.home)]
             graceful = spec.graceful_shutdown_timeout_s
             lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_AGAIN_S
             if any(replica.phase is Phase.RECOVERING for replica in group.record.replicas):
                 lasts += spec.startup_timeout_s
-            if name == PROXY:
-                proxies = lasts
+            if are_proxies(name):
+                proxies = max(proxies, lasts)
             else:
                 others = max(others, UNROUTE_S + lasts)
         return proxies + others
@@ -663,12 +678,11 @@ class Controller:
                 spec = ApplicationSpec.model_validate_json(kept)
                 self._applications[spec.name] = spec
         if (kept := await self._store.get("http")) is not None:
-            self._http = HTTPOptions.model_validate_json(kept)
+            self._proxies.move(HTTPOptions.model_validate_json(kept))
         if (kept := await self._store.get("port")) is not None:
-            self._port = self._port_written = int(kept)
+            self._proxies.port = self._port_written = int(kept)
         if (kept := await self._store.get("lease")) is not None:
             self._leases_written = json.loads(kept)
-            self._leases = {owner: _Lease(0.0, ttl, set(held)) for owner, (ttl, held) in self._leases_written.items()}
 
     async def _write(self, key: str, value: str) -> None:
         before = await self._store.get(key)
@@ -678,30 +692,28 @@ class Controller:
     async def _keep_leases(self) -> None:
         if self._put_away_by is not None:
             return
-        now = self._clock.now()
-        over = {owner: lease for owner, lease in self._leases.items() if lease.until <= now}
-        for owner, lease in over.items():
-            del self._leases[owner]
-            self.story.tell(
-                "", "LeaseEnded", cause=f"{owner} held {', '.join(sorted(lease.applications)) or 'nothing'}"
-            )
-            for name in sorted(lease.applications & self._applications.keys()):
-                await self.delete(name)
+        over = self._leases.over(self._clock.now())
+        for owner, held in over.items():
+            self.story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
+            for name in held:
+                if name in self._applications:  # else it was deleted a moment before the controller died
+                    await self.delete(name)
         if over:
             self._changed()
         if over and not self._applications:
             await self._put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
             return
-        written = {owner: [lease.ttl_s, sorted(lease.applications)] for owner, lease in self._leases.items()}
+        written = self._leases.plain()
         if written != self._leases_written:
             await self._write("lease", json.dumps(written))
             self._leases_written = written
 
     async def _keep_port(self) -> None:
         """Written down, so that a proxy started by the next controller listens where this one's did."""
-        if self._port != self._port_written and self._put_away_by is None:
-            await self._write("port", str(self._port))
-            self._port_written = self._port
+        port = self._proxies.port
+        if port != self._port_written and self._put_away_by is None:
+            await self._write("port", str(port))
+            self._port_written = port
 
     def _check_open(self, *, also_while_stopping: bool = False) -> None:
         if self.replaced:
@@ -736,7 +748,7 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig) -> GroupSpec:
+def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig, *, spread: bool) -> GroupSpec:
     revision = spec.revision(config.name)
     return GroupSpec(
         group=f"{spec.name}/{config.name}",
@@ -762,17 +774,5 @@ def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig) -> GroupSpec:
         health_check_period_s=config.health_check_period_s,
         health_check_timeout_s=config.health_check_timeout_s,
         health_check_failure_threshold=config.health_check_failure_threshold,
-    )
-
-
-def _proxy_spec(http: HTTPOptions, port: int = 0) -> GroupSpec:
-    options: dict[str, Any] = http.model_dump()
-    return GroupSpec(
-        group=PROXY,
-        revision=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
-        target=1,
-        template=ProxySpec(ReplicaId(""), {**options, "port": http.port or port}),
-        options=RayActorOptions(num_cpus=0),
-        surge=0,  # two cannot listen on one port
-        routed=False,  # clients are nobody's callers: a proxy drains as soon as it is told
+        spread=spread,
     )

@@ -2,7 +2,7 @@
 
 `plan` looks at facts only: it keeps nothing between calls and asks no clock, so a controller that was
 restarted plans what the old one would have. A *group* is what replicas are counted by:
-`"{application}/{ingress}"`, or `"proxy"`.
+`"{application}/{ingress}"`, or `"proxy@{node}"`.
 
 * The new is started before the old is retired; what serves never falls below the target by our doing.
 * A replica that was found and has not said what it is counts as serving, and is left alone until it has.
@@ -29,10 +29,10 @@ from app_toolkit.core.replica_state import (
     apply,
 )
 from app_toolkit.interfaces import ProxySpec, ReplicaSpec
-from app_toolkit.types import ReplicaId
+from app_toolkit.types import NodeId, ReplicaId
 
-PROXY = "proxy"
-"""The group of the proxies. An ingress's has a slash in it."""
+PROXIES = "proxy@"
+"""Begins the group of the proxies of a node. An ingress's has a slash in it, and no `@`."""
 
 ANSWER_S = 2.0
 """How long an answer that is due at a deadline may be under way before it counts as missing."""
@@ -127,9 +127,11 @@ class GroupSpec:
     health_check_timeout_s: float = 5.0
     health_check_failure_threshold: int = 3
     surge: int = 1
-    """Replicas beyond the target while a revision is replaced. 0: the old is gone before the new starts."""
+    """Replicas beyond the target while a revision is replaced. 0: all of the old are gone before the new start."""
     routed: bool = True
     """Callers are told of its replicas and must let go of one before it drains."""
+    spread: bool = False
+    """Its callers are on several nodes: a replica that serves its own node alone is replaced."""
     lingers: bool = False
     """What is drained stays until this is taken back: what still passes through it ends elsewhere first."""
 
@@ -159,6 +161,15 @@ def replica_id(group: str, epoch: int, number: int) -> ReplicaId:
 def group_of(id: ReplicaId) -> str:
     """The group that an id was minted for."""
     return id.rsplit("-", 2)[0].replace(".", "/")
+
+
+def proxies_of(node: NodeId) -> str:
+    """The group of a node's proxies."""
+    return f"{PROXIES}{node}"
+
+
+def are_proxies(group: str) -> bool:
+    return group.startswith(PROXIES)
 
 
 # Records
@@ -356,10 +367,10 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
     # One that is not ready serves nobody and may always go. One that runs may go only while enough others
-    # serve. One that is recovering serves, and goes nowhere.
+    # serve, or where the new cannot come before the old has gone. One that is recovering serves, and goes nowhere.
     serving = sum(replica.phase is not Phase.STARTING for replica in live)
-    spare = serving - (spec.target if spec.surge else spec.target - 1)
-    outdated = [r for r in live if r.phase is not Phase.RECOVERING and r.revision != spec.revision]
+    spare = serving - spec.target if spec.surge else serving
+    outdated = [r for r in live if r.phase is not Phase.RECOVERING and _is_outdated(spec, r)]
     outdated.sort(key=_first_to_keep, reverse=True)
     current = sorted((r for r in live if r not in outdated), key=_first_to_keep)
     leave: list[Action] = []
@@ -376,17 +387,25 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
 
     # Starts are counted against those who stay, so that planning twice changes nothing.
     staying = [replica for replica in live if replica.id not in leaving]
-    mine = [replica for replica in staying if replica.phase is Phase.RECOVERING or replica.revision == spec.revision]
+    mine = [replica for replica in staying if replica.phase is Phase.RECOVERING or not _is_outdated(spec, replica)]
     gone_soon = len(record.replicas) - len(staying)
     if spec.surge:
         # Those on their way out use up the surge, but never hold up the replacement of one that died.
         room = spec.target + max(0, spec.surge - gone_soon) - len(staying)
+    elif any(_is_outdated(spec, replica) for replica in record.replicas):
+        room = 0
     else:
-        room = spec.target - gone_soon - len(staying)
+        room = spec.target - len(record.replicas)
     if restarts.failed_starts(record.failures, spec.revision):
         # While the last start has failed, one at a time finds out as much as all at once.
         room = min(room, 1 - sum(replica.phase is Phase.STARTING for replica in mine))
     return _Moves(leave, max(0, min(spec.target - len(mine), room)))
+
+
+def _is_outdated(spec: GroupSpec, replica: ReplicaRecord) -> bool:
+    if replica.revision != spec.revision:
+        return True
+    return spec.spread and replica.place is not None and replica.place.remote_address is None
 
 
 def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
@@ -394,8 +413,11 @@ def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
         return Stop(replica.id, max(spec.graceful_shutdown_timeout_s, STOP_S))
     if not spec.routed:
         return Drain(replica.id, spec.graceful_shutdown_timeout_s)
-    why = "it is one too many" if replica.revision == spec.revision else f"revision {spec.revision} takes its place"
-    return Retire(replica.id, why)
+    if replica.revision != spec.revision:
+        return Retire(replica.id, f"revision {spec.revision} takes its place")
+    if _is_outdated(spec, replica):
+        return Retire(replica.id, "callers on other nodes cannot reach it")
+    return Retire(replica.id, "it is one too many")
 
 
 def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, ReplicaId]:
@@ -411,8 +433,8 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, Repl
 
 def _nothing(record: GroupRecord) -> GroupSpec:
     """The spec of a group that nobody wants: found after its application was deleted."""
-    if record.group == PROXY:
-        proxy = ProxySpec(ReplicaId(""), {})
-        return GroupSpec(PROXY, "", 0, proxy, surge=0, routed=False)
+    if are_proxies(record.group):
+        proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
+        return GroupSpec(record.group, "", 0, proxy, surge=0, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", 0, 0.0)
     return GroupSpec(record.group, "", 0, replica)

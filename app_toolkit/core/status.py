@@ -29,6 +29,10 @@ class ReplicaStatus:
     asks: str | None
     """What it asks of a cluster that has no room for it."""
     free: str | None
+    node: str | None = None
+    """Of the cluster; None until it has started."""
+    remote_address: str | None = None
+    """Where callers on other nodes reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,10 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         phase=replica.phase.value,
         age_s=round(max(0.0, now - replica.since), 3),
         revision=replica.revision,
-        address=replica.address,
+        address=replica.place.address if replica.place else None,
         failed_probes=replica.failed_probes,
         asks=replica.unplaceable.asks if replica.unplaceable else None,
         free=replica.unplaceable.free if replica.unplaceable else None,
+        node=replica.place.node if replica.place else None,
+        remote_address=replica.place.remote_address if replica.place else None,
     )

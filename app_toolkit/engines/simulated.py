@@ -5,6 +5,7 @@ gets a `SimulatedLauncher` of its own on it.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,8 +22,14 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.interfaces import Emit, ProxySpec
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.interfaces import Emit, Place, ProxySpec, ReplicaSpec
+from app_toolkit.types import Address, NodeId, ReplicaId
+
+HOME = NodeId("home")
+"""The node that every controller runs on."""
+
+FREE_PORTS = 40_000
+"""Who is to listen on any port gets the next one above."""
 
 PLACE_AGAIN_S = 10.0
 """How often a process without room is looked after."""
@@ -37,20 +44,16 @@ class Process:
     phase: str = "starting"
     deaf: bool = False
     """It lives, and answers nobody."""
-
-    @property
-    def address(self) -> Address:
-        spec = self.order.spec
-        if isinstance(spec, ProxySpec):
-            return Address(f"tcp:{spec.options['host']}:{spec.options['port']}")
-        return Address(f"unix:/simulated/{spec.id}")
+    place: Place | None = None
+    """Where it serves, once it is placed."""
 
 
 class World:
     """Processes, and the script of what goes wrong.
 
     The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take;
-    `room` how many processes fit (None: any number); `broken` what a group's starts fail with; `lost` and
+    `room` how many processes fit (None: any number); `nodes` where replicas are placed, each where the fewest
+    are; `broken` what a group's starts fail with; `lost` and
     `late` which events never come, or come so many seconds later. `performed` is the history of all orders
     that were obeyed, `refused` of those that came from an earlier epoch.
     """
@@ -65,6 +68,8 @@ class World:
         self.drain_s = 0.5
         self.exit_s = 0.1
         self.room: int | None = None
+        self.nodes = [HOME]
+        self._ports = itertools.count(FREE_PORTS)
         self.broken: dict[str, str] = {}
         self.lost: set[type[Event]] = set()
         self.late: dict[type[Event], float] = {}
@@ -82,6 +87,13 @@ class World:
 
     def crash(self, id: ReplicaId, why: str = "it was killed with signal 9") -> None:
         self._end(id, why)
+
+    def node_dies(self, node: NodeId) -> None:
+        """With all that runs there; nothing is placed there any more."""
+        self.nodes.remove(node)
+        for id, process in list(self.processes.items()):
+            if process.place is not None and process.place.node == node:
+                self._end(id, "its node died")
 
     async def aclose(self) -> None:
         for timer in self._timers:
@@ -130,7 +142,8 @@ class World:
             self._tell(Exited(id, "there is no such process"))
         elif not process.deaf:
             order = process.order
-            self._tell(Found(id, order.group, order.revision, process.phase, process.address))
+            place = None if process.phase == "starting" else process.place
+            self._tell(Found(id, order.group, order.revision, process.phase, place))
 
     # What happens
 
@@ -143,9 +156,23 @@ class World:
             self._tell(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
+        spec = process.order.spec
+        if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
+            self._end(id, f"there is no node {spec.node}")
+            return
+        process.place = self._place_for(spec)
         process.placed = True
         self._tell(Placed(id))
         self._after(self.start_s, lambda: self._come_up(process))
+
+    def _place_for(self, spec: ProxySpec | ReplicaSpec) -> Place:
+        if isinstance(spec, ProxySpec):
+            port = spec.options["port"] or next(self._ports)
+            return Place(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
+        busy = [process.place.node for process in self.processes.values() if process.place is not None]
+        node = min(self.nodes, key=busy.count)
+        remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None
+        return Place(Address(f"unix:/simulated/{spec.id}"), node, remote)
 
     def _come_up(self, process: Process) -> None:
         id = process.order.spec.id
@@ -156,7 +183,8 @@ class World:
             self._end(id, error)
             return
         process.phase = "running"
-        self._tell(Started(id, process.address))
+        assert process.place is not None
+        self._tell(Started(id, process.place))
 
     def _drained(self, id: ReplicaId) -> None:
         if id in self.processes and not self.processes[id].deaf:
@@ -184,6 +212,8 @@ class World:
 
 class SimulatedLauncher:
     """One controller's way to act on a world."""
+
+    home = HOME
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
@@ -16,6 +16,7 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.interfaces import Watch
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.server import ProxyServer, Statistics, bind
+from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.types import Address
 
 logger = logging.getLogger("app_toolkit.proxy")
@@ -33,11 +34,17 @@ class Edge:
     called from threads other than its own, and waits no longer than it is told. One edge serves once.
     """
 
-    def __init__(self, new_proxy: Callable[[], Proxy], options: HTTPOptions, watch: Watch) -> None:
-        """`new_proxy` is called, and `watch` awaited, on the edge's own event loop."""
+    def __init__(
+        self, new_proxy: Callable[[], Proxy], options: HTTPOptions, watch: Watch, sharing: Path | None = None
+    ) -> None:
+        """`new_proxy` is called, and `watch` awaited, on the edge's own event loop.
+
+        With `sharing`, other edges that name the same folder may listen on the same port.
+        """
         self._new_proxy = new_proxy
         self._options = options
         self._watch = watch
+        self._sharing = sharing
         self._thread: threading.Thread | None = None
         # Set on the edge's thread while it comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -48,8 +55,8 @@ class Edge:
 
         Raises `StartupError` where nobody can listen there, and for a certificate that is none.
         """
-        _set_up_access_log(self._options.access_log)
-        listener = bind(self._options)
+        shared = SharedPort(self._options, self._sharing) if self._sharing else None
+        listener = shared.socket if shared else bind(self._options)
         port = listener.getsockname()[1]
         ready: Future[None] = Future()
 
@@ -63,7 +70,7 @@ class Edge:
                 else:
                     ready.set_exception(error)
             finally:
-                listener.close()
+                (shared or listener).close()
 
         self._thread = threading.Thread(target=run, name="app-toolkit edge", daemon=True)
         self._thread.start()
@@ -141,11 +148,3 @@ class Edge:
         except RuntimeError:
             question.close()
             raise ReplicaGone("the proxy's loop has ended") from None
-
-
-def _set_up_access_log(wanted: bool) -> None:
-    """To standard output, as uvicorn writes its own, unless somebody has set up where logs go."""
-    access = logging.getLogger("app_toolkit.access")
-    access.setLevel(logging.INFO if wanted else logging.WARNING)
-    if wanted and not access.hasHandlers():
-        access.addHandler(logging.StreamHandler(sys.stdout))

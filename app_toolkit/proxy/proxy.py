@@ -11,6 +11,7 @@ from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.routes import Router, Routes
 from app_toolkit.transport.pool import Pool
+from app_toolkit.types import NodeId
 
 
 class Waiting(Protocol):
@@ -23,16 +24,22 @@ class Proxy:
     """The routes, the routers behind them, and the pooled connections to replicas.
 
     `secret` opens the replicas' door and holds no space. `new_router` is called with the name of an ingress,
-    `application/ingress`. `access` hears of every request at its end. Not safe across threads: everything happens on
-    the loop that serves.
+    `application/ingress`; `node` is the one that this proxy is on; `access` hears of every request at its end. Not safe
+    across threads: everything happens on the loop that serves.
     """
 
-    def __init__(self, secret: bytes, new_router: Callable[[str], Router], access: AccessLog | None = None) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        new_router: Callable[[str], Router],
+        node: NodeId = NodeId(""),
+        access: AccessLog | None = None,
+    ) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
         self.secret = secret
         self.pool = Pool()
-        self.routes = Routes(new_router, self.pool, self._failed)
+        self.routes = Routes(new_router, self.pool, self._failed, node)
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
         self.draining = False

@@ -1,6 +1,7 @@
 """Whose request it is: applications by their prefix, their route tables, and one router per ingress."""
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoApplication, NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
 from app_toolkit.transport.pool import Pool
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.types import Address, NodeId, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -71,13 +72,20 @@ class Routes:
     * A router lives while a route or a replica set names it; the requests of one that goes are failed.
     """
 
-    def __init__(self, new_router: Callable[[str], Router], pool: Pool, failed: Callable[[Any, Exception], None]):
+    def __init__(
+        self,
+        new_router: Callable[[str], Router],
+        pool: Pool,
+        failed: Callable[[Any, Exception], None],
+        node: NodeId = NodeId(""),
+    ) -> None:
         self.applications: tuple[Application, ...] = ()
         self.ready = False
         self.routers: dict[str, Router] = {}
         self._new_router = new_router
         self._pool = pool
         self._failed = failed
+        self._node = node
         self._versions: dict[str, Version] = {}
         self._published: dict[str, dict[Address, int]] = {}
 
@@ -144,8 +152,9 @@ class Routes:
         endpoints: list[Endpoint] = []
         if value is not None:
             endpoints = [
-                Endpoint(replica["id"], replica["address"], replica["max_ongoing_requests"])
+                Endpoint(replica["id"], address, replica["max_ongoing_requests"])
                 for replica in value["replicas"]
+                if (address := way(replica, self._node)) is not None
             ]
             router = self._router(name)
             router.policy = Policy(**value["policy"])
@@ -175,3 +184,17 @@ class Routes:
             router = self.routers.pop(name)
             for waiter in router.close():
                 self._failed(waiter, NoReplica(f"{name} is not served any more"))
+
+
+def way(replica: Mapping[str, Any], node: NodeId) -> Address | None:
+    """The address by which a caller on this node reaches a replica as the board shows it; None: there is none.
+
+    On the same node that is the replica's own socket, unless its file cannot be opened from here (another container,
+    another user). The file's name is made of the replica's id: who answers there is that replica.
+    """
+    address, remote = Address(replica["address"]), replica.get("remote_address")
+    if replica.get("node", "") != node:
+        return remote
+    if remote is None or not address.startswith("unix:") or os.access(address.removeprefix("unix:"), os.W_OK):
+        return address
+    return Address(remote)

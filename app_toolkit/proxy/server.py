@@ -234,12 +234,14 @@ def raise_descriptors() -> int:
     return soft if soft != resource.RLIM_INFINITY else UNLIMITED
 
 
-def bind(options: HTTPOptions) -> socket.socket:
-    """A listening place as the options say. Raises `StartupError`."""
+def bind(options: HTTPOptions, *, shared: bool = False) -> socket.socket:
+    """A listening place as the options say, alone or `shared` with others of this user. Raises `StartupError`."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     sock = socket.socket(family)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((options.host, options.port))
     except OSError as error:
         sock.close()

@@ -90,7 +90,7 @@ class Replica:
 
         `secret`: what callers must know; None: there is no wire, and who claims to come over it is refused.
         `root_path`: the application's prefix, which the path of each request contains; "" or "/": none.
-        `trusted_without_hop`: serve whoever reaches the socket (its file mode is the guard), hop or no hop.
+        `trusted_without_hop`: serve whoever reaches a Unix socket (its file mode is the guard), hop or no hop.
         """
         self.app = app
         self.name = name
@@ -120,7 +120,7 @@ class Replica:
         if kind not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        origin = self._origin(scope["headers"])
+        origin = self._origin(scope)
         if origin is not None and not isinstance(origin, Hop):
             await _refuse(kind, [(hop.REFUSED, origin.encode())], send)
             return
@@ -155,10 +155,13 @@ class Replica:
         if exchange.cut is not None:
             raise Reported from exchange.cut
 
-    def _origin(self, headers: list[Header]) -> Hop | Refusal | None:
+    def _origin(self, scope: Scope) -> Hop | Refusal | None:
         """Who sends this request; None: somebody without a hop field, who is trusted."""
+        headers: list[Header] = scope["headers"]
         if not headers or headers[0][0] != hop.HOP:
-            return None if self._trusted_without_hop else "secret"
+            server = scope.get("server")
+            by_file = server is not None and server[1] is None  # a Unix socket has no port
+            return None if self._trusted_without_hop and by_file else "secret"
         if self._secret is None:
             return "secret"
         try:

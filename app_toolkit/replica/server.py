@@ -53,24 +53,36 @@ class ReplicaServer:
         self._signals = signals
         self._thread: threading.Thread | None = None
         self._address = Address("")
-        self._listener: socket.socket | None = None
+        #: Where callers on other nodes reach it, once it serves; None: they do not.
+        self.remote_address: Address | None = None
+        self._listeners: list[socket.socket] = []
         # Set on the data loop while the replica comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self._replica: Replica | None = None
 
-    def start(self, spec: ReplicaSpec, secret: bytes, address: Address) -> Address:
+    def start(self, spec: ReplicaSpec, secret: bytes, address: Address, remote_host: str | None = None) -> Address:
         """Import the app, run its startup, listen, answer one probe; gives the address that it listens on.
 
         `address`: `unix:/path` (where that cannot be, some port of this host alone), or `tcp:host:port` with
-        port 0 for any free one. Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback
-        of the app's own.
+        port 0 for any free one. `remote_host`: listen on some port of this host as well, for callers on other
+        nodes; there the secret is asked of everybody. Raises `TargetError`, `PlanningError`, or `StartupError`
+        with the traceback of the app's own.
         """
         if self._thread is not None:
             raise StartupError(f"replica {spec.id} was started before")
         if not secret:
             raise StartupError(f"replica {spec.id} was given an empty secret")
-        self._listener, self._address = bind(address)
+        listener, self._address = bind(address)
+        self._listeners.append(listener)
+        try:
+            if remote_host is not None:
+                host = f"[{remote_host}]" if ":" in remote_host else remote_host
+                listener, self.remote_address = bind(Address(f"tcp:{host}:0"))
+                self._listeners.append(listener)
+        except BaseException:
+            self._remove_socket()
+            raise
         _close_in_children(self)
         ready: Future[None] = Future()
         self._thread = threading.Thread(
@@ -178,7 +190,6 @@ class ReplicaServer:
         return self._loop
 
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None]) -> None:
-        assert self._listener is not None
         # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
         app = host(load(spec.target, spec.app_dir), spec.ingress)
         self._replica = Replica(
@@ -192,7 +203,7 @@ class ReplicaServer:
             trusted_without_hop=self._address.startswith("unix:"),
         )
         self._server = Server(Lifespan(self._replica), lambda: ready.set_result(None))
-        await self._server.serve(sockets=[self._listener])
+        await self._server.serve(sockets=self._listeners)
 
     def _begin_stop(self, timeout: float) -> None:
         if self._server is not None:  # else the loop has not begun to turn
@@ -202,14 +213,14 @@ class ReplicaServer:
     # Sockets
 
     def _remove_socket(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._address.startswith("unix:"):
             Path(self._address.removeprefix("unix:")).unlink(missing_ok=True)
 
     def _descriptors(self) -> list[int]:
-        """Of the listening socket and of every connection."""
-        found = [] if self._listener is None else [self._listener.fileno()]
+        """Of the listening sockets and of every connection."""
+        found = [listener.fileno() for listener in self._listeners]
         for connection in () if self._server is None else self._server.server_state.connections:
             inner = connection.transport.get_extra_info("socket")
             if inner is not None:

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStat
 from app_toolkit.errors import ConfigError
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
+PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
 STATUS = asdict(
     InstanceStatus(
         epoch=1,
@@ -36,7 +37,7 @@ STATUS = asdict(
                 ),
             ),
         ),
-        proxies=(GroupStatus("proxy", "healthy", 1, "r", {"running": 1}, (), 0, None),),
+        proxies=(PROXY,),
         leaving=(),
     )
 )
@@ -93,6 +94,18 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
     ]
     assert running.did == ["auto", "close"]
+
+
+def test_where_several_nodes_have_proxies_each_is_a_line(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"]
+    monkeypatch.setitem(STATUS, "proxies", [asdict(group) for group in groups])
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "  proxy@aaaaaaaa: healthy, 1 of 1 running",
+        "  proxy@bbbbbbbb: healthy, 1 of 1 running",
+    ]
 
 
 def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:

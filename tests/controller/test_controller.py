@@ -2,8 +2,10 @@
 
 import asyncio
 import heapq
+import itertools
 import json
 import random
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
@@ -18,18 +20,22 @@ from app_toolkit.config.models import (
     RayActorOptions,
     Route,
 )
-from app_toolkit.controller.controller import LEASE_S, RECOVERY_S, Controller
-from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop
+from app_toolkit.controller.controller import RECOVERY_S, Controller
+from app_toolkit.controller.leases import LEASE_S
+from app_toolkit.controller.proxies import EMPTY_S
+from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop, proxies_of
 from app_toolkit.core.replica_state import Drained, Exited, Found, Started
 from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import Version
+from app_toolkit.types import NodeId
 
 pytestmark = pytest.mark.anyio
 
 SHOP = "shop/shop"
 CHAT = "shop/chat"
+PROXY = proxies_of(HOME)
 
 
 def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **options):
@@ -140,6 +146,19 @@ class House:
             if isinstance(a, kind) and (group is None or a.replica.startswith(group.replace("/", ".") + "-"))
         ]
 
+    def proxies(self, phase=None):
+        """All of them, on every node."""
+        return [id for group in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(group, phase)]
+
+    def nodes(self):
+        return {process.place.node for process in self.world.processes.values() if process.place is not None}
+
+    def node(self, id):
+        return self.world.processes[id].place.node
+
+    def port(self, id):
+        return self.world.processes[id].place.address.rpartition(":")[2]
+
     def told(self, what, **where):
         return [entry for entry in self.controller.story.entries(**where) if entry.what == what]
 
@@ -173,7 +192,7 @@ async def test_what_is_applied_comes_up_and_is_told():
         assert len(h.world.of(SHOP, "running")) == 1
         assert len(h.world.of(CHAT, "running")) == 2
         await h.until(lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT))
-        assert h.group("proxy").replicas[0].address == "tcp:127.0.0.1:8123"
+        assert h.group(PROXY).replicas[0].address == "tcp:127.0.0.1:8123"
         [app] = h.proxy.view["routes"]["applications"]
         assert app == {
             "name": "shop",
@@ -189,7 +208,7 @@ async def test_what_is_applied_comes_up_and_is_told():
 
 async def test_a_proxys_port_outlives_the_controller_that_learned_it():
     async with house(deployed=application()) as h:
-        [proxy] = h.world.of("proxy")
+        [proxy] = h.world.of(PROXY)
         address = h.controller.status().proxies[0].replicas[0].address
         assert address is not None
         port = int(address.rpartition(":")[2])
@@ -197,7 +216,7 @@ async def test_a_proxys_port_outlives_the_controller_that_learned_it():
         h.world.crash(proxy)
         await h.controller_starts()
         await h.until_healthy()
-        assert [start.spec.options["port"] for start in h.performed(Start, "proxy")][-1] == port
+        assert [start.spec.options["port"] for start in h.performed(Start, PROXY)][-1] == port
 
 
 async def test_the_longest_prefix_is_posted_first():
@@ -394,7 +413,7 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
         await h.controller.delete("shop")
         assert {group.name for group in h.controller.status().leaving} == {SHOP, CHAT}
         await h.until(lambda: not h.controller.status().leaving)
-        assert set(h.world.processes) == {*others, *h.world.of("proxy")}
+        assert set(h.world.processes) == {*others, *h.world.of(PROXY)}
         await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
         assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["other"]
         assert not h.performed(Kill)
@@ -411,17 +430,124 @@ async def test_with_the_last_application_the_proxy_goes():
 
 async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
     async with house(deployed=application()) as h:
-        [old] = h.world.of("proxy")
+        [old] = h.world.of(PROXY)
         await h.controller.apply(application(), HTTPOptions(port=9000))
         most = []
 
         def moved():
-            most.append(len(h.world.of("proxy")))
-            return h.world.of("proxy", "running") and old not in h.world.processes
+            most.append(len(h.world.of(PROXY)))
+            return h.world.of(PROXY, "running") and old not in h.world.processes
 
         await h.until(moved)
         assert max(most) == 1
         assert h.performed(Retire) == []
+
+
+NEXT = NodeId("next")
+
+
+async def test_several_proxies_share_the_port_that_the_first_one_found():
+    async with house() as h:
+        await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=3))
+        await h.until(lambda: len(h.proxies("running")) == 3)
+        first, *others = [start.spec.options["port"] for start in h.performed(Start, PROXY)]
+        assert first == 0
+        assert others == [int(h.port(h.proxies()[0]))] * 2
+        await h.until_healthy()
+        assert h.group(PROXY).target == 3
+        killed = h.proxies()[1]
+        h.world.crash(killed)
+        await h.until(lambda: len(h.proxies("running")) == 3)
+        assert h.performed(Start, PROXY)[-1].spec.options["port"] == others[0]
+
+
+async def test_every_node_with_a_replica_has_proxies_and_is_told_under_one_port():
+    async with house() as h:
+        h.world.nodes.append(NEXT)
+        await h.controller.apply(application(chat=4), HTTPOptions(port=0))
+        await h.until_healthy()
+        await h.until(lambda: len(h.proxies("running")) == 2)
+        assert set(map(h.node, h.proxies())) == {HOME, NEXT}
+        assert len({h.port(id) for id in h.proxies()}) == 1
+        assert [group.name for group in h.controller.status().proxies] == [PROXY, proxies_of(NEXT)]
+        shown = h.proxy.view["replicas/shop/chat"]["replicas"]
+        assert {replica["node"] for replica in shown} == {HOME, NEXT}
+        assert all(replica["remote_address"].startswith(f"tcp:{replica['node']}:") for replica in shown)
+
+
+async def test_requests_wait_at_home_for_the_first_replica():
+    async with house() as h:
+        h.world.start_s = 1.0
+        h.world.broken = {SHOP: "no", CHAT: "no"}
+        h.world.nodes.append(NEXT)
+        await h.controller.apply(application())
+        await h.until(lambda: h.proxies("running"))
+        assert list(map(h.node, h.proxies())) == [HOME]
+
+
+async def test_a_node_without_a_replica_loses_its_proxies_after_a_while_and_they_drain():
+    async with house() as h:
+        h.world.nodes.append(NEXT)
+        await h.controller.apply(application(chat=5))
+        await h.until(lambda: len(h.proxies("running")) == 2)
+        await h.until_healthy()
+        h.world.nodes.remove(NEXT)  # it lives; nothing more is placed there
+        for id in [*h.world.of(CHAT), *h.world.of(SHOP)]:
+            if h.node(id) == NEXT:
+                h.world.crash(id)
+        await h.clock.advance(EMPTY_S - 1.0)
+        assert len(h.proxies("running")) == 2
+        await h.until(lambda: list(map(h.node, h.proxies())) == [HOME], within_s=10)
+        [drained] = h.performed(Drain, proxies_of(NEXT))
+        assert h.told("Drained", replica=drained.replica)
+        assert not h.performed(Kill)
+        assert [group.name for group in h.controller.status().proxies] == [PROXY]
+
+
+async def test_nothing_is_started_on_a_node_that_died():
+    async with house() as h:
+        h.world.nodes.append(NEXT)
+        await h.controller.apply(application(chat=5), HTTPOptions(proxies_per_node=2))
+        await h.until(lambda: len(h.proxies("running")) == 4)
+        await h.until_healthy()
+        started = len(h.performed(Start, proxies_of(NEXT)))
+        h.world.node_dies(NEXT)
+        await h.until(lambda: len(h.world.of(CHAT, "running")) == 5)
+        await h.clock.advance(EMPTY_S * 2)
+        assert len(h.performed(Start, proxies_of(NEXT))) == started
+        assert [group.name for group in h.controller.status().proxies] == [PROXY]
+        await h.until_healthy()
+
+
+async def test_a_controller_that_comes_back_keeps_the_proxies_of_every_node():
+    async with house() as h:
+        h.world.nodes.append(NEXT)
+        await h.controller.apply(application(chat=5))
+        await h.until(lambda: len(h.proxies("running")) == 2)
+        before = sorted(h.proxies())
+        await h.controller_dies()
+        for id in h.world.of(CHAT) + h.world.of(SHOP):
+            h.world.processes[id].deaf = True  # none of them says that it is there, nor where
+        await h.controller_starts()
+        await h.clock.advance(RECOVERY_S + EMPTY_S - 1.0)
+        assert sorted(h.proxies("running")) == before
+        await h.until_healthy(within_s=120)
+        await h.until(lambda: set(map(h.node, h.proxies("running"))) == {HOME, NEXT})
+
+
+async def test_when_the_cluster_grows_replicas_that_only_their_own_node_reaches_are_replaced():
+    async with house(deployed=application()) as h:
+        alone = set(h.world.of(SHOP) + h.world.of(CHAT))
+        assert not any(h.world.processes[id].place.remote_address for id in alone)
+        h.world.nodes.append(NEXT)
+        await h.controller.apply(application(chat=5))
+        await h.until(lambda: not alone & h.world.processes.keys(), within_s=120)
+        await h.until_healthy()
+        assert all(h.world.processes[id].place.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
+        assert not h.performed(Kill)
+        settled = len(h.performed(Start))
+        await h.clock.advance(120.0)
+        assert len(h.performed(Start)) == settled
 
 
 async def test_a_bad_start_is_told_with_its_error_and_tried_again_less_and_less():
@@ -496,7 +622,7 @@ async def test_a_process_that_nobody_remembers_is_ended():
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
     async with house(deployed=application()) as h:
-        proxies = set(h.world.of("proxy"))
+        proxies = set(h.world.of(PROXY))
         shutdown = asyncio.create_task(h.controller.shutdown())
         await h.until(shutdown.done, within_s=40)
         assert h.world.processes == {}
@@ -626,20 +752,37 @@ async def test_versions_begin_with_the_epoch():
         assert h.controller.board.version("routes") > Version(1, 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+def check_the_proxies(h):
+    """None shares a port with one that was told otherwise, and while nobody has a port, one looks for it."""
+    living = [h.world.processes[id].order for id in h.proxies()]
+    for revision in {order.revision for order in living}:
+        mine = [order for order in living if order.revision == revision]
+        looking = [order for order in mine if not order.spec.options["port"]]
+        assert len(looking) <= 1, "two find a port of their own"
+        most = mine[0].spec.options["proxies_per_node"]
+        assert max(Counter(order.spec.node for order in mine).values()) <= most
+    for node in {order.spec.node for order in living}:
+        assert len({order.revision for order in living if order.spec.node == node}) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
 async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
-    rng = random.Random(seed)
+    rng, numbers = random.Random(seed), itertools.count(1)
     async with house(deployed=application()) as h:
         for _ in range(60):
             match rng.choice(
-                ["crash", "crash", "deaf", "apply", "delete", "restart", "lose", "delay", "fill", "stall"]
+                [
+                    *("crash", "crash", "deaf", "apply", "delete", "restart", "lose", "delay", "fill", "stall"),
+                    *("grow", "shrink"),
+                ]
             ):
                 case "crash" if h.world.processes:
                     h.world.crash(rng.choice(sorted(h.world.processes)))
                 case "deaf" if h.world.processes:
                     h.world.processes[rng.choice(sorted(h.world.processes))].deaf = True
                 case "apply":
-                    await h.controller.apply(application(chat=rng.randint(1, 4), cpus=rng.choice([0.1, 0.5])))
+                    http = HTTPOptions(port=rng.choice([0, 0, 8000]), proxies_per_node=rng.choice([1, 2]))
+                    await h.controller.apply(application(chat=rng.randint(1, 4), cpus=rng.choice([0.1, 0.5])), http)
                 case "delete" if h.word():
                     await h.controller.delete("shop")
                 case "restart":
@@ -653,13 +796,23 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                     h.world.room = rng.choice([None, 3])
                 case "stall":
                     h.stall(rng.uniform(0, 20))
+                case "grow" if len(h.world.nodes) < 3:
+                    h.world.nodes.append(NodeId(f"node{next(numbers)}"))
+                case "shrink" if len(h.world.nodes) > 1:
+                    h.world.node_dies(rng.choice(h.world.nodes[1:]))
             await h.clock.advance(rng.choice([0.1, 1.0, 5.0]))
-            assert len(h.world.of("proxy")) <= 1
+            check_the_proxies(h)
         h.world.lost, h.world.late, h.world.room = set(), {}, None
-        await h.controller.apply(application())
+        await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=2))
         await h.clock.advance(240.0)
         assert h.word() == "healthy"
-        assert {len(h.world.of(SHOP)), len(h.world.of("proxy"))} == {1}
+        assert len(h.world.of(SHOP)) == 1
+        check_the_proxies(h)
+        occupied = {h.node(id) for id in h.world.of(SHOP) + h.world.of(CHAT)}
+        assert Counter(map(h.node, h.proxies())) == Counter(dict.fromkeys({HOME, *occupied}, 2))
+        assert len({h.port(id) for id in h.proxies()}) == 1
+        if occupied != {HOME}:
+            assert all(h.world.processes[id].place.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
         assert h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT, "running"))
         assert len(h.world.of(CHAT)) == 2
         ids = [action.replica for action in h.performed(Start)]

@@ -20,7 +20,8 @@ from app_toolkit.core.reconcile import (
 )
 from app_toolkit.core.replica_state import Exited, Phase, ReplicaRecord, Started, Unplaceable
 from app_toolkit.core.restarts import failed_starts
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.interfaces import Place
+from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import GROUP, World, group_spec
 
 WORLDS = settings(
@@ -35,7 +36,8 @@ WORLDS = settings(
 def another_spec(rng):
     if rng.random() < 0.15:
         return None
-    return group_spec(rng.choice(["v1", "v2", "v3"]), rng.randint(0, 5), surge=rng.randint(1, 2))
+    revision, spread = rng.choice(["v1", "v2", "v3"]), rng.random() < 0.3
+    return group_spec(revision, rng.randint(0, 5), surge=rng.randint(1, 2), spread=spread)
 
 
 @WORLDS
@@ -53,11 +55,11 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
 
 @settings(WORLDS, max_examples=60)
 @given(seed=st.integers(0, 2**32))
-def test_two_proxies_never_share_a_port(seed):
-    world = World(seed, group_spec(target=1, surge=0, routed=False))
+def test_proxies_of_different_options_are_never_there_at_once(seed):
+    world = World(seed, group_spec(target=2, surge=0, routed=False))
     for _ in range(120):
         if world.chance(0.05):
-            revision, target = world.rng.choice(["v1", "v2"]), world.rng.choice([0, 1, 1])
+            revision, target = world.rng.choice(["v1", "v2"]), world.rng.choice([0, 1, 1, 3])
             world.spec = group_spec(revision, target, surge=0, routed=False)
         world.step()
     world.settle()
@@ -232,8 +234,22 @@ def test_while_starts_fail_one_at_a_time_is_tried():
         assert len(plan(spec, record, now, 1)) == 1
     assert failed_starts(record.failures, "v1") == 3
     [again] = plan(spec, record, now, 1)
-    record = take(noted(record, again, now), Started(again.replica, Address("unix:/r")), now)
+    record = take(noted(record, again, now), Started(again.replica, Place(Address("unix:/r"), NodeId("n"))), now)
     assert len(plan(spec, record, now, 1)) == 4
+
+
+def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reaches_is_replaced():
+    spec = group_spec("v1", 2, spread=True)
+    record = group(("v1", RUN), ("v1", RUN))
+    alone = Place(Address("unix:/r"), NodeId("n"))
+    known = replace(alone, remote_address=Address("tcp:n:1"))
+    reached, unreached = record.replicas
+    record = replace(record, replicas=(replace(reached, place=known), replace(unreached, place=alone)))
+    assert planned(spec, record) == ["Start v1"]
+    assert planned(replace(spec, spread=False), record) == []
+    [start] = plan(spec, record, 1.0, 1)
+    record = take(noted(record, start, 1.0), Started(start.replica, known), 2.0)
+    assert planned(spec, record, 2.0) == ["Retire r2"]
 
 
 def test_time_that_nobody_watched_brings_nothing_due():
@@ -244,7 +260,7 @@ def test_time_that_nobody_watched_brings_nothing_due():
 
 
 def test_an_id_says_its_group_and_is_never_minted_twice():
-    for name in ("proxy", "shop/chat", "a-1-2/b_3-4", "proxy/proxy"):
+    for name in ("proxy@3f20", "shop/chat", "a-1-2/b_3-4", "proxy/proxy"):
         id = replica_id(name, 7, 12)
         assert group_of(id) == name
         assert "/" not in id

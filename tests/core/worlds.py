@@ -38,8 +38,8 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
     Unrouted,
 )
-from app_toolkit.interfaces import ReplicaSpec
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.interfaces import Place, ReplicaSpec
+from app_toolkit.types import Address, NodeId, ReplicaId
 
 GROUP = "shop/chat"
 
@@ -89,6 +89,8 @@ class Process:
     placed: bool = True
     hangs: bool = False
     refuses_probes: bool = False
+    remote: bool = False
+    """Callers on other nodes reach it."""
 
 
 class World:
@@ -110,6 +112,10 @@ class World:
         return not self.calm and self.rng.random() < probability
 
     # What the processes do
+
+    def place(self, id):
+        remote = Address(f"tcp:node:{id}") if self.processes[id].remote else None
+        return Place(Address(f"unix:/{id}"), NodeId("node"), remote)
 
     def say(self, event):
         if self.chance(0.05):
@@ -143,7 +149,7 @@ class World:
                         self.end(id, "ImportError")
                     else:
                         process.state = "running"
-                        self.say(Started(id, Address(f"unix:/{id}")))
+                        self.say(Started(id, self.place(id)))
                 case "draining":
                     self.say(Drained(id))
                 case "stopping":
@@ -162,7 +168,7 @@ class World:
                 assert id not in self.ids, f"{id} was minted twice"
                 assert spec.id == id
                 self.ids.add(id)
-                self.processes[id] = Process(spec.revision, placed=not self.full)
+                self.processes[id] = Process(spec.revision, placed=not self.full, remote=self.spec.spread)
                 if self.full:
                     self.say(Unplaceable(id, "1 GPU", "0 GPUs"))
             case Retire():
@@ -202,7 +208,7 @@ class World:
         self.record = recovered(GROUP, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
-            self.say(Found(id, GROUP, process.revision, process.state, Address(f"unix:/{id}")))
+            self.say(Found(id, GROUP, process.revision, process.state, self.place(id)))
 
     def tick(self, *, then_restart=False):
         self.deliver()
@@ -215,6 +221,7 @@ class World:
             self.perform(action)
         if Start in map(type, actions) and not self.spec.surge:
             assert len(self.processes) <= self.spec.target, "the old one was still there"
+            assert {process.revision for process in self.processes.values()} == {self.spec.revision}
         if then_restart:
             self.restart()
         return actions
@@ -235,7 +242,10 @@ class World:
             assert len(staying) <= target + spec.surge, f"started {len(starts)} too many"
 
         healthy_before, healthy_after = self.healthy(before), self.healthy(self.record)
-        floor = target - (spec is not None and spec.surge == 0)
+        # Where the old must have gone before the new comes, only those that stay are counted.
+        if spec is not None and spec.surge == 0:
+            healthy_before = [r for r in healthy_before if r.revision == spec.revision]
+        floor = target
         assert len(healthy_after) >= min(len(healthy_before), floor), "fell below the target"
 
         for action in actions:
@@ -310,5 +320,7 @@ class World:
         there = Counter((process.revision, process.state) for process in self.processes.values())
         known = Counter((r.revision, r.phase.value) for r in self.record.replicas)
         assert there == known == +wanted, self.story[-30:]
+        if self.spec is not None and self.spec.spread:
+            assert all(process.remote for process in self.processes.values())
         for _ in range(10):
             assert all(isinstance(action, Probe) for action in self.step())

@@ -65,7 +65,7 @@ class Edge:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.proxy = Proxy(SECRET, Router, self.access)
+        self.proxy = Proxy(SECRET, Router, access=self.access)
         self.server = ProxyServer(self.proxy, self._options, patience=self._patience, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:

@@ -233,11 +233,13 @@ class Serve:
             on_disconnect=on_disconnect,
         )
 
-    def __call__(self, source: str, *, address: str | None = None, **options: Any) -> Served:
+    def __call__(
+        self, source: str, *, address: str | None = None, remote_host: str | None = None, **options: Any
+    ) -> Served:
         """`options`: those of `spec`."""
         spec = self.spec(source, **options)
         server = ReplicaServer()
-        listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"))
+        listening = server.start(spec, SECRET, Address(address or f"unix:{spec.app_dir}/r.sock"), remote_host)
         served = Served(server, listening, Path(spec.app_dir))
         self._replicas.append(served)
         return served

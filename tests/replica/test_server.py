@@ -320,6 +320,34 @@ def test_tcp_takes_a_free_port(serve: Serve) -> None:
     assert served.connect().ask("/").status == 200
 
 
+def test_beside_its_socket_it_listens_for_other_nodes_and_there_the_secret_is_asked_of_everybody(serve: Serve) -> None:
+    served = serve(SLOW, remote_host="127.0.0.1")
+    assert served.connect().ask("/", hop=None).status == 200
+    remote = served.server.remote_address
+    assert remote is not None
+    assert remote.startswith("tcp:127.0.0.1:")
+    with closing(Connection(remote)) as stranger, closing(Connection(remote)) as proxy:
+        assert stranger.ask("/", hop=None).getheader("x-app-toolkit-refused") == "secret"
+        assert proxy.ask("/").read() == b'"root"'
+    assert served.server.stop(0)
+    with pytest.raises(ConnectionRefusedError):
+        dial(remote)
+
+
+def test_without_other_nodes_no_port_is_opened(serve: Serve) -> None:
+    served = serve(SLOW)
+    assert served.server.remote_address is None
+    assert [listener.family for listener in served.server._listeners] == [socket.AF_UNIX]
+
+
+def test_an_address_for_other_nodes_that_cannot_be_had_is_said_and_leaves_no_socket(serve: Serve) -> None:
+    spec = serve.spec(SLOW)
+    path = Path(spec.app_dir, "r.sock")
+    with pytest.raises(StartupError, match=r"cannot listen on tcp:203\.0\.113\.1:0"):
+        ReplicaServer().start(spec, SECRET, Address(f"unix:{path}"), "203.0.113.1")
+    assert not path.exists()
+
+
 def test_tcp_speaks_ipv6(serve: Serve) -> None:
     listener, address = bind(Address("tcp:[::1]:0"))
     with listener:

@@ -20,14 +20,14 @@ from ray.exceptions import RayActorError
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import ProxySpec, ReplicaSpec, Snapshot, Version
+from app_toolkit.interfaces import Place, ProxySpec, ReplicaSpec, Snapshot, Version
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router.router import Router
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.types import Address, NodeId, ReplicaId
 
 NAMESPACE = "app_toolkit"
 CONTROLLER = "controller"
@@ -63,7 +63,7 @@ class Controlled:
         #: Known once it was told what to be.
         self.group: str | None = None
         self.revision: str | None = None
-        self.address: Future[Address] = Future()
+        self.place: Future[Place] = Future()
 
     def __repr__(self) -> str:
         """What Ray puts before each line that the process logs."""
@@ -93,27 +93,27 @@ class Controlled:
     def describe(self, epoch: int) -> dict[str, Any]:
         """Who this is, for a controller that was not there when it started."""
         self.obey(epoch)
-        address = self.address.result() if self.phase != "starting" else None
-        return {"group": self.group, "revision": self.revision, "phase": self.phase, "address": address}
+        place = self.place.result() if self.phase != "starting" else None
+        return {"group": self.group, "revision": self.revision, "phase": self.phase, "place": place}
 
     @control
-    def started(self) -> Address:
+    def started(self) -> Place:
         """Where it serves, once it does; raises what its start raised."""
-        return self.address.result()
+        return self.place.result()
 
-    def run_as(self, group: str, revision: str, epoch: int, start: Callable[[], Address]) -> Address:
+    def run_as(self, group: str, revision: str, epoch: int, start: Callable[[], Place]) -> Place:
         """Come up, once: whoever asks a second time is told how the first went."""
         self.obey(epoch)
         if self.group is None:
             self.group, self.revision = group, revision
             try:
-                address = start()
+                place = start()
             except BaseException as error:
-                self.address.set_exception(error)
+                self.place.set_exception(error)
             else:
                 self.phase = "running"
-                self.address.set_result(address)
-        return self.address.result()
+                self.place.set_result(place)
+        return self.place.result()
 
     @control
     def probe(self, timeout_s: float, epoch: int) -> None:
@@ -143,20 +143,38 @@ class _Replica(Controlled):
         self.server: ReplicaServer = ReplicaServer(Signals())
 
     @control
-    def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
+    def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Place:
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
             os.chdir(spec.working_dir or os.curdir)
         # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
         address = Address(f"unix:{_sockets() / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
-        return self.run_as(group, revision, epoch, lambda: self.server.start(spec, secret, address))
+
+        def start() -> Place:
+            # Where there is one node only, no port is opened.
+            remote_host = _host() if len(_living_nodes()) > 1 else None
+            local = self.server.start(spec, secret, address, remote_host)
+            return Place(local, _node(), self.server.remote_address)
+
+        return self.run_as(group, revision, epoch, start)
 
 
 class _Proxy(Controlled):
+    def __repr__(self) -> str:
+        """Its name has the whole id of its node in it."""
+        return "proxy"
+
     @control
-    def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Address:
+    def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Place:
         options = HTTPOptions(**spec.options)
-        self.server: Edge = Edge(lambda: Proxy(secret, Router, self._access(options)), options, self._watch)
-        return self.run_as(group, revision, epoch, self.server.start)
+        shared = options.proxies_per_node > 1 or _living_nodes().count(_host()) > 1
+        node = _node()
+        self.server: Edge = Edge(
+            lambda: Proxy(secret, Router, node, self._access(options)),
+            options,
+            self._watch,
+            _sockets() if shared else None,
+        )
+        return self.run_as(group, revision, epoch, lambda: Place(self.server.start(), node))
 
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:
@@ -176,6 +194,22 @@ class _Proxy(Controlled):
 
 ReplicaActor: Any = remote(max_restarts=0, concurrency_groups=GROUPS)(_Replica)
 ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(_Proxy)
+
+
+def _node() -> NodeId:
+    return NodeId(ray.get_runtime_context().get_node_id())
+
+
+def _host() -> str:
+    """The address of this node, as Ray knows it."""
+    state: Any = ray.util  # which has no types
+    return str(state.get_node_ip_address())
+
+
+def _living_nodes() -> list[str]:
+    """Their addresses; one host may be several nodes."""
+    state: Any = ray
+    return [node["NodeManagerAddress"] for node in state.nodes() if node["Alive"]]
 
 
 def _sockets() -> Path:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
@@ -53,8 +54,14 @@ class Instance:
         _join(address or "local", num_cpus)
         guard = Guard() if address is None else None
         try:
+            # Beside whoever deploys, where that node lives: there the first proxy is, under the address that is told.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             controller = ControllerActor.options(
-                name=CONTROLLER, namespace=NAMESPACE, lifetime="detached", get_if_exists=True
+                name=CONTROLLER,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                scheduling_strategy=here,
             ).remote()
             instance = cls(controller, guard)
             instance._hold()
@@ -97,7 +104,10 @@ class Instance:
         return number, asdict(status)
 
     def url(self) -> str:
-        """Where clients come in: `http://host:port`, or https. Raises `ConfigError` while no proxy is up."""
+        """Where clients come in: `http://host:port`, or https, on the controller's node where a proxy is up there.
+
+        Raises `ConfigError` while no proxy is up.
+        """
         for group in self.status()["proxies"]:
             for proxy in group["replicas"]:
                 if proxy["address"] is not None:

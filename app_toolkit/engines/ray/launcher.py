@@ -7,7 +7,15 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import RayActorOptions
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Start, Stop
@@ -23,8 +31,8 @@ from app_toolkit.core.replica_state import (
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Emit, ProxySpec
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.interfaces import Emit, Place, ProxySpec
+from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
 """Of an actor; which methods it has, Ray's types cannot say."""
@@ -40,6 +48,7 @@ class RayLauncher:
     """Performs actions on Ray, within the event loop of the controller's actor."""
 
     def __init__(self, secret: bytes) -> None:
+        self.home = NodeId(ray.get_runtime_context().get_node_id())
         self._secret = secret
         self._epoch = 0
         self._emit: Emit = lambda event: None
@@ -105,9 +114,9 @@ class RayLauncher:
         finally:
             placed.cancel()
 
-    async def _until_started(self, replica: ReplicaId, start: Awaitable[Address]) -> None:
+    async def _until_started(self, replica: ReplicaId, start: Awaitable[Place]) -> None:
         try:
-            address = await start
+            place = await start
         except StaleEpoch:
             pass  # it is there, and a later controller looks after it
         except RayTaskError as error:
@@ -118,7 +127,7 @@ class RayLauncher:
             pass  # it is gone, which `until_gone` tells
         else:
             self._placed.add(replica)
-            self._emit(Started(replica, address))
+            self._emit(Started(replica, place))
 
     def _create(self, action: Start) -> Handle:
         """The actor of that name; one that exists already is the one that an earlier order asked for."""
@@ -129,7 +138,9 @@ class RayLauncher:
             "get_if_exists": True,
         }
         if isinstance(action.spec, ProxySpec):
-            return ProxyActor.options(**options).remote(action.spec.id)
+            # The clients of a node are served on it or, where it is gone, by no other.
+            there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)
+            return ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
         return ReplicaActor.options(**options, **_resources(action.options)).remote(action.spec.id)
 
     async def _tell_if_unplaceable(self, replica: ReplicaId, handle: Handle, options: RayActorOptions) -> None:
@@ -157,7 +168,7 @@ class RayLauncher:
     async def _until_gone(self, replica: ReplicaId, handle: Handle) -> None:
         try:
             await handle.until_gone.remote()
-        except ActorDiedError as error:
+        except (ActorDiedError, ActorUnschedulableError) as error:
             self._handles.pop(replica, None)
             self._placed.discard(replica)
             self._emit(Exited(replica, None if replica in self._stopped else _sentence(error)))
@@ -189,7 +200,7 @@ class RayLauncher:
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
             await self._kill(replica)
             return
-        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["address"]))
+        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["place"]))
         if about["phase"] == "starting":
             await self._until_started(replica, handle.started.remote())
 

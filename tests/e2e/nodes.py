@@ -1,0 +1,91 @@
+"""A Ray of several nodes on this machine, with an instance on it: a process of its own, told what to do.
+
+One line of JSON is one order, and brings one line of answer. When standard input closes, everything ends.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec
+from app_toolkit.engines.ray.actors import NAMESPACE
+from app_toolkit.engines.ray.instance import Instance
+from app_toolkit.planning import plan
+from app_toolkit.replica.host import load
+
+FOLDER = os.path.dirname(__file__)
+HEARTBEAT = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 300,
+    "health_check_timeout_ms": 1_000,
+    "health_check_failure_threshold": 3,
+}
+"""A node that died is known to be dead within a second or two."""
+
+
+class Nodes:
+    def __init__(self, nodes: int) -> None:
+        self.cluster = Cluster()
+        memory = 80_000_000
+        self.cluster.add_node(num_cpus=1, object_store_memory=memory, _system_config=HEARTBEAT, include_dashboard=False)
+        # Before there are others: nodes of one machine have one address, and we are to be on the first.
+        self.instance = Instance.start(address=self.cluster.address)
+        self.others = [self.cluster.add_node(num_cpus=1, object_store_memory=memory) for _ in range(nodes - 1)]
+        self.cluster.wait_for_nodes()
+
+    def deploy(self, replicas: int, cpus: float, proxies: int) -> None:
+        spec = plan(load("victim:app", FOLDER), target="victim:app", app_dir=FOLDER, name="victim")  # type: ignore[arg-type]
+        config = DeploymentConfig(
+            name="app",
+            num_replicas=replicas,
+            health_check_period_s=0.5,
+            ray_actor_options={"num_cpus": cpus},  # type: ignore[arg-type]
+        )
+        others = [i for i in spec.ingresses if i.config.name != "app"]
+        ingresses = (IngressSpec(config=config), *others)
+        spec = spec.model_copy(update={"ingresses": ingresses})
+        self.instance.deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies))
+
+    def status(self) -> Any:
+        return self.instance.status()
+
+    def url(self) -> str:
+        return self.instance.url()
+
+    def pid(self, actor: str) -> int:
+        handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
+        return int(ray.get(handle.here.remote()))
+
+    def kill_node(self, number: int) -> str:
+        """The raylet, at once; all that runs on the node ends with it."""
+        node = self.others[number]
+        self.cluster.remove_node(node, allow_graceful=False)
+        return str(node.node_id)
+
+    def close(self) -> None:
+        self.instance.shutdown()
+        self.cluster.shutdown()
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints is no answer
+    os.environ["RAY_allow_out_of_band_object_ref_serialization"] = "0"
+    nodes = Nodes(int(sys.argv[1]))
+    try:
+        print(json.dumps("ready"), file=answers, flush=True)
+        for line in sys.stdin:
+            name, *arguments = json.loads(line)
+            do: Callable[..., Any] = getattr(nodes, name)
+            print(json.dumps(do(*arguments)), file=answers, flush=True)
+    finally:
+        nodes.close()
+
+
+if __name__ == "__main__":
+    main()

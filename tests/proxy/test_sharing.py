@@ -1,0 +1,80 @@
+"""One port for the proxies of one instance on one host."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StartupError
+from app_toolkit.proxy.server import bind
+from app_toolkit.proxy.sharing import SharedPort
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def listens(shared: SharedPort) -> HTTPOptions:
+    """It accepts from now on; the options for whoever wants the same port."""
+    shared.socket.listen()
+    return HTTPOptions(port=shared.socket.getsockname()[1])
+
+
+def test_those_of_one_instance_share_a_port_and_each_gets_connections(tmp_path: Path, opened: ExitStack) -> None:
+    first = opened.enter_context(closing(SharedPort(HTTPOptions(port=0), tmp_path)))
+    options = listens(first)
+    second = opened.enter_context(closing(SharedPort(options, tmp_path)))
+    listens(second)
+    for each in (first, second):
+        each.socket.settimeout(0.01)
+    reached: set[SharedPort] = set()
+    while len(reached) < 2:  # the kernel chooses by the client's port, which is another one each time
+        client = opened.enter_context(socket.create_connection(("127.0.0.1", options.port)))
+        for each in (first, second):
+            try:
+                accepted, peer = each.socket.accept()
+            except TimeoutError:
+                continue
+            opened.enter_context(accepted)
+            assert peer == client.getsockname()
+            reached.add(each)
+
+
+def test_another_instance_is_refused_though_it_would_share(tmp_path: Path, opened: ExitStack) -> None:
+    options = listens(opened.enter_context(closing(SharedPort(HTTPOptions(port=0), tmp_path / "ours"))))
+    with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{options.port}: Address already in use"):
+        SharedPort(options, tmp_path / "theirs")
+    with pytest.raises(StartupError, match="already in use"):
+        bind(options)
+    # What was refused holds nothing: when ours has gone, theirs is the first.
+    opened.close()
+    opened.enter_context(closing(SharedPort(options, tmp_path / "theirs")))
+
+
+def test_a_port_that_somebody_has_alone_is_refused_also_to_who_would_share(tmp_path: Path, opened: ExitStack) -> None:
+    alone = opened.enter_context(bind(HTTPOptions(port=0)))
+    alone.listen()
+    with pytest.raises(StartupError, match="already in use"):
+        SharedPort(HTTPOptions(port=alone.getsockname()[1]), tmp_path)
+
+
+def test_who_comes_after_all_have_gone_asks_for_the_port_alone_again(tmp_path: Path, opened: ExitStack) -> None:
+    first = SharedPort(HTTPOptions(port=0), tmp_path)
+    options = listens(first)
+    first.close()
+    stranger = opened.enter_context(bind(options, shared=True))
+    stranger.listen()
+    with pytest.raises(StartupError, match="already in use"):
+        SharedPort(options, tmp_path)
+
+
+def test_alone_nobody_else_can_listen(opened: ExitStack) -> None:
+    alone = opened.enter_context(bind(HTTPOptions(port=0)))
+    alone.listen()
+    with pytest.raises(StartupError, match="already in use"):
+        bind(HTTPOptions(port=alone.getsockname()[1]), shared=True)
