@@ -12,6 +12,7 @@ from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, RETRYABLE, Request
 from app_toolkit.proxy.routes import Router, Turn
 from app_toolkit.transport import hop
+from app_toolkit.transport.frames import Frames, close_frame
 from app_toolkit.transport.pool import Answer, Connection
 from app_toolkit.types import Header, ReplicaId
 
@@ -26,6 +27,9 @@ DEATHS = 2
 
 LOSSES = 4
 """A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
+
+SERVICE_RESTART = 1012
+"""The code for a WebSocket that ends for no fault of its client, who may come again."""
 
 
 class Stage(Enum):
@@ -64,6 +68,9 @@ class Client(Protocol):
     def cut(self, reset: bool) -> None:
         """The answer cannot be completed: close, so that the client sees the truncation."""
 
+    def part(self, last: bytes) -> None:
+        """Close after these last words, which still have to arrive."""
+
 
 class Exchange:
     """One request and its answer.
@@ -86,6 +93,7 @@ class Exchange:
         "_connection",
         "_continued",
         "_died_with_it",
+        "_frames",
         "_head",
         "_holding",
         "_keep",
@@ -126,6 +134,7 @@ class Exchange:
         self._keep = False
         self._continued = False
         self._bytes_out = 0
+        self._frames: Frames | None = None
 
     # What the client's connection says
 
@@ -197,6 +206,13 @@ class Exchange:
                 connection.abort()
         self._release()
         self._log(499 if self._answer is None else self._answer.status)
+
+    def dismiss(self) -> None:
+        """End a tunnel that nobody has closed, because the proxy ends."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._end_tunnel("the proxy stops")
 
     def fail(self, error: Exception) -> None:
         """End the exchange with an error: as its answer, or by cutting the one that has begun."""
@@ -302,6 +318,8 @@ class Exchange:
         if self._refusal is not None:
             return
         self._bytes_out += len(data)
+        if self._frames is not None:
+            self._frames.follow(data)
         head = self._head
         if head is None:
             self._client.write(data)
@@ -360,6 +378,7 @@ class Exchange:
             return
         self._answer = answer
         self._stage = Stage.TUNNEL
+        self._frames = Frames()
         self._give_turn_back()  # an open WebSocket is no ongoing request
         self.request.body.let_go()
         self._client.write(
@@ -474,13 +493,25 @@ class Exchange:
 
     def _broke_off(self, error: ReplicaGone) -> None:
         """The replica died while the client was already reading."""
-        tunnel = self._stage is Stage.TUNNEL
+        if self._stage is Stage.TUNNEL:
+            self._end_tunnel("the replica was lost")
+            return
         self._release()
         self._log(0 if self._answer is None else self._answer.status)
-        if not tunnel:
-            log.warning("request %s is cut: %s", (self.request.id or b"").decode(), error)
+        log.warning("request %s is cut: %s", (self.request.id or b"").decode(), error)
         # A client of HTTP/1.0 takes an orderly close for the end of the body.
-        self._client.cut(reset=not tunnel and self.request.version == "1.0")
+        self._client.cut(reset=self.request.version == "1.0")
+
+    def _end_tunnel(self, why: str) -> None:
+        """Tell the client so, unless the replica has closed, or was lost in the middle of a frame."""
+        assert self._answer is not None
+        assert self._frames is not None
+        self._release()
+        self._log(self._answer.status)
+        if self._frames.may_close:
+            self._client.part(close_frame(SERVICE_RESTART, why))
+        else:
+            self._client.cut(reset=False)
 
     def _end_with_loss(self, why: str) -> None:
         self.fail(ReplicaLost(why))
