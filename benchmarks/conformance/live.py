@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -331,7 +330,8 @@ def probe(app: ASGIApp, name: str) -> None:
                         headers={
                             each["name"]: rng.choice(VALUES).encode()
                             for each in parameters
-                            if each["in"] == "header" and rng.random() < 0.7
+                            # A wrong Host is refused by the proxy itself, and that is on purpose.
+                            if each["in"] == "header" and each["name"] != "host" and rng.random() < 0.7
                         },
                         content=rng.choice(BODIES) if "requestBody" in operations[method] else None,
                     )
@@ -369,7 +369,7 @@ def _ask(client: LiveClient, method: str, path: str, **options: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group: of a plugin that is not there")
     for module in (fastapi.testclient, starlette.testclient):
-        module.TestClient = LiveClient  # type: ignore[misc, assignment]
+        setattr(module, "TestClient", LiveClient)  # noqa: B010  mypy would not have it otherwise
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -383,19 +383,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
-        if report.when != "teardown" or RUN.outcomes.get(report.nodeid) == "passed":
-            RUN.outcomes[report.nodeid] = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        RUN.outcomes[report.nodeid] = "xfailed" if hasattr(report, "wasxfail") else report.outcome
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    tests = {test: len(notes) for test, notes in RUN.exchanges.items()}
     for name, app in RUN.apps.values():
         RUN.test = f"probes of {name}"
         probe(app, name)
     RUN.server.__exit__(None, None, None)
     RUN.transport.close()
     with open(os.environ["CONFORMANCE_OUT"], "w") as file:
-        json.dump(
-            {"outcomes": RUN.outcomes, "exchanges": RUN.exchanges, "apps": len(RUN.apps), "tests": len(tests)}, file
-        )
-    sys.stdout.flush()
+        json.dump({"outcomes": RUN.outcomes, "exchanges": RUN.exchanges, "apps": len(RUN.apps)}, file)

@@ -12,7 +12,7 @@ import uvicorn
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.interfaces import Snapshot, Version, Watch
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica.host import Lifespan
@@ -23,17 +23,19 @@ from app_toolkit.types import ASGIApp
 
 SECRET = b"the-secret-of-this-run"
 MOST = 100
-STOP_S = 5.0
+PATIENCE_S = 5.0
+"""How long a server may take to come up, or to end."""
 
 
 @contextmanager
 def plain(app: ASGIApp) -> Iterator[int]:
-    """The port of a uvicorn that serves the app, as its command line would with the same protocols as a replica."""
+    """The port of a uvicorn that serves the app, with the protocols of a replica."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             app, http="httptools", ws="websockets-sansio", log_config=None, timeout_graceful_shutdown=1
         )
-        with _running(_Told(config), listener):
+        ready = threading.Event()
+        with _running(_Told(config, ready), listener, ready):
             yield int(listener.getsockname()[1])
 
 
@@ -54,7 +56,7 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
             try:
                 yield port
             finally:
-                edge.stop(STOP_S)
+                edge.stop(PATIENCE_S)
 
 
 FORMS: Mapping[str, Callable[[ASGIApp], AbstractContextManager[int]]] = {
@@ -66,43 +68,39 @@ FORMS: Mapping[str, Callable[[ASGIApp], AbstractContextManager[int]]] = {
 class _Told(uvicorn.Server):
     """A uvicorn that says when it serves."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
         super().__init__(config)
-        self.ready = threading.Event()
+        self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.ready.set()
+        self._ready.set()
 
 
 @contextmanager
-def _running(server: uvicorn.Server, listener: socket.socket, ready: threading.Event | None = None) -> Iterator[None]:
+def _running(server: uvicorn.Server, listener: socket.socket, ready: threading.Event) -> Iterator[None]:
     def run() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.serve([listener]))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    told = server.ready if isinstance(server, _Told) else ready
-    assert told is not None
-    if not told.wait(STOP_S):
+    if not ready.wait(PATIENCE_S):
         raise RuntimeError("the server did not come up")
     try:
         yield
     finally:
         server.should_exit = True
-        thread.join(STOP_S)
+        thread.join(PATIENCE_S)
         if thread.is_alive():
             raise RuntimeError("the server did not end")
 
 
-def _board(address: str) -> Callable[[Mapping[str, Version]], object]:
+def _board(address: str) -> Watch:
     """One application at `/`, served by one replica, for ever."""
     version = Version(1, 1)
     posted = {
-        "routes": Snapshot(
-            version, {"applications": [{"name": "app", "prefix": "/", "default": "app", "routes": []}]}
-        ),
+        "routes": Snapshot(version, {"applications": [{"name": "app", "prefix": "/", "default": "app", "routes": []}]}),
         "replicas/app/app": Snapshot(
             version,
             {

@@ -25,10 +25,17 @@ OURS = ("python-multipart", "pydantic-settings", "psutil", "jinja2", "email-vali
 """What our servers and the tutorial's apps import beside `SAME` and the packages of FastAPI's tests."""
 NOT_NEEDED = ("ruff", "mypy", "ty", "coverage", "pytest-codspeed", "pytest-xdist", "pytest-cov", "pytest-sugar")
 RUN_S = 900
+INTENDED = {
+    "tests/test_tutorial/test_request_body_limits/test_tutorial001.py::test_item_limit: POST /items": (
+        "a `connection: close` more: the proxy says that it closes after an answer to a body of more than 1 MiB that "
+        "nobody has read"
+    )
+}
+"""Where we differ on purpose, and why."""
 
 
 def run(chosen: Sequence[str] = ()) -> dict[str, Any]:
-    """What was compared, and every difference; `chosen`: folders below `tests/test_tutorial`, all where none is named."""
+    """What was compared, and every difference; `chosen`: folders below `tests/test_tutorial`, none: all of them."""
     source = _source()
     python = _environment(_packages(source))
     seen = {}
@@ -48,7 +55,7 @@ def compare(plain: Mapping[str, Any], control: Mapping[str, Any], ours: Mapping[
     compared = unsteady = probes = 0
     for test in sorted({*plain["exchanges"], *ours["exchanges"]}):
         three = [each["exchanges"].get(test, []) for each in (plain, control, ours)]
-        if len(three[0]) != len(three[2]):
+        if len(three[0]) == len(three[1]) != len(three[2]):
             differences.append(
                 {"where": test, "uvicorn": f"{len(three[0])} answers", "app_toolkit": f"{len(three[2])} answers"}
             )
@@ -67,7 +74,8 @@ def compare(plain: Mapping[str, Any], control: Mapping[str, Any], ours: Mapping[
         "compared": compared,
         "probes": probes,
         "unsteady": unsteady,
-        "differences": differences,
+        "intended": {each["where"]: INTENDED[each["where"]] for each in differences if each["where"] in INTENDED},
+        "differences": [each for each in differences if each["where"] not in INTENDED],
     }
 
 
