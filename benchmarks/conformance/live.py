@@ -7,6 +7,7 @@ path, the scheme of its base URL) is put into the scope here, too, once the serv
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import fastapi.testclient
@@ -193,7 +194,7 @@ class LiveClient(httpx.Client):
         super().__exit__(*error)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lifespan(client: LiveClient) -> Iterator[None]:
     """The app's own, on the server's loop."""
     assert RUN.stage.loop is not None
@@ -294,14 +295,20 @@ class LiveSocket:
 
 
 def _seen(response: httpx.Response, body: bytes | None) -> dict[str, Any]:
+    kind = response.headers.get("content-type", "")
     return {
         "status": response.status_code,
         "headers": sorted(each for each in response.headers.multi_items() if each[0] not in OF_ONE_SERVER),
-        # As text where it is short, to be read where it differs.
-        "body": body.decode("latin-1")
-        if body is not None and len(body) < 2_000
-        else body and hashlib.sha256(body).hexdigest(),
+        "body": None if body is None else _readable(body, kind),
     }
+
+
+def _readable(body: bytes, kind: str) -> str:
+    """As text where it is short. The order of an object's keys, which may be that of a Python set, is no matter."""
+    if kind == "application/json":
+        with contextlib.suppress(ValueError):
+            body = json.dumps(json.loads(body), sort_keys=True).encode()
+    return body.decode("latin-1") if len(body) < 2_000 else hashlib.sha256(body).hexdigest()
 
 
 # Requests that the tests do not make
@@ -357,7 +364,7 @@ def _ask(client: LiveClient, method: str, path: str, **options: Any) -> None:
                 body += piece
                 if len(body) > 100_000 or time.monotonic() - begun > PATIENCE_S:
                     break
-        RUN.note("body", hashlib.sha256(body).hexdigest() if len(body) > 2_000 else body.decode("latin-1"))
+        RUN.note("body", _readable(body, response.headers.get("content-type", "")))
     except httpx.TransportError:
         pass  # the client has noted it
     RUN.stage.settled()
@@ -379,6 +386,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     RUN.test = item.nodeid
+    random.seed(RUN.test)  # apps of the tutorial choose at random
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

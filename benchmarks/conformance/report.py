@@ -58,6 +58,12 @@ def _autobahn(results: Mapping[str, Any]) -> Iterator[str]:
             "one, and what was echoed before the connection failed is looked at): a case that differs is run again, "
             "and counts as different where we did what plain uvicorn never did."
         )
+    if results["differences"]:
+        yield "What differs, as [behaviour, behaviour at the close, close code]:"
+        yield "\n".join(
+            f"- {case}: " + "; ".join(f"{form} {seen}" for form, seen in results["cases"][case].items())
+            for case in results["differences"]
+        )
     yield "INFORMATIONAL and NON-STRICT are the suite's own words for what it allows."
 
 
@@ -101,8 +107,8 @@ def _tutorial(results: Mapping[str, Any]) -> Iterator[str]:
     )
     yield tutorial_table(results)
     yield (
-        "The headers `date`, `server` and `x-request-id` are not compared. An answer is unsteady where two runs on "
-        "plain uvicorn differ (a time, a token, a random id)."
+        "The headers `date`, `server` and `x-request-id` are not compared, nor is the order of keys in a JSON object. "
+        "An answer is unsteady where two runs on plain uvicorn differ (a time, a token, a random id)."
     )
     if results["intended"]:
         yield "Different on purpose:"
