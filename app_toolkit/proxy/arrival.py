@@ -156,6 +156,9 @@ class Handshake:
     def shutdown(self) -> None:
         self.abort()
 
+    def dismiss(self) -> None:
+        self.abort()
+
     def abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -207,6 +210,9 @@ class Refusal(asyncio.Protocol):
                 self._transport.close()
 
     def shutdown(self) -> None:
+        self.abort()
+
+    def dismiss(self) -> None:
         self.abort()
 
     def abort(self) -> None:

@@ -24,6 +24,7 @@ from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, RETRYABLE, Request
 from app_toolkit.proxy.routes import Router, Turn
 from app_toolkit.transport import hop
+from app_toolkit.transport.frames import Frames, close_frame
 from app_toolkit.transport.pool import Answer, Connection
 from app_toolkit.types import Header, ReplicaId
 
@@ -45,6 +46,9 @@ CLIENT_GONE = "client_gone"
 
 CLIENT_CLOSED_REQUEST = 499
 """Logged where the client has gone; nobody sees it on the wire."""
+
+SERVICE_RESTART = 1012
+"""The code for a WebSocket that ends for no fault of its client, who may come again."""
 
 
 class Stage(Enum):
@@ -83,6 +87,9 @@ class Client(Protocol):
     def cut(self, reset: bool) -> None:
         """The answer cannot be completed: close, so that the client sees the truncation."""
 
+    def part(self, last: bytes) -> None:
+        """Close after these last words, which still have to arrive."""
+
 
 class Exchange:
     """One request and its answer.
@@ -109,6 +116,7 @@ class Exchange:
         "_continued",
         "_deadline",
         "_died_with_it",
+        "_frames",
         "_head",
         "_holding",
         "_keep",
@@ -158,6 +166,7 @@ class Exchange:
         self._keep = False
         self._continued = False
         self._bytes_out = 0
+        self._frames: Frames | None = None
 
     # What the client's connection says
 
@@ -253,6 +262,13 @@ class Exchange:
             self._record(101, OK)
         else:
             self._record(CLIENT_CLOSED_REQUEST, CLIENT_GONE)
+
+    def dismiss(self) -> None:
+        """End a tunnel that nobody has closed, because the proxy ends."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._end_tunnel("the proxy stops")
 
     def fail(self, error: Exception) -> None:
         """End the exchange with an error: as its answer, or by cutting the one that has begun."""
@@ -398,6 +414,8 @@ class Exchange:
         if self._refusal is not None:
             return
         self._bytes_out += len(data)
+        if self._frames is not None:
+            self._frames.follow(data)
         head = self._head
         if head is None:
             self._client.write(data)
@@ -456,6 +474,7 @@ class Exchange:
             return
         self._answer = answer
         self._stage = Stage.TUNNEL
+        self._frames = Frames()
         self._give_turn_back()  # an open WebSocket is no ongoing request
         self._cancel_timer()
         self.request.body.let_go()
@@ -591,7 +610,20 @@ class Exchange:
 
     def _broke_off(self, error: ReplicaGone) -> None:
         """The replica died while the client was already reading."""
-        self._cut_off(error)
+        if self._stage is Stage.TUNNEL:
+            self._end_tunnel("the replica was lost")
+        else:
+            self._cut_off(error)
+
+    def _end_tunnel(self, why: str) -> None:
+        """Tell the client so, unless the replica has closed, or was lost in the middle of a frame."""
+        assert self._frames is not None
+        self._release()
+        self._record(101, OK)
+        if self._frames.may_close:
+            self._client.part(close_frame(SERVICE_RESTART, why))
+        else:
+            self._client.cut(reset=False)
 
     def _cut_off(self, error: Exception) -> None:
         """The answer that has begun cannot be completed; the connection is no longer there."""

@@ -44,6 +44,8 @@ class Connection(Protocol):
 
     def shutdown(self) -> None: ...
 
+    def dismiss(self) -> None: ...
+
     def abort(self) -> None: ...
 
 
@@ -156,6 +158,14 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def dismiss(self) -> None:
+        """The time is up: a WebSocket's client is told so and gets to answer, everything else is cut."""
+        exchange = self._exchange
+        if exchange is not None and exchange.tunnels:
+            exchange.dismiss()
+        else:
+            self.abort()
+
     # What an exchange says
 
     @property
@@ -220,6 +230,11 @@ class ClientConnection(asyncio.Protocol):
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
+
+    def part(self, last: bytes) -> None:
+        self._exchange = None
+        self.write(last)
+        self._leave(unread=True)
 
     # Reading requests
 

@@ -33,6 +33,8 @@ LOOK_S = 0.05
 """How often a draining proxy looks whether its last request is answered."""
 UNLIMITED = 1_048_576
 """Descriptors that are counted on where the system names no limit."""
+CLOSING_S = 0.5
+"""What the clients of WebSockets that were told 1012 get to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +120,16 @@ class ProxyServer:
                 connection.abort()
 
     async def stop(self, timeout_s: float) -> None:
-        """`drain`, and give WebSockets what is left of the time to end; returns when nothing is left."""
+        """`drain`, and give WebSockets what is left of the time to end; those that do not are told 1012.
+
+        Returns when nothing is left, at most `CLOSING_S` later.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.drain(timeout_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._server.stopped.wait()
-        self._abort_connections()
+        self._dismiss_connections()
         await self._server.stopped.wait()
 
     async def __aenter__(self) -> Self:
@@ -180,7 +185,17 @@ class ProxyServer:
             return
         self.proxy.draining = True
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._drain_timeout_s, self._abort_connections)
+        self._deadline = loop.call_later(self._drain_timeout_s, self._dismiss_connections)
+
+    def _dismiss_connections(self) -> None:
+        """The time is up for all that is left: WebSockets get a moment for their end, the rest none."""
+        connections = self._connections()
+        for connection in connections:
+            connection.dismiss()
+        if connections:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._deadline = asyncio.get_running_loop().call_later(CLOSING_S, self._abort_connections)
 
     def _abort_connections(self) -> None:
         for connection in self._connections():

@@ -18,6 +18,8 @@ from app_toolkit.replica.replica import Replica
 
 SECRET = b"open-sesame"
 CHUNK = b"x" * 65_536
+VAST = 32_000_000
+"""More than all sockets on the way hold."""
 
 
 class Journal:
@@ -161,6 +163,11 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
                 return
             await ws.send_text(f"{ws.url.scheme}:{text}")
         journal.events.append(f"ws closed {ws.client_state.name}")
+
+    @app.websocket("/vast")
+    async def vast(ws: WebSocket) -> None:
+        await ws.accept()
+        await ws.send_bytes(b"x" * VAST)
 
     @app.websocket("/denied")
     async def denied(ws: WebSocket) -> None:

@@ -9,6 +9,7 @@ from app_toolkit.errors import StartupError
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.router.router import Router
+from app_toolkit.transport.frames import close_frame
 
 from .world import Raw, World, eventually
 
@@ -133,7 +134,7 @@ def test_what_does_not_end_in_time_is_cut(own: World) -> None:
         # A WebSocket is left to the replica behind it: it still passes.
         eventually(lambda: own.edge.statistics().connections == 1)
         own.edge.stop(timeout=0.2).result(5)
-        assert talking.closed()
+        assert talking.rest() == close_frame(1012, "the proxy stops")
 
 
 @pytest.mark.anyio

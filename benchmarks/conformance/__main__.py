@@ -1,0 +1,60 @@
+"""Run a test suite of others against plain uvicorn and against us; ends with 1 where we differ.
+
+python -m benchmarks.conformance autobahn --write-docs
+python -m benchmarks.conformance tutorial --write-docs
+python -m benchmarks.conformance tutorial --only test_websockets
+"""
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.conformance import autobahn, tutorial
+from benchmarks.conformance.report import autobahn_table, document, tutorial_table
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "conformance.md"
+RESULTS = ROOT / "benchmarks" / "conformance" / "results.json"
+
+
+def main() -> int:
+    options = _options()
+    found = _run(options)
+    known: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
+    options.out.write_text(json.dumps(known, indent=1) + "\n")
+    if options.write_docs:
+        DOCS.write_text(document(known))
+    print(autobahn_table(found) if options.suite == "autobahn" else tutorial_table(found))
+    for difference in found["differences"]:
+        print(f"DIFFERS: {json.dumps(difference)}")
+    return 1 if found["differences"] else 0
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    if options.suite == "tutorial":
+        return tutorial.run(options.only or ())
+    try:
+        return autobahn.run(options.only or (autobahn.ALL if options.all else autobahn.MOST), options.ray)
+    except autobahn.CannotRun as error:
+        sys.exit(str(error))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", choices=("autobahn", "tutorial"))
+    parser.add_argument("--only", nargs="+", help="cases (7.1.*), or folders below tests/test_tutorial")
+    parser.add_argument("--all", action="store_true", help="autobahn: also all cases on compression, which take long")
+    parser.add_argument("--ray", action="store_true", help="autobahn: also on Ray, with two replicas")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept, of both suites")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/conformance.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

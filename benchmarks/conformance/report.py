@@ -1,0 +1,130 @@
+"""From results to what people read. Pure: a JSON in, text out."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.report import table
+
+GROUPS = {
+    "1": "framing",
+    "2": "pings and pongs",
+    "3": "reserved bits",
+    "4": "opcodes",
+    "5": "fragmentation",
+    "6": "UTF-8",
+    "7": "closing",
+    "9": "limits and performance",
+    "10": "automatic fragmentation",
+    "12": "compression",
+    "13": "compression with parameters",
+}
+
+
+def document(results: Mapping[str, Any]) -> str:
+    """The page, of whichever suites were run."""
+    return "\n\n".join(_document(results)) + "\n"
+
+
+def _document(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "# Conformance"
+    yield (
+        "Test suites that others wrote, run against plain uvicorn and against us, and compared case by case. It is not "
+        "the score that counts but that it is the same: whatever uvicorn does, the app does behind our proxy, too. "
+        "Written by these commands, which end with 1 where something differs:"
+    )
+    yield (
+        "```\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"
+        "python -m benchmarks.conformance tutorial --write-docs\n```"
+    )
+    yield (
+        "Our side is a proxy and one replica without Ray; both sides run on threads of one process, over real sockets, "
+        "with httptools and websockets-sansio."
+    )
+    if "autobahn" in results:
+        yield from _autobahn(results["autobahn"])
+    if "tutorial" in results:
+        yield from _tutorial(results["tutorial"])
+
+
+def _autobahn(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "## WebSockets: the Autobahn test suite"
+    yield f"`{results['suite']}`, its fuzzing client against an app that echoes, on {results['date']}."
+    yield autobahn_table(results)
+    unsteady = [case for case, said in results["cases"].items() if any(len(each) > 1 for each in said.values())]
+    if unsteady:
+        yield (
+            f"The verdict of {', '.join(unsteady)} depends on timing, on plain uvicorn as well (bytes are sent one by "
+            "one, and what was echoed before the connection failed is looked at): a case that differs is run again, "
+            "and counts as different where we did what plain uvicorn never did."
+        )
+    if results["differences"]:
+        yield "What differs, as [behaviour, behaviour at the close, close code]:"
+        yield "\n".join(
+            f"- {case}: " + "; ".join(f"{form} {seen}" for form, seen in results["cases"][case].items())
+            for case in results["differences"]
+        )
+    yield "INFORMATIONAL and NON-STRICT are the suite's own words for what it allows."
+
+
+def autobahn_table(results: Mapping[str, Any]) -> str:
+    """A row per group of cases."""
+    groups: dict[str, list[str]] = {}
+    for case in results["cases"]:
+        groups.setdefault(case.partition(".")[0], []).append(case)
+    rows = [
+        (
+            f"{group}: {GROUPS.get(group, '')}",
+            f"{len(cases)}",
+            *(_verdicts([results["cases"][case][form] for case in cases]) for form in results["forms"]),
+            f"{sum(case in results['differences'] for case in cases)}",
+        )
+        for group, cases in groups.items()
+    ]
+    everything = list(results["cases"].values())
+    total = (
+        "all",
+        f"{len(everything)}",
+        *(_verdicts([each[form] for each in everything]) for form in results["forms"]),
+        f"{len(results['differences'])}",
+    )
+    return table(("cases", "number", *results["forms"], "differ"), [*rows, total])
+
+
+def _verdicts(seen: list[list[list[Any]]]) -> str:
+    counts = Counter(each[0][0] for each in seen)
+    return ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+
+
+def _tutorial(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "## HTTP: the tests of FastAPI's tutorial"
+    yield (
+        f"From the source distribution of FastAPI {results['fastapi']}, on {results['date']}. The tests run as they "
+        "are; in the place of `TestClient` is a client that sends their requests over a socket and writes down every "
+        "answer: status, headers, body, messages and close codes of WebSockets. After them, every path of every app's "
+        "own description is asked with values from a seeded generator, right and wrong, and for HEAD, OPTIONS, methods "
+        "that it lacks, a slash too many or too few."
+    )
+    yield tutorial_table(results)
+    yield (
+        "The headers `date`, `server` and `x-request-id` are not compared, nor is the order of keys in a JSON object. "
+        "An answer is unsteady where two runs on plain uvicorn differ (a time, a token, a random id)."
+    )
+    if results["intended"]:
+        yield "Different on purpose:"
+        yield "\n".join(f"- `{where}`: {why}." for where, why in results["intended"].items())
+
+
+def tutorial_table(results: Mapping[str, Any]) -> str:
+    rows = [
+        ("apps", f"{results['apps']:,}"),
+        ("tests", f"{results['tests']:,}"),
+        ("tests that pass on plain uvicorn", f"{results['passed']['uvicorn']:,}"),
+        ("tests that pass behind the proxy", f"{results['passed']['app_toolkit']:,}"),
+        ("answers compared", f"{results['compared']:,}"),
+        ("of these to generated requests", f"{results['probes']:,}"),
+        ("unsteady answers", f"{results['unsteady']:,}"),
+        ("different on purpose", f"{len(results['intended']):,}"),
+        ("**differences**", f"{len(results['differences']):,}"),
+    ]
+    return table(("", "number"), rows)

@@ -1,0 +1,163 @@
+"""The comparison with plain uvicorn: frames in short, and the arithmetic of the long suites."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.conformance.autobahn import differences
+from benchmarks.conformance.echo import app
+from benchmarks.conformance.report import autobahn_table, document, tutorial_table
+from benchmarks.conformance.servers import behind_proxy, plain
+from benchmarks.conformance.tutorial import INTENDED, compare
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+
+
+def frame(opcode: int, payload: bytes = b"", end: bool = True, reserved: int = 0, masked: bool = True) -> bytes:
+    first = (0x80 if end else 0) | reserved << 4 | opcode
+    mask, key = (0x80, bytes(4)) if masked else (0, b"")
+    if len(payload) < 126:
+        head = bytes((first, mask | len(payload)))
+    elif len(payload) < 65_536:
+        head = bytes((first, mask | 126)) + len(payload).to_bytes(2, "big")
+    else:
+        head = bytes((first, mask | 127)) + len(payload).to_bytes(8, "big")
+    return head + key + payload
+
+
+def closing(code: int, reason: bytes = b"") -> bytes:
+    return frame(CLOSE, code.to_bytes(2, "big") + reason)
+
+
+DONE = closing(1000, b"done")
+
+ANSWERED = {
+    **{f"a text of {length}": (frame(TEXT, b"x" * length), 1) for length in (0, 1, 125, 126, 127, 65_535, 65_536)},
+    **{f"a binary of {length}": (frame(BINARY, b"\xfe" * length), 1) for length in (0, 126, 65_536, 300_000)},
+    "a ping": (frame(PING), 1),
+    "the longest ping": (frame(PING, b"\xff" * 125), 1),
+    "a pong that nobody asked for": (frame(PONG, b"hi") + frame(TEXT, b"x"), 1),
+    "two pings": (frame(PING, b"1") + frame(PING, b"2"), 2),
+    "two pieces": (frame(TEXT, b"ab", end=False) + frame(CONTINUATION, b"cd"), 1),
+    "a ping between two pieces": (frame(TEXT, b"ab", end=False) + frame(PING, b"p") + frame(CONTINUATION, b"cd"), 2),
+    "a letter in two pieces": (frame(TEXT, "ü".encode()[:1], end=False) + frame(CONTINUATION, "ü".encode()[1:]), 1),
+    "empty pieces": (frame(TEXT, end=False) + frame(CONTINUATION, end=False) + frame(CONTINUATION), 1),
+}
+"""What is sent, and how many frames come back before the client closes."""
+
+CLOSED = {
+    **{f"the reserved bit {bit}": frame(TEXT, b"x", reserved=bit) for bit in (1, 2, 4)},
+    **{f"the opcode {opcode}": frame(opcode) for opcode in (3, 7, 0xB, 0xF)},
+    "a ping that is too long": frame(PING, b"x" * 126),
+    "a ping in pieces": frame(PING, b"x", end=False),
+    "a continuation of nothing": frame(CONTINUATION, b"x"),
+    "a message within another": frame(TEXT, b"a", end=False) + frame(TEXT, b"b"),
+    "a text that is not UTF-8": frame(TEXT, b"\xff\xfe"),
+    "a surrogate": frame(TEXT, b"\xed\xa0\x80"),
+    "a frame without a mask": frame(TEXT, b"x", masked=False),
+    "a close without a code": frame(CLOSE),
+    "a close of one byte": frame(CLOSE, b"\x03"),
+    **{f"the code {code}": closing(code, b"why") for code in (999, 1000, 1005, 1006, 1011, 3000, 4999, 5000)},
+    "a reason that is not UTF-8": closing(1000, b"\xff"),
+    "a text after the close": closing(1000) + frame(TEXT, b"x"),
+}
+"""What ends the connection by itself."""
+
+SENT = {
+    **{name: (sent, 0, b"") for name, sent in CLOSED.items()},
+    **{name: (*each, DONE) for name, each in ANSWERED.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def uvicorn_port() -> Iterator[int]:
+    with plain(app) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def our_port() -> Iterator[int]:
+    with behind_proxy(app) as port:
+        yield port
+
+
+def seen(port: int, sent: bytes, answers: int, last: bytes) -> bytes:
+    """All that comes back after the handshake, up to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, connection.makefile("rb") as stream:
+        connection.sendall(HANDSHAKE)
+        while stream.readline() != b"\r\n":
+            pass
+        connection.sendall(sent)
+        back = b"".join(next_frame(stream) for _ in range(answers))
+        connection.sendall(last)
+        return back + stream.read()
+
+
+def next_frame(stream: Any) -> bytes:
+    head = stream.read(2)
+    more = {126: 2, 127: 8}.get(head[1], 0)
+    length = stream.read(more)
+    return bytes(head + length + stream.read(int.from_bytes(length, "big") if more else head[1]))
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_frames_are_answered_as_by_plain_uvicorn(name: str, uvicorn_port: int, our_port: int) -> None:
+    expected = seen(uvicorn_port, *SENT[name])
+    assert expected
+    assert seen(our_port, *SENT[name]) == expected
+
+
+def run(outcome: str = "passed", *answers: int) -> dict[str, Any]:
+    return {"apps": 1, "outcomes": {"test_a": outcome}, "exchanges": {"test_a": [["GET /", each] for each in answers]}}
+
+
+def test_an_answer_that_differs_is_a_difference() -> None:
+    found = compare(run("passed", 1, 2), run("passed", 1, 2), run("passed", 1, 3))
+    assert (found["compared"], found["unsteady"]) == (2, 0)
+    assert found["differences"] == [{"where": "test_a: GET /", "uvicorn": ["GET /", 2], "app_toolkit": ["GET /", 3]}]
+
+
+def test_what_differs_between_two_runs_of_uvicorn_says_nothing() -> None:
+    found = compare(run("passed", 1, 2), run("passed", 1, 9), run("passed", 1, 3))
+    assert (found["compared"], found["unsteady"], found["differences"]) == (1, 1, [])
+
+
+def test_answers_that_are_missing_are_a_difference() -> None:
+    found = compare(run("passed", 1, 2), run("passed", 1, 2), run("passed", 1))
+    assert found["differences"] == [{"where": "test_a", "uvicorn": "2 answers", "app_toolkit": "1 answers"}]
+
+
+def test_a_test_that_fails_only_here_is_a_difference() -> None:
+    found = compare(run(), run(), run("failed"))
+    assert found["differences"] == [{"where": "test_a", "uvicorn": "passed", "app_toolkit": "failed"}]
+    assert found["passed"] == {"uvicorn": 1, "app_toolkit": 0}
+
+
+def test_a_verdict_that_uvicorn_never_got_is_a_difference() -> None:
+    ok, strict, failed = ["OK", "OK", 1000], ["NON-STRICT", "OK", 1000], ["FAILED", "OK", 1000]
+    verdicts = {
+        "1.1": {"uvicorn": [ok], "app_toolkit": [ok]},
+        "1.2": {"uvicorn": [strict, ok], "app_toolkit": [ok]},
+        "7.1": {"uvicorn": [ok], "app_toolkit": [ok, failed]},
+    }
+    assert differences(verdicts) == ["7.1"]
+    suite = {"suite": "s", "date": "d", "forms": ["uvicorn", "app_toolkit"], "cases": verdicts, "differences": ["7.1"]}
+    assert autobahn_table(suite).splitlines()[-1] == "| all | 3 | 2 OK, 1 NON-STRICT | 3 OK | 1 |"
+    assert "The verdict of 1.2, 7.1 depends on timing" in document({"autobahn": suite})
+
+
+def test_what_differs_on_purpose_is_said_with_its_reason() -> None:
+    where = next(iter(INTENDED))
+    test, _, request = where.rpartition(": ")
+    answers = [{"apps": 1, "outcomes": {}, "exchanges": {test: [[request, status]]}} for status in (1, 1, 2)]
+    found = {"fastapi": "0", "date": "d", **compare(*answers)}
+    assert found["differences"] == []
+    assert found["intended"] == INTENDED
+    assert "| different on purpose | 1 |" in tutorial_table(found)
+    assert INTENDED[where] in document({"tutorial": found})

@@ -1,0 +1,113 @@
+"""What the client of a WebSocket sees when what is behind it ends: the replica, or the proxy itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Close
+from websockets.sync.client import ClientConnection, connect
+
+from app_toolkit.transport.frames import close_frame
+
+from .app import VAST
+from .world import Edge, Raw, World, eventually
+
+HANDSHAKE = (
+    b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+VAST_HEAD = b"\x82\x7f" + VAST.to_bytes(8, "big")
+BYE = b"\x81\x83\x00\x00\x00\x00bye"
+"""The text "bye", under a mask of zeros."""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[World]:
+    """A world whose proxy is its own, so that it may be stopped."""
+    world = World(Edge(), tmp_path)
+    yield world
+    world.close()
+    world.edge.close()
+    assert world.edge.server.statistics().connections == 0
+
+
+def one_that_can_be_killed(world: World) -> Any:
+    (replica,) = world.killable(1)
+    world.route(replica.endpoint())
+    return replica
+
+
+def opened(world: World, path: bytes) -> Raw:
+    raw = world.raw()
+    assert raw.send(HANDSHAKE % path).answer().status == 101
+    return raw
+
+
+def send_for_ever(ws: ClientConnection) -> None:
+    while True:
+        ws.send("hello" * 1_000)
+
+
+def test_a_client_whose_replica_is_killed_is_told_that_it_may_come_again(world: World) -> None:
+    replica = one_that_can_be_killed(world)
+    with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
+        ws.send("hello")
+        assert ws.recv() == "ws:hello"
+        replica.stop()
+        with pytest.raises(ConnectionClosed) as closed:
+            ws.recv()
+    assert closed.value.rcvd == Close(1012, "the replica was lost")
+
+
+def test_also_one_that_sends_all_the_time_is_told(world: World) -> None:
+    replica = one_that_can_be_killed(world)
+    with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
+        replica.stop()
+        with pytest.raises(ConnectionClosed) as closed:
+            send_for_ever(ws)
+    assert closed.value.rcvd == Close(1012, "the replica was lost")
+
+
+def test_nothing_is_put_into_the_middle_of_a_frame(world: World) -> None:
+    replica = one_that_can_be_killed(world)
+    with opened(world, b"/vast") as raw:
+        assert raw.exactly(10) == VAST_HEAD
+        replica.stop()
+        replica.join()
+        payload = raw.rest()
+    assert len(payload) < VAST
+    assert payload.strip(b"x") == b""
+
+
+def test_a_close_frame_of_the_replica_is_the_last_frame(world: World) -> None:
+    replica = one_that_can_be_killed(world)
+    with opened(world, b"/ws") as raw:
+        # The client does not answer it, so that the replica still waits when it is killed.
+        assert raw.send(BYE).until(b"as you wish") == close_frame(4321, "as you wish")
+        replica.stop()
+        assert raw.rest() == b""
+
+
+def test_a_proxy_that_stops_tells_the_client_and_the_app(own: World) -> None:
+    replica = own.one()
+    with connect(f"ws://127.0.0.1:{own.port}/ws") as ws:
+        ws.send("hello")
+        assert ws.recv() == "ws:hello"
+        stopped = own.edge.stop(timeout=0.1)
+        with pytest.raises(ConnectionClosed) as closed:
+            ws.recv()
+    assert closed.value.rcvd == Close(1012, "the proxy stops")
+    stopped.result(5)
+    eventually(lambda: replica.journal.events == ["ws closed DISCONNECTED"])
+
+
+def test_a_proxy_that_stops_in_the_middle_of_a_frame_cuts_it_and_waits_for_nobody(own: World) -> None:
+    one_that_can_be_killed(own)
+    with opened(own, b"/vast") as raw:
+        assert raw.exactly(10) == VAST_HEAD
+        own.edge.stop(timeout=0.1).result(5)  # although the client reads nothing
+        payload = raw.rest()
+    assert len(payload) < VAST
+    assert payload.strip(b"x") == b""
