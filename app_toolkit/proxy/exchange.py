@@ -458,6 +458,8 @@ class Exchange:
     def _start(self, data: bytes) -> None:
         """From the first byte on nothing can be taken back."""
         self._stage = Stage.ANSWERED
+        # An app that answers before it reads is never asked for a 100: its server says that no more.
+        self._release_body()
         self.request.body.let_go()
         self._client.write(data)
 

@@ -83,10 +83,6 @@ def test_a_client_that_does_not_wait_for_its_100_is_served_all_the_same(world: W
 # Chunks and trailers
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a body that is held back for a 100 is not let go when the answer begins without one",
-)
 def test_chunks_go_both_ways_at_the_same_time(world: World) -> None:
     world.one()
     with world.raw() as raw:
