@@ -6,6 +6,7 @@ import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from starlette.responses import JSONResponse
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse
 from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ReplicaBusy, RequestError
-from app_toolkit.interfaces import Endpoint
+from app_toolkit.interfaces import Endpoint, Place
 from app_toolkit.proxy.request import KEPT_BODY, REQUEST_ID_GRAMMAR
 from app_toolkit.replica.replica import ANSWERS, Replica
 from app_toolkit.router.router import Router
@@ -22,6 +23,9 @@ from app_toolkit.transport.hop import is_internal
 from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
+
+CALLER = "embedded"
+"""The one caller that stands in line here."""
 
 
 class Embedded:
@@ -68,7 +72,7 @@ class Ingress:
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
         self.replica = Replica(app, name=name, max_ongoing_requests=config.max_ongoing_requests)
-        self.router = Router(name, policy=config.policy)
+        self.router = Router(name, self._stand, policy=config.policy)
         only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
         self.router.update([only])
 
@@ -111,13 +115,22 @@ class Ingress:
                     self.router.give_back(turn)  # what runs on is background work, which holds no turn
 
             try:
-                await self.replica.admit(scope, client.receive, send_until_complete)
+                caller = CALLER if turn.claim() else None
+                await self.replica.admit(scope, client.receive, send_until_complete, caller=caller)
                 return
             except ReplicaBusy:
                 self.router.refused(turn)
                 refused = True
             finally:
                 self.router.give_back(turn)
+
+    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+        loop = asyncio.get_running_loop()
+
+        def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
+            loop.call_soon(callback)
+
+        return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
 
     async def _wait(self, client: "_Client", first: bool) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""

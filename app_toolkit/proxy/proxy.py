@@ -5,8 +5,9 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from app_toolkit.interfaces import Snapshot
+from app_toolkit.interfaces import Snapshot, Stand
 from app_toolkit.proxy.routes import Router, Routes
+from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
 
 
@@ -20,15 +21,17 @@ class Proxy:
     """The routes, the routers behind them, and the pooled connections to replicas.
 
     `secret` opens the replicas' door and holds no space. `new_router` is called with the name of an ingress,
-    `application/ingress`. Not safe across threads: everything happens on the loop that serves.
+    `application/ingress`, and how to stand in line at a replica. Not safe across threads: everything happens on the
+    loop that serves.
     """
 
-    def __init__(self, secret: bytes, new_router: Callable[[str], Router]) -> None:
+    def __init__(self, secret: bytes, new_router: Callable[[str, Stand], Router]) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
         self.secret = secret
         self.pool = Pool()
-        self.routes = Routes(new_router, self.pool, self._failed)
+        self.lines = Lines(self.pool, secret)
+        self.routes = Routes(lambda name: new_router(name, self.lines.stand), self.pool, self._failed)
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
         self.draining = False
@@ -47,6 +50,10 @@ class Proxy:
         """Look at the clocks of the queues and of the pool; `now` as `time.monotonic()` counts."""
         self.routes.expire(now)
         self.pool.expire(now)
+
+    async def aclose(self) -> None:
+        self.lines.close()
+        await self.pool.aclose()
 
     def _failed(self, waiter: Any, error: Exception) -> None:
         waiting = self.waiting.pop(waiter, None)

@@ -80,7 +80,7 @@ class ProxyServer:
             if self._deadline is not None:
                 self._deadline.cancel()
             self._abort_connections()
-            await self.proxy.pool.aclose()
+            await self.proxy.aclose()
 
     async def accepting(self) -> None:
         """Wait until it takes connections."""

@@ -11,6 +11,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.errors import ReplicaBusy
 from app_toolkit.replica.context import REQUEST_ID
+from app_toolkit.replica.line import Line, hold
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import Hop, Refusal
 from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
@@ -25,6 +26,7 @@ a stream that does not wait either would keep the loop, and so never hear that i
 WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 SERVER_ERROR = b"Internal Server Error"
+NOTHING = (b"", "")
 
 
 class Reported(Exception):
@@ -43,6 +45,8 @@ class Statistics:
     """WebSockets that are open, or being opened."""
     draining: bool
     """Whether it has stopped to admit anybody."""
+    lines: int = 0
+    """Callers that stand in line."""
 
 
 class Replica:
@@ -51,6 +55,7 @@ class Replica:
     * Whom it refuses never reached user code, so a refusal is always safe to hand on.
     * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is
       complete or its coroutine has ended; background tasks hold no slot, but a drain waits for them.
+    * A caller that was refused stands in line, and is called when a slot comes free; nobody overtakes the line.
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
     * Every answer to a caller starts with the number of ongoing requests.
@@ -89,6 +94,7 @@ class Replica:
         self._running: set[Exchange] = set()
         self._websockets: set[Exchange] = set()
         self._idle = asyncio.Event()
+        self.line = Line(max_ongoing_requests, self._ongoing)
 
     # The wire
 
@@ -103,7 +109,11 @@ class Replica:
             await _refuse(kind, [(hop.REFUSED, origin.encode())], send)
             return
         counted = origin is not None
-        refusal = self._refusal(kind)
+        said, caller = _line_field(scope["headers"]) if counted else NOTHING
+        if said == hop.LINE and kind == "http":
+            await self._stand(caller, receive, send)
+            return
+        refusal = self._refusal(kind) if said != hop.CALLED else await self._come_in(kind, caller)
         if refusal is not None:
             count = [(hop.ONGOING, b"%d" % len(self._ongoing))] if counted else []
             await _refuse(kind, [*count, (hop.REFUSED, refusal.encode())], send)
@@ -129,6 +139,13 @@ class Replica:
                     await _answer(kind, 500, TEXT, SERVER_ERROR, exchange.send)
                 elif not exchange.complete:
                     raise Reported from error
+
+    async def _stand(self, caller: str, receive: Receive, send: Send) -> None:
+        try:
+            await hold(self.line, caller, receive, send)
+        except ReplicaBusy as busy:
+            refusal = b"draining" if self.draining else b"busy"
+            await _refuse("http", [(hop.ONGOING, b"%d" % busy.ongoing), (hop.REFUSED, refusal)], send)
 
     def _origin(self, headers: list[Header]) -> Hop | Refusal | None:
         """Who sends this request; None: somebody without a hop field, who is trusted."""
@@ -162,13 +179,15 @@ class Replica:
 
     # In one process
 
-    async def admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def admit(self, scope: Scope, receive: Receive, send: Send, *, caller: str | None = None) -> None:
         """Run one request of a caller in this process; its scope is right already.
 
+        `caller`: who follows a call, None where nobody called.
         The request's id is what `scope["extensions"]["app_toolkit"]["request_id"]` says. Raises `ReplicaBusy`
         where no user code ran, and whatever the app raises.
         """
-        if self._refusal(scope["type"]) is not None:
+        kind = scope["type"]
+        if (self._refusal(kind) if caller is None else await self._come_in(kind, caller)) is not None:
             raise ReplicaBusy(len(self._ongoing))
         with Exchange(self, scope, send, counted=False) as exchange:
             await self.app(scope, receive, exchange.send)
@@ -178,9 +197,20 @@ class Replica:
     def _refusal(self, kind: str) -> Refusal | None:
         if self.draining:
             return "draining"
-        if kind == "http" and len(self._ongoing) >= self.max_ongoing_requests:
+        if kind == "http" and not self.line.admits_stranger:
             return "busy"
         return None
+
+    async def _come_in(self, kind: str, caller: str) -> Refusal | None:
+        """The same for a request that follows a call. It waits for its slot, and is to take it at once."""
+        if self.line.claim(caller) and not self.draining:
+            if kind == "websocket":
+                self.line.advance()  # it needs no slot
+            elif not await self.line.come_in(caller):
+                return "draining" if self.draining else "busy"
+            else:
+                return None
+        return self._refusal(kind)
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
@@ -188,6 +218,7 @@ class Replica:
         Gives whether that came about within `timeout` seconds (None: wait for ever). Open WebSockets stay.
         """
         self.draining = True
+        self.line.close()
         if not self._running:
             return True
         try:
@@ -199,7 +230,7 @@ class Replica:
 
     def statistics(self) -> Statistics:
         """Safe from any thread."""
-        return Statistics(len(self._ongoing), len(self._running), len(self._websockets), self.draining)
+        return Statistics(len(self._ongoing), len(self._running), len(self._websockets), self.draining, len(self.line))
 
     def __repr__(self) -> str:
         return f"<Replica {self.name} [{len(self._ongoing)} ongoing, {len(self._websockets)} websockets]>"
@@ -244,7 +275,7 @@ class Exchange:
         # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
         REQUEST_ID.set(self._outer_id)
         replica = self._replica
-        replica._ongoing.discard(self)
+        self._leave_slot()
         self._live.discard(self)
         if replica.draining and not replica._running:
             replica._idle.set()
@@ -262,11 +293,25 @@ class Exchange:
         if kind == "http.response.body":
             if not message.get("more_body", False):
                 self.complete = True
-                self._replica._ongoing.discard(self)
+                self._leave_slot()
                 return
             self._chunks += 1
             if self._chunks % CHUNKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _leave_slot(self) -> None:
+        replica = self._replica
+        if self in replica._ongoing:
+            replica._ongoing.remove(self)
+            replica.line.freed()
+
+
+def _line_field(headers: list[Header]) -> tuple[bytes, str]:
+    """What the field after the hop's says of the line, and the caller's name."""
+    if len(headers) < 2:
+        return NOTHING
+    name, value = headers[1]
+    return (name, value.decode("latin-1")) if name == hop.CALLED or name == hop.LINE else NOTHING
 
 
 def _request_id(scope: Scope) -> str | None:
