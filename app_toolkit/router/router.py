@@ -258,13 +258,13 @@ class Router:
         waiter = self._first_for(target) if target.below_limit else None
         if waiter is None:
             self._leave_line(target)
-            self._assign()
-            return
-        self._waiting.remove(waiter)
-        waiter.done = True
-        turn = Turn(target, called=True)
-        target.turns.add(turn)
-        waiter.granted(turn)
+        else:
+            self._waiting.remove(waiter)
+            waiter.done = True
+            turn = Turn(target, called=True)
+            target.turns.add(turn)
+            waiter.granted(turn)
+        self._assign()  # whoever is first now may use a replica that the one before avoided
 
     def _first_for(self, target: Target) -> Waiter | None:
         id = target.endpoint.id

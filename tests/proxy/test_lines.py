@@ -67,8 +67,17 @@ async def test_eight_callers_keep_one_slot_busy_and_share_it(world: World, clien
         naps = await get(proxies[0].port, "/naps")
         busy = sum(end - began for began, end in naps) / (naps[-1][1] - naps[0][0])
         by_caller = [mean(each) * min(1, clients[0] / count) for each, count in zip(waits, clients, strict=True)]
-        print(f"\nbusy {busy:.1%}, requests {[len(w) for w in waits]}, mean waits", [f"{w * 1e3:.0f} ms" for w in by_caller])
-        gaps = sorted(b - e for (_, e), (b, _) in zip(naps, naps[1:])); print('GAPS ms', [round(gaps[int(len(gaps)*q)]*1e3,2) for q in (0,.1,.5,.9,.99)], 'nap', mean(e-b for b,e in naps)*1e3)
+        print(
+            f"\nbusy {busy:.1%}, requests {[len(w) for w in waits]}, mean waits",
+            [f"{w * 1e3:.0f} ms" for w in by_caller],
+        )
+        gaps = sorted(b - e for (_, e), (b, _) in zip(naps, naps[1:]))
+        print(
+            "GAPS ms",
+            [round(gaps[int(len(gaps) * q)] * 1e3, 2) for q in (0, 0.1, 0.5, 0.9, 0.99)],
+            "nap",
+            mean(e - b for b, e in naps) * 1e3,
+        )
         assert all(began >= ended for (_, ended), (began, _) in zip(naps, naps[1:], strict=False))
         assert busy >= 0.9
         alike = [mean(each) for each, count in zip(waits, clients, strict=True) if count == 1]
