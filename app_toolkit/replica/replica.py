@@ -203,14 +203,15 @@ class Replica:
 
     async def _come_in(self, kind: str, caller: str) -> Refusal | None:
         """The same for a request that follows a call. It waits for its slot, and is to take it at once."""
-        if self.line.claim(caller) and not self.draining:
-            if kind == "websocket":
-                self.line.advance()  # it needs no slot
-            elif not await self.line.come_in(caller):
-                return "draining" if self.draining else "busy"
-            else:
-                return None
-        return self._refusal(kind)
+        if not self.line.claim(caller):
+            return self._refusal(kind)
+        if kind == "websocket":
+            self.line.advance()  # it needs no slot
+            return self._refusal(kind)
+        came_in = await self.line.come_in(caller)
+        if self.draining:  # meanwhile, and the drain has not counted this request
+            return "draining"
+        return None if came_in else "busy"
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.

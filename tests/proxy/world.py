@@ -127,6 +127,9 @@ class Served:
         """Let what waits in the app go on."""
         self._loop.call_soon_threadsafe(self.journal.release.set)
 
+    def drain(self) -> Any:
+        return asyncio.run_coroutine_threadsafe(self.gate.drain(5), self._loop)
+
     def stop(self) -> None:
         self._server.should_exit = True
         self._server.force_exit = True

@@ -154,7 +154,7 @@ async def test_who_leaves_while_it_dials_keeps_the_connection_for_others(tmp_pat
         world.stand(address)
         world.place.leave()
         async with asyncio.timeout(5):
-            while not world.pool.idle:
+            while not world.pool.idle:  # noqa: ASYNC110 the pool tells nobody
                 await asyncio.sleep(0.005)
         assert replica.heads.empty()
         await world.close()
