@@ -105,7 +105,7 @@ class Line:
             return await waiting
         except asyncio.CancelledError:
             admission.forget(waiting)
-            self.advance()
+            self.advance()  # where it had a slot already, that is somebody else's now
             raise
         finally:
             patience.cancel()

@@ -83,7 +83,6 @@ class Replica:
         """
         self.app = app
         self.name = name
-        self.max_ongoing_requests = max_ongoing_requests
         self.draining = False
         self._secret = secret
         self._root_path = root_path.rstrip("/")

@@ -234,10 +234,14 @@ def test_a_caller_that_stopped_with_a_call_is_passed_over(world: World, other: W
     is_quiet(replica, world, other)
 
 
-def test_a_request_on_deck_behind_a_slow_one_is_not_lost(world: World, other: World) -> None:
+@pytest.mark.parametrize("size", [10, 60_000, 1_000_000])
+def test_a_request_on_deck_behind_a_slow_one_is_not_lost(world: World, other: World, size: int) -> None:
+    body = b"b" * size
     replica = one_slot(world, other)
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(8) as pool:
         slow = [pool.submit(httpx.get, each.url + "/nap/0.25") for _ in range(3) for each in (world, other)]
+        uploads = [pool.submit(httpx.post, each.url + "/digest", content=body) for each in (world, other)]
         assert {each.result(10).status_code for each in slow} == {200}
+        assert {each.result(10).json()["length"] for each in uploads} == {len(body)}
     assert len(replica.journal.naps) == 6
     is_quiet(replica, world, other)

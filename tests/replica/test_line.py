@@ -1,15 +1,19 @@
 """The line at one replica, over the wire: who stands there, who is called, and how it ends."""
 
+import asyncio
 import http.client
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from app_toolkit.core.admission import CALL_S
 from app_toolkit.replica.line import ON_DECK_S
+from app_toolkit.replica.replica import Replica, Statistics
 from app_toolkit.transport import hop
+from app_toolkit.types import Message, Receive, Scope, Send
 
 from .client import Connection, Serve, Served, field, wait_until
 
@@ -267,3 +271,58 @@ def test_nobody_stands_in_line_without_the_secret(served: Served) -> None:
     connection.send_head("GET", "/unmarked", [(hop.LINE.decode(), "a")])  # on a Unix socket: a request like any other
     assert answer_to(connection).status == 200
     assert served.server.statistics().lines == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("in_time", [True, False], ids=["before-its-slot", "with-its-slot"])
+async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(in_time: bool) -> None:
+    entered: list[str] = []
+    go = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.append(scope["path"])
+        await go.wait()
+
+    async def nothing(_: Message | None = None) -> Message:
+        return {}
+
+    gate = Replica(app, name="r", max_ongoing_requests=1)
+
+    def request(path: str, caller: str | None) -> asyncio.Task[None]:
+        return asyncio.create_task(gate.admit({"type": "http", "path": path}, nothing, nothing, caller=caller))
+
+    first = request("first", None)
+    await asyncio.sleep(0)
+    calls: list[str] = []
+    to_cancel: list[asyncio.Task[None]] = []
+
+    def called(name: str) -> None:
+        calls.append(name)
+        if to_cancel:  # its slot has been given to it this moment, and it has not run since
+            to_cancel.pop().cancel()
+
+    places = [gate.line.stand(name, partial(called, name), partial(calls.append, "end")) for name in "ab"]
+    go.set()
+    await first
+    go.clear()
+    assert calls == ["a", "b"]
+    second = request("second", "a")
+    await asyncio.sleep(0)
+    on_deck = request("third", "b")
+    await asyncio.sleep(0)
+    assert entered == ["first", "second"]
+    if in_time:
+        on_deck.cancel()
+    else:
+        to_cancel.append(on_deck)
+    go.set()
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await on_deck
+    assert entered == ["first", "second"]
+    assert gate.statistics().ongoing == 0
+    assert calls[2:] == ["a", "b"]
+    for place in places:
+        place.leave()
+    assert gate.line.admits_stranger
+    assert gate.statistics() == Statistics(0, 0, 0, draining=False)
