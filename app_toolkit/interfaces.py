@@ -38,6 +38,22 @@ class Endpoint:
     max_ongoing_requests: int
 
 
+class Place(Protocol):
+    """A caller's place in the line at one replica."""
+
+    def leave(self) -> None:
+        """Give it up; nothing is called back from then on."""
+        ...
+
+
+Stand = Callable[[Endpoint, Callable[[], None], Callable[[], None]], Place]
+"""Stand in line at a replica that others filled: `stand(endpoint, called, ended)`.
+
+`called` is called whenever a slot there is promised to this caller, `ended` once where the line ends from the other
+side. Neither is called before `stand` has returned.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """All that a replica needs to come up; plain data, no code."""
@@ -69,7 +85,7 @@ class ProxySpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a process serves."""
 
     address: Address

@@ -421,8 +421,8 @@ class Controller:
                     self._perform(name, Kill(event.replica, "it is not among the replicas that are known"))
                 continue
             self._take(name, group, event, now)
-            if isinstance(event, (Started, Found)) and event.place is not None and are_proxies(name):
-                self._proxies.learn(event.place.address)
+            if isinstance(event, (Started, Found)) and event.location is not None and are_proxies(name):
+                self._proxies.learn(event.location.address)
 
     def _follow_replicas(self, now: float) -> None:
         """Let the proxies be where replicas are."""
@@ -432,8 +432,8 @@ class Controller:
             for replica in group.record.replicas:
                 if are_proxies(name):
                     living[NodeId(name.removeprefix(PROXIES))] += replica.phase in SERVING
-                elif replica.place is not None and replica.phase in (Phase.RUNNING, Phase.DRAINING):
-                    occupied.add(replica.place.node)
+                elif replica.location is not None and replica.phase in (Phase.RUNNING, Phase.DRAINING):
+                    occupied.add(replica.location.node)
         self._proxies.follow(occupied, living, now)
         if self._proxies.wanted() != self._followed:
             self._respecify()
@@ -527,13 +527,13 @@ class Controller:
                     "replicas": [
                         {
                             "id": replica.id,
-                            "address": replica.place.address,
-                            "remote_address": replica.place.remote_address,
-                            "node": replica.place.node,
+                            "address": replica.location.address,
+                            "remote_address": replica.location.remote_address,
+                            "node": replica.location.node,
                             "max_ongoing_requests": group.config.max_ongoing_requests,
                         }
                         for replica in replicas
-                        if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.place is not None
+                        if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.location is not None
                     ],
                 },
             )

@@ -405,7 +405,7 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
 def _is_outdated(spec: GroupSpec, replica: ReplicaRecord) -> bool:
     if replica.revision != spec.revision:
         return True
-    return spec.spread and replica.place is not None and replica.place.remote_address is None
+    return spec.spread and replica.location is not None and replica.location.remote_address is None
 
 
 def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:

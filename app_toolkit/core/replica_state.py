@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from app_toolkit.errors import IllegalTransition
-from app_toolkit.interfaces import Place
+from app_toolkit.interfaces import Location
 from app_toolkit.types import ReplicaId
 
 
@@ -53,10 +53,10 @@ class Placed(Event):
 class Started(Event):
     """Ready: imported, lifespan up, and one probe through its data loop passed.
 
-    `place` is where a replica serves its callers, or a proxy its clients (`tcp:127.0.0.1:8000`).
+    `location` is where a replica serves its callers, or a proxy its clients (`tcp:127.0.0.1:8000`).
     """
 
-    place: Place
+    location: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Found(Event):
     group: str
     revision: str
     phase_name: str
-    place: Place | None = None
+    location: Location | None = None
 
 
 # What the controller notes for itself: an action that was performed, and what the board knows.
@@ -146,7 +146,7 @@ class ReplicaRecord:
     phase: Phase
     since: float
     """When the phase began, or when its deadline began anew."""
-    place: Place | None = None
+    location: Location | None = None
     """Known once it has started."""
     unplaceable: Unplaceable | None = None
     ready_at: float | None = None
@@ -235,14 +235,14 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
             return replace(
                 record,
                 revision=event.revision,
-                place=event.place,
+                location=event.location,
                 ready_at=now if phase is P.RUNNING else None,
                 probed_at=now,
                 # It drains because it was told to, and that only happens once nobody is routed to it.
                 unrouted=phase is P.DRAINING,
             )
         case Started() if before is P.STARTING:
-            return replace(record, place=event.place, unplaceable=None, ready_at=now, probed_at=now)
+            return replace(record, location=event.location, unplaceable=None, ready_at=now, probed_at=now)
         case Unplaceable() if before is P.STARTING:
             return replace(record, unplaceable=event, since=now)
         case Placed() if before is P.STARTING:

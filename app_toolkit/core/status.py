@@ -120,10 +120,10 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         phase=replica.phase.value,
         age_s=round(max(0.0, now - replica.since), 3),
         revision=replica.revision,
-        address=replica.place.address if replica.place else None,
+        address=replica.location.address if replica.location else None,
         failed_probes=replica.failed_probes,
         asks=replica.unplaceable.asks if replica.unplaceable else None,
         free=replica.unplaceable.free if replica.unplaceable else None,
-        node=replica.place.node if replica.place else None,
-        remote_address=replica.place.remote_address if replica.place else None,
+        node=replica.location.node if replica.location else None,
+        remote_address=replica.location.remote_address if replica.location else None,
     )

@@ -5,6 +5,7 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from starlette.responses import JSONResponse
@@ -13,7 +14,7 @@ from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError
-from app_toolkit.interfaces import Endpoint
+from app_toolkit.interfaces import Endpoint, Place
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.replica import ANSWERS, Replica
@@ -23,6 +24,9 @@ from app_toolkit.transport.hop import is_internal
 from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
+
+CALLER = "embedded"
+"""The one caller that stands in line here."""
 
 
 class Embedded:
@@ -75,7 +79,7 @@ class Ingress:
             max_open_websockets=config.max_open_websockets,
             on_disconnect=config.on_disconnect,
         )
-        self.router = Router(name, policy=config.policy)
+        self.router = Router(name, self._stand, policy=config.policy)
         only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
         self.router.update([only])
 
@@ -150,13 +154,22 @@ class Ingress:
 
             left = None if timeout is None else deadline - now()
             try:
-                await self.replica.admit(scope, receive, send_until_complete, left)
+                caller = CALLER if turn.claim() else None
+                await self.replica.admit(scope, receive, send_until_complete, left, caller=caller)
                 return
             except ReplicaBusy:
                 self.router.refused(turn)
                 refused = True
             finally:
                 self.router.give_back(turn)
+
+    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+        loop = asyncio.get_running_loop()
+
+        def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
+            loop.call_soon(callback)
+
+        return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
 
     async def _wait(self, client: Client, first: bool, deadline: float) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""

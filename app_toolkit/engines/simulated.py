@@ -22,7 +22,7 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.interfaces import Emit, Place, ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import Emit, Location, ProxySpec, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 HOME = NodeId("home")
@@ -44,7 +44,7 @@ class Process:
     phase: str = "starting"
     deaf: bool = False
     """It lives, and answers nobody."""
-    place: Place | None = None
+    location: Location | None = None
     """Where it serves, once it is placed."""
 
 
@@ -92,7 +92,7 @@ class World:
         """With all that runs there; nothing is placed there any more."""
         self.nodes.remove(node)
         for id, process in list(self.processes.items()):
-            if process.place is not None and process.place.node == node:
+            if process.location is not None and process.location.node == node:
                 self._end(id, "its node died")
 
     async def aclose(self) -> None:
@@ -142,8 +142,8 @@ class World:
             self._tell(Exited(id, "there is no such process"))
         elif not process.deaf:
             order = process.order
-            place = None if process.phase == "starting" else process.place
-            self._tell(Found(id, order.group, order.revision, process.phase, place))
+            location = None if process.phase == "starting" else process.location
+            self._tell(Found(id, order.group, order.revision, process.phase, location))
 
     # What happens
 
@@ -160,19 +160,19 @@ class World:
         if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
             self._end(id, f"there is no node {spec.node}")
             return
-        process.place = self._place_for(spec)
+        process.location = self._location_for(spec)
         process.placed = True
         self._tell(Placed(id))
         self._after(self.start_s, lambda: self._come_up(process))
 
-    def _place_for(self, spec: ProxySpec | ReplicaSpec) -> Place:
+    def _location_for(self, spec: ProxySpec | ReplicaSpec) -> Location:
         if isinstance(spec, ProxySpec):
             port = spec.options["port"] or next(self._ports)
-            return Place(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
-        busy = [process.place.node for process in self.processes.values() if process.place is not None]
+            return Location(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
+        busy = [process.location.node for process in self.processes.values() if process.location is not None]
         node = min(self.nodes, key=busy.count)
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None
-        return Place(Address(f"unix:/simulated/{spec.id}"), node, remote)
+        return Location(Address(f"unix:/simulated/{spec.id}"), node, remote)
 
     def _come_up(self, process: Process) -> None:
         id = process.order.spec.id
@@ -183,8 +183,8 @@ class World:
             self._end(id, error)
             return
         process.phase = "running"
-        assert process.place is not None
-        self._tell(Started(id, process.place))
+        assert process.location is not None
+        self._tell(Started(id, process.location))
 
     def _drained(self, id: ReplicaId) -> None:
         if id in self.processes and not self.processes[id].deaf:

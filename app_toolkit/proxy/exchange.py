@@ -367,6 +367,9 @@ class Exchange:
         if not self._client.writable:
             connection.pause_reading()
         identity = hop.encode(self._proxy.secret, request.id, request.version.encode(), self._client.peers)
+        assert self._turn is not None
+        if self._turn.claim():
+            identity += self._proxy.lines.claim
         head = request.head(identity, self._left_ms())
         if self._holding:
             connection.write(head)
@@ -542,8 +545,9 @@ class Exchange:
         turn = self._end_try()
         if avoid:
             self._avoid = (*self._avoid, turn.endpoint.id)
-        # Left alone for a moment also where it was not reached: it may be the only one.
-        self._router.refused(turn)
+            self._router.rest(turn)
+        else:
+            self._router.refused(turn)
         if time.monotonic() - self._arrived >= self._router.policy.max_queue_wait_s:
             self.fail(self._router.waited_too_long())
         else:

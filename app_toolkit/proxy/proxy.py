@@ -5,11 +5,12 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from app_toolkit.interfaces import Snapshot
+from app_toolkit.interfaces import Snapshot, Stand
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.routes import Router, Routes
+from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import NodeId
 
@@ -24,14 +25,14 @@ class Proxy:
     """The routes, the routers behind them, and the pooled connections to replicas.
 
     `secret` opens the replicas' door and holds no space. `new_router` is called with the name of an ingress,
-    `application/ingress`; `node` is the one that this proxy is on; `access` hears of every request at its end. Not safe
-    across threads: everything happens on the loop that serves.
+    `application/ingress`, and how to stand in line at a replica; `node` is the one that this proxy is on;
+    `access` hears of every request at its end. Not safe across threads: everything happens on the loop that serves.
     """
 
     def __init__(
         self,
         secret: bytes,
-        new_router: Callable[[str], Router],
+        new_router: Callable[[str, Stand], Router],
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
     ) -> None:
@@ -39,7 +40,8 @@ class Proxy:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
         self.secret = secret
         self.pool = Pool()
-        self.routes = Routes(new_router, self.pool, self._failed, node)
+        self.lines = Lines(self.pool, secret)
+        self.routes = Routes(lambda name: new_router(name, self.lines.stand), self.pool, self._failed, node)
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
         self.draining = False
@@ -81,6 +83,7 @@ class Proxy:
 
     async def aclose(self) -> None:
         """Once no connection is left: close those to replicas, and write what waits for the access log."""
+        self.lines.close()
         await self.pool.aclose()
         if self.access is not None:
             self.access.flush()

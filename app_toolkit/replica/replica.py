@@ -17,6 +17,7 @@ from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.context import REQUEST_ID
 from app_toolkit.replica.disconnect import wish_of
+from app_toolkit.replica.line import Line, hold
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import Hop, Refusal
 from app_toolkit.types import ASGIApp, Header, Message, OnDisconnect, Receive, Scope, Send
@@ -37,6 +38,7 @@ THREAD_S = 0.05
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
 SERVER_ERROR = b"Internal Server Error"
+NOTHING = (b"", "")
 
 
 class Reported(Exception):
@@ -55,6 +57,8 @@ class Statistics:
     """WebSockets that are open, or being opened."""
     draining: bool
     """Whether it has stopped to admit anybody."""
+    lines: int = 0
+    """Callers that stand in line."""
 
 
 class Replica:
@@ -63,6 +67,7 @@ class Replica:
     * Whom it refuses never reached user code, so a refusal is always safe to hand on.
     * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is
       complete or its coroutine has ended; background tasks hold no slot, but a drain waits for them.
+    * A caller that was refused stands in line, and is called when a slot comes free; nobody overtakes the line.
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
     * Every answer to a caller starts with the number of ongoing requests.
@@ -94,7 +99,6 @@ class Replica:
         """
         self.app = app
         self.name = name
-        self.max_ongoing_requests = max_ongoing_requests
         self.max_open_websockets = max_open_websockets
         self.on_disconnect: OnDisconnect = on_disconnect
         self.draining = False
@@ -107,6 +111,7 @@ class Replica:
         self._running: set[Exchange] = set()
         self._websockets: set[Exchange] = set()
         self._idle = asyncio.Event()
+        self.line = Line(max_ongoing_requests, self._ongoing)
         # Not the timer itself: it holds its loop, which may be gone before this is.
         self._sweeping = False
         # No request's own: that would be kept as long as anybody is inside.
@@ -125,7 +130,11 @@ class Replica:
             await _refuse(kind, [(hop.REFUSED, origin.encode())], send)
             return
         counted = origin is not None
-        refusal = self._refusal(kind)
+        said, caller = _line_field(scope["headers"]) if counted else NOTHING
+        if said == hop.LINE and kind == "http":
+            await self._stand(caller, receive, send)
+            return
+        refusal = self._refusal(kind) if said != hop.CALLED else await self._come_in(kind, caller)
         if refusal is not None:
             count = [(hop.ONGOING, b"%d" % len(self._ongoing))] if counted else []
             await _refuse(kind, [*count, (hop.REFUSED, refusal.encode())], send)
@@ -154,6 +163,13 @@ class Replica:
                     raise Reported from error
         if exchange.cut is not None:
             raise Reported from exchange.cut
+
+    async def _stand(self, caller: str, receive: Receive, send: Send) -> None:
+        try:
+            await hold(self.line, caller, receive, send)
+        except ReplicaBusy as busy:
+            refusal = b"draining" if self.draining else b"busy"
+            await _refuse("http", [(hop.ONGOING, b"%d" % busy.ongoing), (hop.REFUSED, refusal)], send)
 
     def _origin(self, scope: Scope) -> Hop | Refusal | None:
         """Who sends this request; None: somebody without a hop field, who is trusted."""
@@ -194,14 +210,18 @@ class Replica:
 
     # In one process
 
-    async def admit(self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None) -> None:
+    async def admit(
+        self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
+    ) -> None:
         """Run one request of a caller in this process; its scope is right already.
 
-        The request's id is what `scope["extensions"]["app_toolkit"]["request_id"]` says; `timeout`: the seconds that it
-        has left. Raises `ReplicaBusy` or `TooManyWebSockets` where no user code ran, `DeadlineExceeded` where the
-        answer had begun (else that is the answer), and whatever the app raises.
+        `caller`: who follows a call, None where nobody called. `timeout`: the seconds that the request has left. Its id
+        is what `scope["extensions"]["app_toolkit"]["request_id"]` says. Raises `ReplicaBusy` or `TooManyWebSockets`
+        where no user code ran, `DeadlineExceeded` where the answer had begun (else that is the answer), and whatever
+        the app raises.
         """
-        refusal = self._refusal(scope["type"])
+        kind = scope["type"]
+        refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller)
         if refusal == "websockets":
             raise TooManyWebSockets(
                 f"{len(self._websockets)} WebSockets are open at {self.name}, "
@@ -219,11 +239,23 @@ class Replica:
     def _refusal(self, kind: str) -> Refusal | None:
         if self.draining:
             return "draining"
-        if kind == "http" and len(self._ongoing) >= self.max_ongoing_requests:
+        if kind == "http" and not self.line.admits_stranger:
             return "busy"
         if kind == "websocket" and len(self._websockets) >= self.max_open_websockets:
             return "websockets"
         return None
+
+    async def _come_in(self, kind: str, caller: str) -> Refusal | None:
+        """The same for a request that follows a call. It waits for its slot, and is to take it at once."""
+        if not self.line.claim(caller):
+            return self._refusal(kind)
+        if kind == "websocket":
+            self.line.advance()  # it needs no slot
+            return self._refusal(kind)
+        came_in = await self.line.come_in(caller)
+        if self.draining:  # meanwhile, and the drain has not counted this request
+            return "draining"
+        return None if came_in else "busy"
 
     def _sweep_later(self) -> None:
         self._sweeping = True
@@ -243,6 +275,7 @@ class Replica:
         Gives whether that came about within `timeout` seconds (None: wait for ever). Open WebSockets stay.
         """
         self.draining = True
+        self.line.close()
         if not self._running:
             return True
         try:
@@ -254,7 +287,7 @@ class Replica:
 
     def statistics(self) -> Statistics:
         """Safe from any thread."""
-        return Statistics(len(self._ongoing), len(self._running), len(self._websockets), self.draining)
+        return Statistics(len(self._ongoing), len(self._running), len(self._websockets), self.draining, len(self.line))
 
     def __repr__(self) -> str:
         return f"<Replica {self.name} [{len(self._ongoing)} ongoing, {len(self._websockets)} websockets]>"
@@ -344,7 +377,7 @@ class Exchange:
         # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
         REQUEST_ID.set(self._outer_id)
         replica = self._replica
-        replica._ongoing.discard(self)
+        self._leave_slot()
         self._live.discard(self)
         if replica.draining and not replica._running:
             replica._idle.set()
@@ -378,13 +411,19 @@ class Exchange:
         if kind == "http.response.body":
             if not message.get("more_body", False):
                 self.complete = True
-                self._replica._ongoing.discard(self)
+                self._leave_slot()
                 if self._completion is not None:
                     self._completion.set()
                 return
             self._chunks += 1
             if self._chunks % CHUNKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _leave_slot(self) -> None:
+        replica = self._replica
+        if self in replica._ongoing:
+            replica._ongoing.remove(self)
+            replica.line.freed()
 
     # A client that has gone
 
@@ -464,6 +503,14 @@ class Exchange:
 
 async def _nowhere(message: Message) -> None:
     """Where an app sends whose request is over."""
+
+
+def _line_field(headers: list[Header]) -> tuple[bytes, str]:
+    """What the field after the hop's says of the line, and the caller's name."""
+    if len(headers) < 2:
+        return NOTHING
+    name, value = headers[1]
+    return (name, value.decode("latin-1")) if name == hop.CALLED or name == hop.LINE else NOTHING
 
 
 def _request_id(scope: Scope) -> str | None:

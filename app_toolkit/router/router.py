@@ -9,12 +9,12 @@ from random import Random
 from app_toolkit.config.models import Policy
 from app_toolkit.core.balance import pick
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
-from app_toolkit.interfaces import Endpoint
+from app_toolkit.interfaces import Endpoint, Place, Stand
 from app_toolkit.router.targets import Target, Turn, Waiter
 from app_toolkit.types import ReplicaId
 
-ASK_AGAIN_S = 0.02
-"""How long a replica that other callers filled is left alone, unless one of our own turns at it ends before."""
+REST_S = 0.1
+"""How long a replica that was not reached is left alone: it may be the only one, so it is tried again."""
 
 NOBODY: Collection[ReplicaId] = ()
 
@@ -22,8 +22,8 @@ NOBODY: Collection[ReplicaId] = ()
 class Router:
     """Gives turns at replicas.
 
-    * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours, and none of its
-      refusals fresh.
+    * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
+      filled it, we stand in line, and then it is the replica that says when there is room.
     * Whoever waits longest is served first; at most `max_queued_requests` wait, and nobody longer than
       `max_queue_wait_s` once `expire` is asked.
     * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
@@ -36,13 +36,16 @@ class Router:
     def __init__(
         self,
         name: str,
+        stand: Stand | None = None,
         *,
         policy: Policy | None = None,
         rng: Random | None = None,
     ) -> None:
+        """`stand` is how to stand in line at a replica; None: one that is full rests, and is asked again."""
         self.name = name
         #: May be replaced at any time; holds from then on.
         self.policy = policy or Policy()
+        self._stand = stand
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
         self._waiting: deque[Waiter] = deque()
@@ -91,15 +94,27 @@ class Router:
 
     def give_back(self, turn: Turn) -> None:
         """End a turn; nothing happens where it has ended."""
+        target = turn.target
         if self._end(turn):
-            turn.target.full = False
+            if turn.claim() and target.place is not None:
+                self._called(target, target.place)  # for somebody else
             self._assign()
 
     def refused(self, turn: Turn) -> None:
-        """The replica was filled by others: end the turn, and leave the replica alone for a moment."""
+        """The replica was filled by others: end the turn, and stand in line there."""
+        target = turn.target
         if self._end(turn):
-            turn.target.full = True
-            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, turn.target)
+            if self._stand is None:
+                self._let_rest(target)
+            elif target.place is None and self._targets.get(target.endpoint.id) is target:
+                self._stand_at(target, self._stand)
+            self._assign()
+
+    def rest(self, turn: Turn) -> None:
+        """The replica was not reached, drains or died: end the turn, and leave the replica alone for a moment."""
+        if self._end(turn):
+            self._leave_line(turn.target)
+            self._let_rest(turn.target)
             self._assign()
 
     def _end(self, turn: Turn) -> bool:
@@ -163,12 +178,16 @@ class Router:
                 target = Target(endpoint)
             target.endpoint = endpoint
             self._targets[endpoint.id] = target
+        for target in before.values():
+            self._leave_line(target)
         self._leaving.update(target for target in before.values() if target.turns)
         self._assign()
 
     def close(self) -> list[Waiter]:
         """Serve nobody any more; gives those who waited."""
         self._closed = True
+        for target in self._targets.values():
+            self._leave_line(target)
         waiters = list(self._waiting)
         self._waiting.clear()
         for waiter in waiters:
@@ -186,6 +205,11 @@ class Router:
         return sum(len(target.turns) for target in (*self._targets.values(), *self._leaving))
 
     @property
+    def lines(self) -> int:
+        """Replicas where this caller stands in line."""
+        return sum(target.place is not None for target in self._targets.values())
+
+    @property
     def replicas(self) -> int:
         return len(self._targets)
 
@@ -195,11 +219,10 @@ class Router:
     # The match
 
     def _take(self, avoid: Collection[ReplicaId]) -> Turn | None:
-        targets = self._targets.values()
-        free = [target for target in targets if target.has_room]
+        free = [target for target in self._targets.values() if target.has_room]
         if avoid and free:
             free = [target for target in free if target.endpoint.id not in avoid] or (
-                free if all(target.endpoint.id in avoid for target in targets) else []
+                free if self._avoids_all(avoid) else []
             )
         target = pick(free, Target.load, self._rng)
         if target is None:
@@ -207,6 +230,9 @@ class Router:
         turn = Turn(target)
         target.turns.add(turn)
         return turn
+
+    def _avoids_all(self, avoid: Collection[ReplicaId]) -> bool:
+        return all(id in avoid for id in self._targets)
 
     def _assign(self) -> None:
         """Give turns to those who wait, oldest first."""
@@ -218,6 +244,49 @@ class Router:
             waiter.done = True
             waiter.granted(turn)
 
-    def _ask_again(self, target: Target) -> None:
-        target.full = False
+    # Replicas that gave no turn
+
+    def _stand_at(self, target: Target, stand: Stand) -> None:
+        place = target.place = stand(
+            target.endpoint, lambda: self._called(target, place), lambda: self._line_ended(target, place)
+        )
+
+    def _called(self, target: Target, place: Place) -> None:
+        """A slot at a replica is ours: for whoever waits longest and does not avoid it. Else we leave the line."""
+        if target.place is not place:
+            return
+        waiter = self._first_for(target) if target.below_limit else None
+        if waiter is None:
+            self._leave_line(target)
+        else:
+            self._waiting.remove(waiter)
+            waiter.done = True
+            turn = Turn(target, called=True)
+            target.turns.add(turn)
+            waiter.granted(turn)
+        self._assign()  # whoever is first now may use a replica that the one before avoided
+
+    def _first_for(self, target: Target) -> Waiter | None:
+        id = target.endpoint.id
+        for waiter in self._waiting:
+            if id not in waiter.avoid or self._avoids_all(waiter.avoid):
+                return waiter
+        return None
+
+    def _line_ended(self, target: Target, place: Place) -> None:
+        if target.place is place:
+            target.place = None
+            self._let_rest(target)
+
+    def _leave_line(self, target: Target) -> None:
+        place, target.place = target.place, None
+        if place is not None:
+            place.leave()
+
+    def _let_rest(self, target: Target) -> None:
+        target.resting = True
+        asyncio.get_running_loop().call_later(REST_S, self._rested, target)
+
+    def _rested(self, target: Target) -> None:
+        target.resting = False
         self._assign()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from app_toolkit.interfaces import Endpoint
+from app_toolkit.interfaces import Endpoint, Place
 from app_toolkit.types import ReplicaId
 
 
@@ -14,12 +14,18 @@ class Target:
     endpoint: Endpoint
     #: The requests of this caller that the replica runs: exact, because we begin and end them.
     turns: set["Turn"] = field(default_factory=set)
-    #: Other callers filled it: a guess, so it is forgotten after a moment.
-    full: bool = False
+    #: Where this caller stands in line, because others filled the replica: it calls, and is not asked.
+    place: Place | None = None
+    #: It was not reached, or is draining: left alone for a moment.
+    resting: bool = False
 
     @property
     def has_room(self) -> bool:
-        return not self.full and len(self.turns) < self.endpoint.max_ongoing_requests
+        return self.place is None and not self.resting and self.below_limit
+
+    @property
+    def below_limit(self) -> bool:
+        return len(self.turns) < self.endpoint.max_ongoing_requests
 
     def load(self) -> int:
         return len(self.turns)
@@ -30,10 +36,17 @@ class Turn:
     """The right to run one request at one replica. Whoever takes it gives it back."""
 
     target: Target
+    #: The replica called for it, and its request has not claimed the call yet.
+    called: bool = False
 
     @property
     def endpoint(self) -> Endpoint:
         return self.target.endpoint
+
+    def claim(self) -> bool:
+        """Whether the request that is sent now follows a call; true once."""
+        called, self.called = self.called, False
+        return called
 
 
 @dataclass(eq=False, slots=True)

@@ -4,6 +4,10 @@ The hop is plain HTTP/1.1. The caller puts one field first, `x-app-toolkit-hop`;
 replica's server cannot know by itself (who the client is, which scheme it used). The replica answers with
 `x-app-toolkit-ongoing`, and with `x-app-toolkit-refused` where no user code ran. Nothing under the internal prefix
 ever crosses the edge in either direction.
+
+A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
+field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a call. A request that follows a call has
+`x-app-toolkit-called` as its second field. Both fields carry the caller's name.
 """
 
 import hmac
@@ -15,6 +19,8 @@ INTERNAL_PREFIX = b"x-app-toolkit-"
 HOP = b"x-app-toolkit-hop"
 ONGOING = b"x-app-toolkit-ongoing"
 REFUSED = b"x-app-toolkit-refused"
+LINE = b"x-app-toolkit-line"
+CALLED = b"x-app-toolkit-called"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 TIMEOUT = b"x-app-toolkit-timeout"

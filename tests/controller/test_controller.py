@@ -151,13 +151,13 @@ class House:
         return [id for group in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(group, phase)]
 
     def nodes(self):
-        return {process.place.node for process in self.world.processes.values() if process.place is not None}
+        return {process.location.node for process in self.world.processes.values() if process.location is not None}
 
     def node(self, id):
-        return self.world.processes[id].place.node
+        return self.world.processes[id].location.node
 
     def port(self, id):
-        return self.world.processes[id].place.address.rpartition(":")[2]
+        return self.world.processes[id].location.address.rpartition(":")[2]
 
     def told(self, what, **where):
         return [entry for entry in self.controller.story.entries(**where) if entry.what == what]
@@ -538,12 +538,12 @@ async def test_a_controller_that_comes_back_keeps_the_proxies_of_every_node():
 async def test_when_the_cluster_grows_replicas_that_only_their_own_node_reaches_are_replaced():
     async with house(deployed=application()) as h:
         alone = set(h.world.of(SHOP) + h.world.of(CHAT))
-        assert not any(h.world.processes[id].place.remote_address for id in alone)
+        assert not any(h.world.processes[id].location.remote_address for id in alone)
         h.world.nodes.append(NEXT)
         await h.controller.apply(application(chat=5))
         await h.until(lambda: not alone & h.world.processes.keys(), within_s=120)
         await h.until_healthy()
-        assert all(h.world.processes[id].place.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
+        assert all(h.world.processes[id].location.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
         assert not h.performed(Kill)
         settled = len(h.performed(Start))
         await h.clock.advance(120.0)
@@ -812,7 +812,7 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
         assert Counter(map(h.node, h.proxies())) == Counter(dict.fromkeys({HOME, *occupied}, 2))
         assert len({h.port(id) for id in h.proxies()}) == 1
         if occupied != {HOME}:
-            assert all(h.world.processes[id].place.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
+            assert all(h.world.processes[id].location.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
         assert h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT, "running"))
         assert len(h.world.of(CHAT)) == 2
         ids = [action.replica for action in h.performed(Start)]

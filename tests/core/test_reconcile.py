@@ -20,7 +20,7 @@ from app_toolkit.core.reconcile import (
 )
 from app_toolkit.core.replica_state import Exited, Phase, ReplicaRecord, Started, Unplaceable
 from app_toolkit.core.restarts import failed_starts
-from app_toolkit.interfaces import Place
+from app_toolkit.interfaces import Location
 from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import GROUP, World, group_spec
 
@@ -234,17 +234,17 @@ def test_while_starts_fail_one_at_a_time_is_tried():
         assert len(plan(spec, record, now, 1)) == 1
     assert failed_starts(record.failures, "v1") == 3
     [again] = plan(spec, record, now, 1)
-    record = take(noted(record, again, now), Started(again.replica, Place(Address("unix:/r"), NodeId("n"))), now)
+    record = take(noted(record, again, now), Started(again.replica, Location(Address("unix:/r"), NodeId("n"))), now)
     assert len(plan(spec, record, now, 1)) == 4
 
 
 def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reaches_is_replaced():
     spec = group_spec("v1", 2, spread=True)
     record = group(("v1", RUN), ("v1", RUN))
-    alone = Place(Address("unix:/r"), NodeId("n"))
+    alone = Location(Address("unix:/r"), NodeId("n"))
     known = replace(alone, remote_address=Address("tcp:n:1"))
     reached, unreached = record.replicas
-    record = replace(record, replicas=(replace(reached, place=known), replace(unreached, place=alone)))
+    record = replace(record, replicas=(replace(reached, location=known), replace(unreached, location=alone)))
     assert planned(spec, record) == ["Start v1"]
     assert planned(replace(spec, spread=False), record) == []
     [start] = plan(spec, record, 1.0, 1)

@@ -26,11 +26,11 @@ from app_toolkit.core.replica_state import (
     apply,
 )
 from app_toolkit.errors import IllegalTransition
-from app_toolkit.interfaces import Place
+from app_toolkit.interfaces import Location
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 R = ReplicaId("shop.chat-1-1")
-HERE = Place(Address("unix:/r"), NodeId("n"))
+HERE = Location(Address("unix:/r"), NodeId("n"))
 
 
 def record(phase=Phase.STARTING, **facts):
@@ -57,7 +57,7 @@ def test_a_life_without_incidents():
         life = apply(life, event, float(now))
         phases.append(life.phase.value)
     assert phases == ["starting", *["running"] * 3, *["draining"] * 3, *["stopping"] * 2, "stopped"]
-    assert (life.place, life.unrouted, life.drain_sent, life.stop_sent) == (HERE, True, 6.0, 8.0)
+    assert (life.location, life.unrouted, life.drain_sent, life.stop_sent) == (HERE, True, 6.0, 8.0)
 
 
 def test_every_phase_says_what_exit_means_and_nothing_comes_after_it():
@@ -92,15 +92,15 @@ def test_an_impossible_event_raises_and_names_both(phase, event):
 
 
 def test_a_late_event_changes_nothing():
-    running = record(Phase.RUNNING, place=HERE, ready_at=1.0)
+    running = record(Phase.RUNNING, location=HERE, ready_at=1.0)
     for event in [
-        Started(R, Place(Address("unix:/other"), NodeId("n"))),
+        Started(R, Location(Address("unix:/other"), NodeId("n"))),
         Placed(R),
         Unplaceable(R, "1 GPU", "0 GPU"),
         Found(R, "shop/chat", "v9", "stopping"),
     ]:
         assert apply(running, event, 9.0) == running
-    stopping = record(Phase.STOPPING, place=HERE)
+    stopping = record(Phase.STOPPING, location=HERE)
     assert apply(stopping, Started(R, HERE), 9.0) == stopping
     assert apply(stopping, Drained(R), 9.0) == stopping
 
@@ -108,7 +108,7 @@ def test_a_late_event_changes_nothing():
 @pytest.mark.parametrize("name", sorted(FOUND_AS))
 def test_what_is_found_is_what_it_says_and_its_deadlines_begin_anew(name):
     found = apply(record(Phase.RECOVERING, revision=""), Found(R, "shop/chat", "v7", name, HERE), 50.0)
-    assert (found.phase.value, found.revision, found.place) == (name, "v7", HERE)
+    assert (found.phase.value, found.revision, found.location) == (name, "v7", HERE)
     assert (found.since, found.probed_at) == (50.0, 50.0)
     assert found.unrouted == (name == "draining")
 

@@ -38,7 +38,7 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
     Unrouted,
 )
-from app_toolkit.interfaces import Place, ReplicaSpec
+from app_toolkit.interfaces import Location, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 GROUP = "shop/chat"
@@ -113,9 +113,9 @@ class World:
 
     # What the processes do
 
-    def place(self, id):
+    def location(self, id):
         remote = Address(f"tcp:node:{id}") if self.processes[id].remote else None
-        return Place(Address(f"unix:/{id}"), NodeId("node"), remote)
+        return Location(Address(f"unix:/{id}"), NodeId("node"), remote)
 
     def say(self, event):
         if self.chance(0.05):
@@ -149,7 +149,7 @@ class World:
                         self.end(id, "ImportError")
                     else:
                         process.state = "running"
-                        self.say(Started(id, self.place(id)))
+                        self.say(Started(id, self.location(id)))
                 case "draining":
                     self.say(Drained(id))
                 case "stopping":
@@ -208,7 +208,7 @@ class World:
         self.record = recovered(GROUP, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
-            self.say(Found(id, GROUP, process.revision, process.state, self.place(id)))
+            self.say(Found(id, GROUP, process.revision, process.state, self.location(id)))
 
     def tick(self, *, then_restart=False):
         self.deliver()

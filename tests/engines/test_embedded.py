@@ -14,7 +14,9 @@ from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.engines.embedded import Ingress
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
+from app_toolkit.replica.replica import Statistics
 from app_toolkit.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +120,30 @@ async def test_background_tasks_hold_no_turn() -> None:
         world.let_go.set()
         assert (await background).json() == "answered"
         assert (await again).json() == "again"
+
+
+async def test_a_slot_that_somebody_else_holds_is_waited_for_in_line() -> None:
+    world = Gated()
+    ingress = Ingress("slow", world.app, SLOW)
+    transport = httpx.ASGITransport(ingress)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        # As a handler holds it whose exchange is over.
+        holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
+        holding = asyncio.create_task(holder.get("/slow/holder"))
+        await world.entered_by("holder")
+        waiting = asyncio.create_task(client.get("/slow/waiting"))
+        async with asyncio.timeout(5):
+            while not ingress.router.lines:  # noqa: ASYNC110 the router tells nobody
+                await asyncio.sleep(0)
+        assert (ingress.router.waiting, ingress.replica.statistics().lines) == (1, 1)
+        world.let_go.set()
+        assert (await holding).json() == "holder"
+        assert (await waiting).json() == "waiting"
+        assert (await client.get("/slow/again")).json() == "again"
+        await holder.aclose()
+    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
+    assert ingress.replica.statistics() == Statistics(0, 0, 0, draining=False)
+    assert ingress.replica.line.admits_stranger
 
 
 async def test_a_handler_that_raises_is_logged_under_its_request_id(caplog: pytest.LogCaptureFixture) -> None:

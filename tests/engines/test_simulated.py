@@ -21,7 +21,7 @@ from app_toolkit.core.replica_state import (
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import Conflict
-from app_toolkit.interfaces import Place, ReplicaSpec
+from app_toolkit.interfaces import Location, ReplicaSpec
 from app_toolkit.types import Address, ReplicaId
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ async def bench():
 
 async def test_a_start_is_answered_when_it_is_ready():
     async with bench() as b:
-        assert await b.does(start()) == [Placed(A), Started(A, Place(Address(f"unix:/simulated/{A}"), HOME))]
+        assert await b.does(start()) == [Placed(A), Started(A, Location(Address(f"unix:/simulated/{A}"), HOME))]
         assert await b.does(start()) == [], "to start what exists is success"
 
 
@@ -131,7 +131,7 @@ async def test_what_is_there_after_a_restart_says_what_it_is():
         launcher, events = b.another(2)
         assert await launcher.found() == [A]
         await b.clock.advance(1.0)
-        assert events == [Found(A, "shop/chat", "v1", "running", Place(Address(f"unix:/simulated/{A}"), HOME))]
+        assert events == [Found(A, "shop/chat", "v1", "running", Location(Address(f"unix:/simulated/{A}"), HOME))]
         b.world.crash(A)
         await b.clock.advance(1.0)
         assert events[-1] == Exited(A, "it was killed with signal 9")

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.naps: list[tuple[float, float]] = []
         self.produced = 0
         self.consumed = 0
         self.release = asyncio.Event()
@@ -131,8 +133,14 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
 
     @app.get("/nap/{seconds}")
     async def nap(seconds: float) -> dict[str, str]:
+        began = time.monotonic()
         await asyncio.sleep(seconds)
+        journal.naps.append((began, time.monotonic()))
         return {"replica": name}
+
+    @app.get("/naps")
+    async def naps() -> list[tuple[float, float]]:
+        return journal.naps
 
     @app.post("/unread")
     async def unread() -> Response:
@@ -243,9 +251,9 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
 
 
 if __name__ == "__main__":
-    path, name, marks = sys.argv[1:]
+    path, name, marks, most = sys.argv[1:]
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
-    gate = Replica(build(name, Journal(), Path(marks)), name=name, max_ongoing_requests=100, secret=SECRET)
+    gate = Replica(build(name, Journal(), Path(marks)), name=name, max_ongoing_requests=int(most), secret=SECRET)
     serve(gate, listener).run([listener])

@@ -141,6 +141,9 @@ class Served:
         """Let what waits in the app go on."""
         self._loop.call_soon_threadsafe(self.journal.release.set)
 
+    def drain(self) -> Any:
+        return asyncio.run_coroutine_threadsafe(self.gate.drain(5), self._loop)
+
     def stop(self) -> None:
         self._server.should_exit = True
         self._server.force_exit = True
@@ -153,12 +156,13 @@ class Served:
 class Killable:
     """A replica in a process of its own."""
 
-    def __init__(self, name: str, path: Path, marks: Path) -> None:
+    def __init__(self, name: str, path: Path, marks: Path, most: int = 100) -> None:
         self.name = name
+        self.most = most
         self.path = path
         self.marks = marks
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proxy.app", str(path), name, str(marks)], cwd=TESTS.parent
+            [sys.executable, "-m", "tests.proxy.app", str(path), name, str(marks), str(most)], cwd=TESTS.parent
         )
 
     def wait(self) -> None:
@@ -172,7 +176,7 @@ class Killable:
         eventually(listens, 20)
 
     def endpoint(self) -> dict[str, Any]:
-        return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": 100}
+        return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": self.most}
 
     def stop(self) -> None:
         self.process.kill()
@@ -258,13 +262,13 @@ class World:
         self.replicas.append(replica)
         return replica
 
-    def killable(self, count: int = 2) -> list[Killable]:
+    def killable(self, count: int = 2, most: int = 100) -> list[Killable]:
         marks = self.folder / "marks"
         marks.touch()
         found = []
         for _ in range(count):
             name = f"killable-{next(self.names)}"
-            found.append(Killable(name, self.folder / f"{name}.sock", marks))
+            found.append(Killable(name, self.folder / f"{name}.sock", marks, most))
         self.replicas += found
         for replica in found:
             replica.wait()

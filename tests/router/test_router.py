@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -118,15 +119,195 @@ def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
     assert turn.endpoint.id == "a"
 
 
-async def test_a_replica_that_others_filled_is_left_alone_and_asked_again() -> None:
+@pytest.mark.parametrize("end", [Router.rest, Router.refused], ids=["not-reached", "full-and-without-a-line"])
+async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callable[[Router, Turn], None]) -> None:
     router = router_of(endpoint("a", 5))
     turn = router.try_turn()
     assert turn is not None
-    router.refused(turn)
+    end(router, turn)
     assert router.try_turn() is None
     async with asyncio.timeout(5), router.turn() as again:
         assert again.endpoint.id == "a"
     assert router.ongoing == 0
+
+
+# Standing in line
+
+
+class Place:
+    """A place in the line at one replica, in the hands of the test."""
+
+    def __init__(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> None:
+        self.endpoint = endpoint
+        self.call = called
+        self.end = ended
+        self.left = False
+
+    def leave(self) -> None:
+        assert not self.left
+        self.left = True
+
+
+class InLine:
+    """A router whose replicas are full of others' requests once they have refused one of its own."""
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        self.places: list[Place] = []
+        self.router = Router("shop/chat", self._stand, rng=Random(1))
+        self.router.update(endpoints)
+        self.served: list[str] = []
+        self.turns: list[Turn] = []
+
+    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+        self.places.append(Place(endpoint, called, ended))
+        return self.places[-1]
+
+    def refused(self) -> Turn:
+        turn = self.router.try_turn(first=True)
+        assert turn is not None
+        self.router.refused(turn)
+        return turn
+
+    def wait(self, name: str, *avoid: str, first: bool = False) -> Waiter:
+        def granted(turn: Turn) -> None:
+            self.served.append(f"{name}@{turn.endpoint.id}")
+            self.turns.append(turn)
+
+        return self.router.wait(granted, 0.0, avoid={ReplicaId(each) for each in avoid}, first=first)
+
+
+def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_until_it_is_called() -> None:
+    world = InLine(endpoint("a", 5))
+    one, two = world.router.try_turn(), world.router.try_turn()
+    assert one is not None
+    assert two is not None
+    world.router.refused(one)
+    world.router.refused(two)
+    assert [place.endpoint.id for place in world.places] == ["a"]
+    assert world.router.try_turn() is None
+    world.wait("younger")
+    world.wait("refused", first=True)
+    world.places[0].call()
+    assert world.served == ["refused@a"]
+    assert world.router.lines == 1
+    world.places[0].call()
+    assert world.served == ["refused@a", "younger@a"]
+    assert all(turn.claim() for turn in world.turns)
+    assert not any(turn.claim() for turn in world.turns), "a call is claimed once"
+    world.router.give_back(world.turns[0])
+    assert world.router.lines == 1
+    world.places[0].call()
+    assert (world.router.lines, world.places[0].left) == (0, True), "nobody waits here any more"
+    world.router.give_back(world.turns[1])
+    assert (world.router.waiting, world.router.ongoing) == (0, 0)
+
+
+def test_a_call_is_for_who_does_not_avoid_the_replica() -> None:
+    world = InLine(endpoint("a", 1), endpoint("b", 1))
+    for _ in "ab":
+        world.refused()
+    at = {place.endpoint.id: place for place in world.places}
+    world.wait("picky", "a")
+    world.wait("modest")
+    at[ReplicaId("a")].call()
+    assert world.served == ["modest@a"]
+    at[ReplicaId("b")].call()
+    assert world.served == ["modest@a", "picky@b"]
+
+
+def test_who_is_first_after_a_call_takes_a_replica_that_the_one_before_avoided() -> None:
+    world = InLine(endpoint("a", 1), endpoint("b", 1))
+    turns = [world.router.try_turn(), world.router.try_turn()]
+    full, free = sorted((turn for turn in turns if turn is not None), key=lambda turn: turn.endpoint.id)
+    world.router.refused(full)
+    world.wait("picky", "b")
+    world.router.give_back(free)
+    world.wait("behind")
+    assert world.served == []
+    world.places[0].call()
+    assert world.served == ["picky@a", "behind@b"]
+
+
+def test_a_call_beyond_our_own_limit_is_given_back() -> None:
+    world = InLine(endpoint("a", 2))
+    holding = world.router.try_turn()
+    world.refused()
+    world.wait("one")
+    world.wait("two")
+    world.places[0].call()
+    assert world.served == ["one@a"]
+    world.places[0].call()
+    assert (world.router.lines, world.router.waiting, world.router.ongoing) == (0, 1, 2)
+    assert holding is not None
+    world.router.give_back(holding)
+    assert world.served == ["one@a", "two@a"]
+    assert not world.turns[1].claim(), "a stranger, since we hold all that the replica runs"
+
+
+def test_a_call_that_no_request_followed_goes_to_the_next_or_is_given_back() -> None:
+    world = InLine(endpoint("a", 5))
+    world.refused()
+    world.wait("gone")
+    world.places[0].call()
+    world.wait("next")
+    world.router.give_back(world.turns[0])
+    assert world.served == ["gone@a", "next@a"]
+    world.router.give_back(world.turns[1])
+    assert (world.router.lines, world.places[0].left) == (0, True)
+
+
+def test_who_came_early_and_was_refused_stays_in_line() -> None:
+    world = InLine(endpoint("a", 5))
+    world.refused()
+    world.wait("early")
+    world.places[0].call()
+    assert world.turns[0].claim()
+    world.router.refused(world.turns[0])
+    assert (len(world.places), world.router.lines) == (1, 1)
+    world.wait("early", first=True)
+    world.places[0].call()
+    assert world.served == ["early@a", "early@a"]
+
+
+async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() -> None:
+    world = InLine(endpoint("a", 5))
+    world.refused()
+    place = world.places[0]
+    place.end()
+    assert (world.router.lines, place.left) == (0, False)
+    place.call()  # too late
+    assert world.router.try_turn() is None
+    async with asyncio.timeout(5), world.router.turn() as again:
+        assert not again.claim()
+
+
+async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_the_line() -> None:
+    world = InLine(endpoint("a", 5))
+    holding = world.router.try_turn()
+    assert holding is not None
+    world.refused()
+    world.router.rest(holding)
+    assert world.places[0].left
+    world = InLine(endpoint("a", 5))
+    turn = world.refused()
+    world.router.update([])
+    assert world.places[0].left
+    world.router.refused(turn)
+    assert world.router.lines == 0
+    world = InLine(endpoint("a", 5))
+    world.refused()
+    world.router.close()
+    assert world.places[0].left
+    assert world.router.lines == 0
+
+
+def test_a_turn_refused_by_a_replica_that_has_left_stands_in_no_line() -> None:
+    world = InLine(endpoint("a", 5))
+    turn = world.router.try_turn()
+    assert turn is not None
+    world.router.update([])
+    world.router.refused(turn)
+    assert (world.places, world.router.ongoing) == ([], 0)
 
 
 async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -> None:
@@ -169,11 +350,17 @@ class RandomRouter(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router("world", policy=Policy(max_queued_requests=4), rng=Random(3))
+        self.router = Router("world", self.stand, policy=Policy(max_queued_requests=4), rng=Random(3))
+        #: Where it stands in line: the replicas that others have filled.
+        self.places: list[Place] = []
         self.rooms: dict[str, int] = {}
         self.turns: list[Turn] = []
         self.waiters: list[Waiter] = []
         self.now = 0.0
+
+    def stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+        self.places.append(Place(endpoint, called, ended))
+        return self.places[-1]
 
     def take(self, turn: Turn) -> None:
         assert len(turn.target.turns) <= turn.endpoint.max_ongoing_requests
@@ -200,6 +387,18 @@ class RandomRouter(RuleBasedStateMachine):
     def someone_is_done(self, index: int) -> None:
         self.router.give_back(self.turns.pop(index % len(self.turns)))
 
+    @precondition(lambda self: self.turns)
+    @rule(index=st.integers(0, 99))
+    def someone_is_refused(self, index: int) -> None:
+        turn = self.turns.pop(index % len(self.turns))
+        turn.claim()
+        self.router.refused(turn)
+
+    @precondition(lambda self: self.places)
+    @rule(index=st.integers(0, 99))
+    def a_replica_calls(self, index: int) -> None:
+        self.places[index % len(self.places)].call()
+
     @precondition(lambda self: self.waiters)
     @rule(index=st.integers(0, 99))
     def someone_leaves(self, index: int) -> None:
@@ -216,10 +415,16 @@ class RandomRouter(RuleBasedStateMachine):
         self.waiters = [waiter for waiter in self.waiters if not waiter.done]
         assert self.router.ongoing == len(self.turns)
         assert self.router.waiting == len(self.waiters)
+        self.places = [place for place in self.places if not place.left]
+        assert self.router.lines == len(self.places)
+        names = [place.endpoint.id for place in self.places]
+        assert len(set(names)) == len(names)
+        assert set(names) <= set(self.rooms)
 
     @invariant()
     def nobody_waits_while_a_replica_that_it_may_use_is_free(self) -> None:
         free = {n for n, room in self.rooms.items() if sum(t.endpoint.id == n for t in self.turns) < room}
+        free -= {place.endpoint.id for place in self.places}
         if self.waiters:
             head = min(self.waiters, key=lambda waiter: waiter.since)
             usable = free - set(head.avoid)

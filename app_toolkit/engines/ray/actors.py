@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Place, ProxySpec, ReplicaSpec, Snapshot, Version
+from app_toolkit.interfaces import Location, ProxySpec, ReplicaSpec, Snapshot, Version
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
@@ -63,7 +63,7 @@ class Controlled:
         #: Known once it was told what to be.
         self.group: str | None = None
         self.revision: str | None = None
-        self.place: Future[Place] = Future()
+        self.location: Future[Location] = Future()
 
     def __repr__(self) -> str:
         """What Ray puts before each line that the process logs."""
@@ -93,27 +93,27 @@ class Controlled:
     def describe(self, epoch: int) -> dict[str, Any]:
         """Who this is, for a controller that was not there when it started."""
         self.obey(epoch)
-        place = self.place.result() if self.phase != "starting" else None
-        return {"group": self.group, "revision": self.revision, "phase": self.phase, "place": place}
+        location = self.location.result() if self.phase != "starting" else None
+        return {"group": self.group, "revision": self.revision, "phase": self.phase, "location": location}
 
     @control
-    def started(self) -> Place:
+    def started(self) -> Location:
         """Where it serves, once it does; raises what its start raised."""
-        return self.place.result()
+        return self.location.result()
 
-    def run_as(self, group: str, revision: str, epoch: int, start: Callable[[], Place]) -> Place:
+    def run_as(self, group: str, revision: str, epoch: int, start: Callable[[], Location]) -> Location:
         """Come up, once: whoever asks a second time is told how the first went."""
         self.obey(epoch)
         if self.group is None:
             self.group, self.revision = group, revision
             try:
-                place = start()
+                location = start()
             except BaseException as error:
-                self.place.set_exception(error)
+                self.location.set_exception(error)
             else:
                 self.phase = "running"
-                self.place.set_result(place)
-        return self.place.result()
+                self.location.set_result(location)
+        return self.location.result()
 
     @control
     def probe(self, timeout_s: float, epoch: int) -> None:
@@ -143,17 +143,17 @@ class _Replica(Controlled):
         self.server: ReplicaServer = ReplicaServer(Signals())
 
     @control
-    def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Place:
+    def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
             os.chdir(spec.working_dir or os.curdir)
         # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
         address = Address(f"unix:{_sockets() / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
 
-        def start() -> Place:
+        def start() -> Location:
             # Where there is one node only, no port is opened.
             remote_host = _host() if len(_living_nodes()) > 1 else None
             local = self.server.start(spec, secret, address, remote_host)
-            return Place(local, _node(), self.server.remote_address)
+            return Location(local, _node(), self.server.remote_address)
 
         return self.run_as(group, revision, epoch, start)
 
@@ -164,7 +164,7 @@ class _Proxy(Controlled):
         return "proxy"
 
     @control
-    def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Place:
+    def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
         options = HTTPOptions(**spec.options)
         shared = options.proxies_per_node > 1 or _living_nodes().count(_host()) > 1
         node = _node()
@@ -174,7 +174,7 @@ class _Proxy(Controlled):
             self._watch,
             _sockets() if shared else None,
         )
-        return self.run_as(group, revision, epoch, lambda: Place(self.server.start(), node))
+        return self.run_as(group, revision, epoch, lambda: Location(self.server.start(), node))
 
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:

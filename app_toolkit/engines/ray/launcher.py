@@ -31,7 +31,7 @@ from app_toolkit.core.replica_state import (
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Emit, Place, ProxySpec
+from app_toolkit.interfaces import Emit, Location, ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
@@ -114,9 +114,9 @@ class RayLauncher:
         finally:
             placed.cancel()
 
-    async def _until_started(self, replica: ReplicaId, start: Awaitable[Place]) -> None:
+    async def _until_started(self, replica: ReplicaId, start: Awaitable[Location]) -> None:
         try:
-            place = await start
+            location = await start
         except StaleEpoch:
             pass  # it is there, and a later controller looks after it
         except RayTaskError as error:
@@ -127,7 +127,7 @@ class RayLauncher:
             pass  # it is gone, which `until_gone` tells
         else:
             self._placed.add(replica)
-            self._emit(Started(replica, place))
+            self._emit(Started(replica, location))
 
     def _create(self, action: Start) -> Handle:
         """The actor of that name; one that exists already is the one that an earlier order asked for."""
@@ -200,7 +200,7 @@ class RayLauncher:
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
             await self._kill(replica)
             return
-        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["place"]))
+        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["location"]))
         if about["phase"] == "starting":
             await self._until_started(replica, handle.started.remote())
 

@@ -1,0 +1,270 @@
+"""Who comes into a replica, and who is called next."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app_toolkit.core.admission import CALL_S, EARLY, MOST_CALLERS, Admission
+
+NAMES = "abcd"
+
+
+def calls(admission: Admission[str], ongoing: int, now: float = 0.0) -> str:
+    """Everybody who is called as things are."""
+    found = []
+    while (caller := admission.next_call(ongoing, now)) is not None:
+        found.append(caller)
+    return "".join(found)
+
+
+def test_a_stranger_comes_in_where_a_slot_is_free_and_nobody_stands_in_line() -> None:
+    admission: Admission[str] = Admission(slots=2)
+    assert admission.admits_stranger(1)
+    assert not admission.admits_stranger(2)
+    admission.stand("a")
+    assert not admission.admits_stranger(0)
+
+
+def test_callers_take_their_turns_however_many_requests_each_has() -> None:
+    admission: Admission[str] = Admission(slots=7)
+    for caller in "abc":
+        admission.stand(caller)
+    assert calls(admission, ongoing=0) == "abcabca"
+    admission.stand("d")
+    for caller in "abcabca":
+        assert admission.claim(caller)
+    assert calls(admission, ongoing=0) == "bcadbca"
+
+
+def test_a_call_keeps_its_slot_from_others() -> None:
+    admission: Admission[str] = Admission(slots=1)
+    admission.stand("a")
+    assert calls(admission, ongoing=0) == "a"
+    assert not admission.admits_stranger(0)
+    assert not admission.claim("b")
+    assert admission.claim("a")
+    assert not admission.claim("a"), "a call is claimed once"
+
+
+def test_once_a_slot_came_free_one_more_is_called_so_that_the_next_is_there_in_time() -> None:
+    admission: Admission[str] = Admission(slots=1)
+    for caller in "ab":
+        admission.stand(caller)
+    assert calls(admission, ongoing=1) == "", "nobody knows how long the handler takes"
+    admission.freed()
+    assert calls(admission, ongoing=0) == "ab"
+    assert admission.claim("a")
+    assert admission.admits_called(0)
+    assert admission.claim("b")
+    assert not admission.admits_called(1)
+    admission.wait("request", "b")
+    assert admission.next_in(1) is None
+    assert calls(admission, ongoing=1) == ""
+    assert admission.next_in(0) == "request"
+    assert admission.next_in(0) is None
+    assert not admission.admits_called(0), "the slot is for the one that waited"
+    admission.forget("request")
+    assert admission.promised == 0
+
+
+def test_who_came_early_in_vain_keeps_its_place_and_nobody_else_is_called_early() -> None:
+    admission: Admission[str] = Admission(slots=1)
+    for caller in "abc":
+        admission.stand(caller)
+    admission.freed()
+    assert calls(admission, ongoing=0) == "ab"
+    admission.claim("a")
+    admission.claim("b")
+    admission.wait("request", "b")
+    admission.in_vain("request")
+    assert calls(admission, ongoing=1) == ""
+    admission.freed()
+    assert calls(admission, ongoing=0) == "bc"
+
+
+def test_who_leaves_gives_its_calls_back() -> None:
+    admission: Admission[str] = Admission(slots=1)
+    for caller in "ab":
+        admission.stand(caller)
+    assert calls(admission, ongoing=0) == "a"
+    admission.leave("a")
+    assert calls(admission, ongoing=0) == "b"
+    admission.leave("b")
+    assert admission.admits_stranger(0)
+
+
+def test_who_does_not_come_is_called_no_more() -> None:
+    admission: Admission[str] = Admission(slots=3)
+    for caller in "ab":
+        admission.stand(caller)
+    assert calls(admission, ongoing=1, now=5.0) == "ab"
+    assert admission.lapses_at == 5.0 + CALL_S
+    assert admission.withdraw(5.0 + CALL_S / 2) == []
+    assert admission.claim("b")
+    assert admission.withdraw(5.0 + CALL_S) == ["a"]
+    assert list(admission.callers) == ["b"]
+    assert admission.lapses_at is None
+
+
+def test_a_line_has_an_end() -> None:
+    admission: Admission[str] = Admission(slots=1)
+    for number in range(MOST_CALLERS):
+        assert admission.stand(str(number))
+    assert not admission.stand("one more")
+    assert admission.stand("0"), "it stands there already"
+    assert len(admission.callers) == MOST_CALLERS
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_caller_with_many_requests_and_one_with_few_alternate(most: int) -> None:
+    admission: Admission[str] = Admission(slots=most)
+    served: Counter[str] = Counter()
+    running: list[str] = []
+    for caller in "ab":
+        admission.stand(caller)
+    for _ in range(100):
+        for caller in calls(admission, len(running)):
+            admission.claim(caller)
+            running.append(caller)
+        served[running.pop(0)] += 1
+    assert abs(served["a"] - served["b"]) <= most
+
+
+class RandomAdmission(RuleBasedStateMachine):
+    """Callers that stand, come, go, stop and never come, held against the plainest account of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admission: Admission[int] = Admission(slots=2)
+        self.tokens = itertools.count()
+        self.now = 0.0
+        self.ongoing = 0
+        #: The calls that each caller has heard and not answered.
+        self.heard: Counter[str] = Counter()
+        self.on_deck: set[int] = set()
+        self.entering: set[int] = set()
+        #: How often each was called since the other of a pair last was, while both stood and nobody lost a place.
+        self.ahead: Counter[tuple[str, str]] = Counter()
+
+    def settle(self) -> None:
+        """What the gate does after every event."""
+        while (token := self.admission.next_in(self.ongoing)) is not None:
+            self.on_deck.remove(token)
+            self.entering.add(token)
+        while (caller := self.admission.next_call(self.ongoing, self.now)) is not None:
+            self.heard[caller] += 1
+            for other in self.admission.callers:
+                self.ahead[caller, other] += 1
+                self.ahead[other, caller] = 0
+
+    def left(self, caller: str) -> None:
+        self.heard[caller] = 0
+        for other in NAMES:
+            self.ahead[caller, other] = self.ahead[other, caller] = 0
+
+    @rule(caller=st.sampled_from(NAMES))
+    def someone_stands(self, caller: str) -> None:
+        if caller not in self.admission.callers:
+            self.left(caller)
+        self.admission.stand(caller)
+        self.settle()
+
+    @rule(caller=st.sampled_from(NAMES))
+    def someone_leaves(self, caller: str) -> None:
+        self.admission.leave(caller)
+        self.left(caller)
+        self.settle()
+
+    @rule()
+    def a_stranger_comes(self) -> None:
+        if self.admission.admits_stranger(self.ongoing):
+            assert not self.admission.callers
+            self.ongoing += 1
+
+    @rule(caller=st.sampled_from(NAMES))
+    def someone_answers_a_call(self, caller: str) -> None:
+        called = self.heard[caller] > 0
+        assert self.admission.claim(caller) is called
+        if not called:
+            return self.a_stranger_comes()
+        self.heard[caller] -= 1
+        if self.admission.admits_called(self.ongoing):
+            self.ongoing += 1
+        else:
+            token = next(self.tokens)
+            self.admission.wait(token, caller)
+            self.on_deck.add(token)
+        self.settle()
+
+    @precondition(lambda self: self.entering)
+    @rule(gone=st.booleans())
+    def someone_from_the_deck_is_in(self, gone: bool) -> None:
+        self.admission.forget(self.entering.pop())
+        self.ongoing += not gone
+        self.settle()
+
+    @precondition(lambda self: self.ongoing)
+    @rule()
+    def someone_is_done(self) -> None:
+        self.ongoing -= 1
+        self.admission.freed()
+        self.settle()
+
+    @precondition(lambda self: self.on_deck)
+    @rule(hung_up=st.booleans())
+    def someone_on_deck_waits_no_more(self, hung_up: bool) -> None:
+        token = self.on_deck.pop()
+        if hung_up:
+            self.admission.forget(token)
+        else:
+            self.admission.in_vain(token)
+            self.ahead.clear()
+        self.settle()
+
+    @rule(seconds=st.sampled_from([0.3, 0.7, 1.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for caller in self.admission.withdraw(self.now):
+            assert self.heard[caller]
+            self.left(caller)
+        self.settle()
+
+    @invariant()
+    def no_more_are_inside_than_there_are_slots(self) -> None:
+        assert self.ongoing + len(self.entering) <= self.admission.slots
+        assert self.ongoing + self.admission.promised <= self.admission.slots + EARLY
+
+    @invariant()
+    def no_slot_is_idle_while_somebody_stands_in_line(self) -> None:
+        if self.admission.callers:
+            assert self.ongoing + self.admission.promised >= self.admission.slots
+        if self.on_deck:
+            assert self.ongoing + len(self.entering) == self.admission.slots
+
+    @invariant()
+    def nobody_is_called_twice_while_another_stands_uncalled(self) -> None:
+        assert all(count <= 1 for (one, other), count in self.ahead.items() if one != other)
+
+    @invariant()
+    def promises_are_the_sizes_of_live_sets(self) -> None:
+        assert self.admission.promised == self.heard.total() + len(self.on_deck) + len(self.entering)
+        assert {caller for caller, count in self.heard.items() if count} <= set(self.admission.callers)
+
+    def teardown(self) -> None:
+        for caller in NAMES:
+            self.someone_leaves(caller)
+        while self.ongoing or self.on_deck or self.entering:
+            while self.entering:
+                self.someone_from_the_deck_is_in(gone=False)
+            if self.ongoing:
+                self.someone_is_done()
+        assert (self.admission.promised, list(self.admission.callers)) == (0, [])
+        assert self.admission.admits_stranger(0)
+
+
+RandomAdmission.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestRandomAdmission = RandomAdmission.TestCase

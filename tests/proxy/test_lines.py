@@ -1,0 +1,247 @@
+"""Several proxies in front of one replica that is full: they stand in line there, and are called in turn."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import httpx
+import pytest
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.router.router import Router
+from app_toolkit.transport import hop
+
+from .app import SECRET
+from .world import Edge, Served, World, eventually
+
+pytestmark = pytest.mark.anyio
+
+CALLERS = 8
+SECONDS = 2.0
+HANDLER_S = 0.02
+
+
+@asynccontextmanager
+async def proxy_before(endpoint: dict[str, Any]) -> AsyncIterator[ProxyServer]:
+    async with ProxyServer(Proxy(SECRET, Router), HTTPOptions(port=0), drain_timeout_s=0.0) as server:
+        values = {
+            "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
+            "replicas/shop/web": {"policy": {}, "replicas": [endpoint]},
+        }
+        server.proxy.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
+        yield server
+        assert (server.statistics().waiting, server.statistics().ongoing) == (0, 0)
+
+
+async def get(port: int, path: str, times: int = 1) -> Any:
+    """The body of the last answer to so many requests, one after the other, on one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(times):
+        writer.write(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+        body = await reader.readexactly(length)
+    writer.close()
+    return json.loads(body)
+
+
+@pytest.mark.parametrize("clients", [(1,) * CALLERS, (8, *(1,) * (CALLERS - 1))], ids=["alike", "one-with-many"])
+async def test_eight_callers_keep_one_slot_busy_and_share_it(world: World, clients: tuple[int, ...]) -> None:
+    [replica] = world.killable(1, most=1)
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(proxy_before(replica.endpoint())) for _ in range(CALLERS)]
+        waits: list[list[float]] = [[] for _ in proxies]
+        end = time.monotonic() + SECONDS
+
+        async def client(number: int) -> None:
+            while (asked := time.monotonic()) < end:
+                await get(proxies[number].port, f"/nap/{HANDLER_S}")
+                waits[number].append(time.monotonic() - asked)
+
+        await asyncio.gather(*(client(number) for number, count in enumerate(clients) for _ in range(count)))
+        naps = await get(proxies[0].port, "/naps")
+        busy = sum(end - began for began, end in naps) / (naps[-1][1] - naps[0][0])
+        alike = [mean(each) for each, count in zip(waits, clients, strict=True) if count == 1]
+        print(f"\nbusy {busy:.1%}, mean waits", [f"{wait * 1_000:.0f} ms" for wait in alike])
+        assert all(began >= ended for (_, ended), (began, _) in pairwise(naps))
+        assert busy >= 0.9
+        assert max(alike) <= 2 * min(alike)
+    assert sum(len(proxy.proxy.lines) for proxy in proxies) == 0
+
+
+# Two proxies, of which the second is a test's own
+
+
+GET = b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[World]:
+    world = World(Edge(), tmp_path)
+    yield world
+    world.edge.close()
+
+
+def one_slot(*worlds: World, **policy: Any) -> Served:
+    """A replica with one slot behind all of them."""
+    replica = worlds[0].replica(most=1)
+    for world in worlds:
+        world.route(replica.endpoint(), **policy)
+    return replica
+
+
+def lines(world: World) -> int:
+    return len(world.edge.proxy.lines)
+
+
+def stands(world: World, replica: Served) -> None:
+    """Wait until this proxy, and nobody else, stands in line."""
+    eventually(lambda: (lines(world), replica.gate.statistics().lines) == (1, 1))
+
+
+def is_quiet(replica: Served, *worlds: World) -> None:
+    """Nobody is inside, waits, stands in line or was called."""
+    eventually(lambda: all(world.settled() for world in worlds))
+    eventually(lambda: not any(lines(world) for world in worlds))
+    eventually(lambda: (replica.gate.statistics().ongoing, replica.gate.statistics().lines) == (0, 0))
+    eventually(lambda: replica.gate.line.admits_stranger)
+
+
+def test_a_proxy_that_finds_the_replica_full_is_called_when_a_slot_comes_free(world: World, other: World) -> None:
+    replica = one_slot(world, other)
+    with world.raw() as first, other.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        second.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nx-app-toolkit-called: me\r\n\r\nhi")
+        stands(other, replica)
+        assert other.edge.statistics().waiting == 1
+        replica.release()
+        assert first.answer().status == 200
+        got = second.answer()
+        assert (got.status, got.body) == (200, b"hi")
+        assert not [name for name, _ in got.headers if name.startswith("x-app-toolkit")]
+    is_quiet(replica, world, other)
+
+
+def test_an_app_sees_nothing_of_the_line(world: World, other: World) -> None:
+    replica = one_slot(world, other)
+    with world.raw() as first, other.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        second.send(GET % b"/seen")
+        stands(other, replica)
+        replica.release()
+        assert first.answer().status == 200
+        assert [name for name, _ in second.answer().json()["headers"]] == ["host"]
+    is_quiet(replica, world, other)
+
+
+def test_one_proxy_alone_never_stands_in_line(world: World) -> None:
+    replica = one_slot(world)
+    with ThreadPoolExecutor(4) as pool:
+        assert {got.status_code for got in pool.map(httpx.get, [world.url + "/hello"] * 20)} == {200}
+    assert lines(world) == 0
+    is_quiet(replica, world)
+
+
+def test_a_proxy_that_dies_in_the_line_holds_up_nobody(world: World, other: World) -> None:
+    replica = one_slot(world, other)
+    with world.raw() as first, other.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        second.send(GET % b"/hello")
+        stands(other, replica)
+        other.edge.close()
+        eventually(lambda: replica.gate.statistics().lines == 0)
+        replica.release()
+        assert first.answer().status == 200
+        assert first.send(GET % b"/hello").answer().status == 200
+    is_quiet(replica, world)
+
+
+def test_a_client_that_hangs_up_in_the_queue_leaves_no_line_behind(world: World, other: World) -> None:
+    replica = one_slot(world, other)
+    with world.raw() as first:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        with other.raw() as second:
+            second.send(GET % b"/hello")
+            stands(other, replica)
+        eventually(lambda: other.edge.statistics().waiting == 0)
+        replica.release()
+        assert first.answer().status == 200
+    is_quiet(replica, world, other)
+
+
+def test_who_waits_in_line_for_too_long_is_refused(world: World, other: World) -> None:
+    replica = one_slot(world, other, wait_s=0.2)
+    with world.raw() as first, other.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        got = second.send(GET % b"/hello").answer()
+        assert (got.status, got.error) == (503, "queue_timeout")
+        replica.release()
+        assert first.answer().status == 200
+    is_quiet(replica, world, other)
+
+
+def test_a_replica_that_drains_sends_its_line_elsewhere(world: World, other: World) -> None:
+    replica = one_slot(world, other)
+    fresh = world.replica()
+    with world.raw() as first, other.raw() as second:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        second.send(GET % b"/hello")
+        stands(other, replica)
+        drained = replica.drain()
+        eventually(lambda: lines(other) == 0)
+        other.route(fresh.endpoint())
+        assert second.answer().json() == {"replica": fresh.name}
+        replica.release()
+        assert first.answer().status == 200
+        assert drained.result(5)
+    eventually(lambda: world.settled() and other.settled())
+    assert replica.gate.statistics().lines == 0
+
+
+def test_a_caller_that_stopped_with_a_call_is_passed_over(world: World, other: World) -> None:
+    replica = one_slot(world, other)
+    stopped = socket.socket(socket.AF_UNIX)
+    stopped.connect(replica.address.removeprefix("unix:"))
+    identity = hop.encode(SECRET, b"stopped", b"1.1", hop.peers(None, None, "http"))
+    with world.raw() as first, other.raw() as second, stopped:
+        first.send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        stopped.sendall(GET.replace(b"host", b"%b: %b\r\n%b: stopped\r\nhost" % (hop.HOP, identity, hop.LINE)) % b"/")
+        eventually(lambda: replica.gate.statistics().lines == 1)
+        replica.release()
+        assert first.answer().status == 200
+        # It was called, and holds the slot for as long as a call holds.
+        assert second.send(GET % b"/hello").answer().status == 200
+        eventually(lambda: replica.gate.statistics().lines == 0)
+        assert first.send(GET % b"/hello").answer().status == 200
+    is_quiet(replica, world, other)
+
+
+@pytest.mark.parametrize("size", [10, 60_000, 1_000_000])
+def test_a_request_on_deck_behind_a_slow_one_is_not_lost(world: World, other: World, size: int) -> None:
+    body = b"b" * size
+    replica = one_slot(world, other)
+    with ThreadPoolExecutor(8) as pool:
+        slow = [pool.submit(httpx.get, each.url + "/nap/0.25") for _ in range(3) for each in (world, other)]
+        uploads = [pool.submit(httpx.post, each.url + "/digest", content=body) for each in (world, other)]
+        assert {each.result(10).status_code for each in slow} == {200}
+        assert {each.result(10).json()["length"] for each in uploads} == {len(body)}
+    assert len(replica.journal.naps) == 6
+    is_quiet(replica, world, other)

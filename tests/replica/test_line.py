@@ -1,0 +1,328 @@
+"""The line at one replica, over the wire: who stands there, who is called, and how it ends."""
+
+import asyncio
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from app_toolkit.core.admission import CALL_S
+from app_toolkit.replica.line import ON_DECK_S
+from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.transport import hop
+from app_toolkit.types import Message, Receive, Scope, Send
+
+from .client import Connection, Serve, Served, field, wait_until
+
+APP = """
+    app = FastAPI()
+
+    @app.get("/{name}")
+    async def held(name: str, request: Request):
+        mark(f"{name} entered")
+        await gate(name)
+        return [key for key in request.headers]
+
+    @app.websocket("/ws")
+    async def talk(ws: WebSocket):
+        await ws.accept()
+        await ws.close()
+"""
+
+
+@pytest.fixture
+def served(serve: Serve) -> Iterator[Served]:
+    served = serve(APP, max_ongoing_requests=1)
+    yield served
+    wait_until(lambda: settled(served), "nobody is inside, stands in line, or was called")
+
+
+def settled(served: Served) -> bool:
+    statistics = served.server.statistics()
+    served.open_gate("quick")
+    answer = answer_to(ask(served, "/quick"))  # a stranger is admitted: nothing is promised to anybody
+    return (statistics.ongoing, statistics.lines, answer.status) == (0, 0, 200)
+
+
+class Standing:
+    """A caller that stands in line."""
+
+    def __init__(self, served: Served, name: str, secret: tuple[str, bytes] | None = None) -> None:
+        self.name = name
+        self.served = served
+        self.connection = served.connect()
+        self.connection.send_head("GET", "/", [secret or field(), (hop.LINE.decode(), name)])
+        self.answer = self.connection.getresponse()
+
+    @property
+    def stands(self) -> bool:
+        return self.answer.status == 200 and self.answer.getheader(hop.REFUSED.decode()) is None
+
+    def called(self) -> bool:
+        """Wait for a call. False: the line has ended."""
+        return self.answer.read(1) == b"."
+
+    def hears_nothing(self) -> bool:
+        sock = self.connection.sock
+        sock.settimeout(0.05)
+        try:
+            return not sock.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return True
+        finally:
+            sock.settimeout(10)
+
+    def leave(self) -> None:
+        self.answer.close()
+        self.connection.close()
+
+
+def ask(served: Served, path: str, caller: str | None = None) -> Connection:
+    """Send a request, and do not wait for its answer."""
+    connection = served.connect()
+    claim = [] if caller is None else [(hop.CALLED.decode(), caller)]
+    connection.send_head("GET", path, [field(), *claim])
+    return connection
+
+
+def answer_to(connection: Connection) -> http.client.HTTPResponse:
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+
+
+def entered(served: Served, name: str) -> None:
+    wait_until(lambda: served.marked(f"{name} entered"), f"{name} entered")
+
+
+def standing(served: Served, count: int) -> None:
+    wait_until(lambda: served.server.statistics().lines == count, f"{count} stand in line")
+
+
+def test_a_caller_is_called_when_a_slot_comes_free_and_nobody_overtakes_it(served: Served) -> None:
+    running = ask(served, "/first")
+    entered(served, "first")
+    line = Standing(served, "a")
+    assert line.stands
+    assert line.hears_nothing()
+    served.open_gate("first")
+    assert answer_to(running).status == 200
+    assert line.called()
+    stranger = answer_to(ask(served, "/stranger"))
+    assert (stranger.status, stranger.getheader(hop.REFUSED.decode())) == (503, "busy")
+    claiming = ask(served, "/second", "a")
+    entered(served, "second")
+    served.open_gate("second")
+    got = claiming.getresponse()
+    assert got.status == 200
+    assert b"x-app-toolkit" not in got.read()
+    assert not served.marked("stranger entered")
+    line.leave()
+
+
+def test_a_request_called_early_waits_on_deck_and_comes_in_as_the_slot_comes_free(served: Served) -> None:
+    first = ask(served, "/first")
+    entered(served, "first")
+    one, two = Standing(served, "a"), Standing(served, "b")
+    served.open_gate("first")
+    assert answer_to(first).status == 200
+    assert one.called()
+    assert two.called(), "early"
+    second = ask(served, "/second", "a")
+    entered(served, "second")
+    third = ask(served, "/third", "b")
+    served.open_gate("second")
+    entered(served, "third")
+    served.open_gate("third")
+    assert [answer_to(each).status for each in (second, third)] == [200, 200]
+    one.leave()
+    two.leave()
+
+
+def test_who_waited_on_deck_in_vain_is_refused_and_is_the_next_to_be_called(served: Served) -> None:
+    first = ask(served, "/first")
+    entered(served, "first")
+    one, two, three = (Standing(served, name) for name in "abc")
+    served.open_gate("first")
+    assert answer_to(first).status == 200
+    assert one.called()
+    assert two.called()
+    second = ask(served, "/second", "a")
+    entered(served, "second")
+    began = time.monotonic()
+    refused = answer_to(ask(served, "/early", "b"))
+    assert time.monotonic() - began >= ON_DECK_S * 0.9
+    assert (refused.status, refused.getheader(hop.REFUSED.decode())) == (503, "busy")
+    assert not served.marked("early entered")
+    assert two.hears_nothing()
+    assert three.hears_nothing()
+    one.leave()
+    standing(served, 2)
+    served.open_gate("second")
+    assert answer_to(second).status == 200
+    assert two.called()
+    third = ask(served, "/third", "b")
+    entered(served, "third")
+    served.open_gate("third")
+    assert answer_to(third).status == 200
+    two.leave()
+    three.leave()
+
+
+def test_a_call_that_lapsed_gives_no_right(served: Served) -> None:
+    first = ask(served, "/first")
+    entered(served, "first")
+    refused = answer_to(ask(served, "/second", "nobody"))
+    assert refused.getheader(hop.REFUSED.decode()) == "busy"
+    served.open_gate("first")
+    assert answer_to(first).status == 200
+
+
+def test_a_caller_that_does_not_come_is_put_out_of_the_line(served: Served) -> None:
+    began = time.monotonic()
+    stopped = Standing(served, "stopped")
+    assert stopped.called()
+    behind = Standing(served, "behind")
+    assert behind.hears_nothing()
+    assert not stopped.called(), "its line has ended"
+    assert time.monotonic() - began >= CALL_S * 0.9
+    assert behind.called()
+    behind.leave()
+
+
+def test_a_caller_that_dies_with_a_call_gives_it_back_at_once(served: Served) -> None:
+    dying = Standing(served, "dying")
+    assert dying.called()
+    behind = Standing(served, "behind")
+    assert behind.hears_nothing()
+    dying.leave()
+    assert behind.called()
+    behind.leave()
+
+
+def test_a_caller_that_stands_twice_has_left_its_first_place(served: Served) -> None:
+    before = Standing(served, "a")
+    assert before.called()
+    again = Standing(served, "a")
+    assert not before.called()
+    assert again.called()
+    assert served.server.statistics().lines == 1
+    before.leave()
+    standing(served, 1)
+    again.leave()
+
+
+def test_a_drain_ends_the_lines_and_refuses_who_is_on_deck(serve: Serve) -> None:
+    served = serve(APP, max_ongoing_requests=1)
+    first = ask(served, "/first")
+    entered(served, "first")
+    one, two = Standing(served, "a"), Standing(served, "b")
+    served.open_gate("first")
+    assert answer_to(first).status == 200
+    assert one.called()
+    assert two.called()
+    second = ask(served, "/second", "a")
+    entered(served, "second")
+    on_deck = ask(served, "/third", "b")
+    assert not served.server.drain(0.01)
+    assert answer_to(on_deck).getheader(hop.REFUSED.decode()) in ("draining", "busy")
+    assert not one.called()
+    assert not two.called()
+    assert Standing(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
+    served.open_gate("second")
+    assert answer_to(second).status == 200
+    assert served.server.drain(5)
+    assert served.server.statistics().lines == 0
+    assert not served.marked("third entered")
+
+
+def test_a_stop_does_not_wait_for_a_line(serve: Serve) -> None:
+    served = serve(APP, max_ongoing_requests=1)
+    line = Standing(served, "a")
+    began = time.monotonic()
+    assert served.server.stop(20)
+    assert time.monotonic() - began < 10
+    assert line.called()
+    assert not line.called()
+
+
+def test_a_websocket_that_follows_a_call_takes_no_slot(served: Served) -> None:
+    one = Standing(served, "a")
+    assert one.called()
+    two = Standing(served, "b")
+    claim = served.connect()
+    upgrade = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
+    key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+    claim.send_head("GET", "/ws", [field(), (hop.CALLED.decode(), "a"), *upgrade, key])
+    assert claim.getresponse().status == 101
+    assert two.called()
+    one.leave()
+    two.leave()
+
+
+def test_nobody_stands_in_line_without_the_secret(served: Served) -> None:
+    line = Standing(served, "a", field(b"a-wrong-one"))
+    assert line.answer.getheader(hop.REFUSED.decode()) == "secret"
+    served.open_gate("unmarked")
+    connection = served.connect()
+    connection.send_head("GET", "/unmarked", [(hop.LINE.decode(), "a")])  # on a Unix socket: a request like any other
+    assert answer_to(connection).status == 200
+    assert served.server.statistics().lines == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("in_time", [True, False], ids=["before-its-slot", "with-its-slot"])
+async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(in_time: bool) -> None:
+    entered: list[str] = []
+    go = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.append(scope["path"])
+        await go.wait()
+
+    async def nothing(_: Message | None = None) -> Message:
+        return {}
+
+    gate = Replica(app, name="r", max_ongoing_requests=1)
+
+    def request(path: str, caller: str | None) -> asyncio.Task[None]:
+        return asyncio.create_task(gate.admit({"type": "http", "path": path}, nothing, nothing, caller=caller))
+
+    first = request("first", None)
+    await asyncio.sleep(0)
+    calls: list[str] = []
+    to_cancel: list[asyncio.Task[None]] = []
+
+    def called(name: str) -> None:
+        calls.append(name)
+        if to_cancel:  # its slot has been given to it this moment, and it has not run since
+            to_cancel.pop().cancel()
+
+    places = [gate.line.stand(name, partial(called, name), partial(calls.append, "end")) for name in "ab"]
+    go.set()
+    await first
+    go.clear()
+    assert calls == ["a", "b"]
+    second = request("second", "a")
+    await asyncio.sleep(0)
+    on_deck = request("third", "b")
+    await asyncio.sleep(0)
+    assert entered == ["first", "second"]
+    if in_time:
+        on_deck.cancel()
+    else:
+        to_cancel.append(on_deck)
+    go.set()
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await on_deck
+    assert entered == ["first", "second"]
+    assert gate.statistics().ongoing == 0
+    assert calls[2:] == ["a", "b"]
+    for place in places:
+        place.leave()
+    assert gate.line.admits_stranger
+    assert gate.statistics() == Statistics(0, 0, 0, draining=False)
