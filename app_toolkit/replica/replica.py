@@ -38,6 +38,8 @@ THREAD_S = 0.05
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
 SERVER_ERROR = b"Internal Server Error"
+INTERNAL_ERROR = 1011
+"""The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
 NOTHING = (b"", "")
 
 
@@ -159,7 +161,12 @@ class Replica:
                 )
                 if not exchange.started:
                     await _answer(kind, 500, TEXT, SERVER_ERROR, exchange.send)
-                elif not exchange.complete:
+                elif exchange.complete:
+                    pass
+                elif kind == "websocket":
+                    # Else the proxy could not tell it from a replica that was lost.
+                    await exchange.send({"type": "websocket.close", "code": INTERNAL_ERROR})
+                else:
                     raise Reported from error
         if exchange.cut is not None:
             raise Reported from exchange.cut
@@ -406,7 +413,7 @@ class Exchange:
                 count = (hop.ONGOING, b"%d" % len(self._replica._ongoing))
                 message = {**message, "headers": [count, *message.get("headers", ())]}
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
-            self.started = True
+            self.started = self.complete = True
         await self._send(message)
         if kind == "http.response.body":
             if not message.get("more_body", False):

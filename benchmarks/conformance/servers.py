@@ -104,8 +104,7 @@ def _board(address: str) -> Watch:
         "replicas/app/app": Snapshot(
             version,
             {
-                "max_queued_requests": 1_000,
-                "max_queue_wait_s": 30.0,
+                "policy": {},
                 "replicas": [{"id": "replica", "address": address, "max_ongoing_requests": MOST}],
             },
         ),

@@ -17,8 +17,9 @@ from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
+from benchmarks.chaos.system import VICTIM
 
-FOLDER = os.path.dirname(__file__)
+FOLDER = str(VICTIM.parent)
 HEARTBEAT = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,

@@ -25,10 +25,7 @@ CROWDED = 10
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(
-            clients_hang_up,
-            marks=pytest.mark.xfail(reason="the handler of a GET runs on when its client has gone", strict=True),
-        ),
+        clients_hang_up,
         slow_readers,
         big_upload,
         overload,

@@ -374,14 +374,14 @@ async def test_a_process_is_started_once_passes_its_probe_and_exits_as_it_is_tol
     first = controller(1)
     first.perform(start(A, tmp_path), start(A, tmp_path))
     started = await first.hears(Started)
-    assert started.place.address.partition(":")[0] in ("unix", "tcp")
+    assert started.location.address.partition(":")[0] in ("unix", "tcp")
     first.perform(start(A, tmp_path), Probe(A, 5.0))
     await first.hears(ProbePassed)
     assert bench.starts() == 1
     assert first.heard(Exited) == [], "to start what exists is success"
     first.perform(Stop(A, 5.0))
     assert await first.hears(Exited) == Exited(A, why=None)
-    assert {event.place for event in first.heard(Started)} == {started.place}
+    assert {event.location for event in first.heard(Started)} == {started.location}
 
 
 async def test_an_app_that_does_not_come_up_exits_with_what_it_said(controller: Epoch, tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ async def test_an_order_to_what_is_not_there_is_answered_with_its_exit(controlle
 async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(controller: Epoch, tmp_path: Path) -> None:
     first = controller(1)
     first.perform(start(A, tmp_path), start(B, tmp_path))
-    places = [(await first.hears(Started, id)).place for id in (A, B)]
+    places = [(await first.hears(Started, id)).location for id in (A, B)]
     first.perform(Drain(B, 10.0))
     await first.hears(Drained, B)
     second = controller(2)

@@ -130,12 +130,12 @@ class OnRay:
         return self._ground.notes.count("began")
 
     async def occupy(self, replica: Started) -> None:
-        self._request = asyncio.create_task(self._get(replica.place.address, "/hold"))
+        self._request = asyncio.create_task(self._get(replica.location.address, "/hold"))
         await self.until(lambda: "held" in self._ground.notes)
 
     async def refuses(self, replica: Started) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while (answer := await self._get(replica.place.address, "/who")).status_code != 503:
+            while (answer := await self._get(replica.location.address, "/who")).status_code != 503:
                 assert answer.json() == "lone"
         assert answer.headers[hop.REFUSED.decode()] == "draining"
 
