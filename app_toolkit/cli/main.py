@@ -20,7 +20,7 @@ from app_toolkit.cli.target import Target, resolve
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import Project, read_project
-from app_toolkit.config.settings import read_settings, say_plain_logs, show_ray_token
+from app_toolkit.config.settings import keep_priority, read_settings, say_plain_logs, show_ray_token
 from app_toolkit.errors import ConfigError
 
 app = typer.Typer(
@@ -109,6 +109,7 @@ def run(
         address=chosen.address,
     )
     say_plain_logs(colour=sys.stdout.isatty())
+    keep_priority()
     if options.address not in (None, "auto"):
         show_ray_token()
     serve_on_ray(options, Screen(), _ray)

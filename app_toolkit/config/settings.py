@@ -42,6 +42,14 @@ def say_plain_logs(colour: bool) -> None:
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
+def keep_priority() -> None:
+    """Have Ray run what serves at an ordinary priority: by default its workers give way to every other process.
+
+    Before Ray is started; on a cluster that is joined, whoever started it has decided.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
+
+
 def show_ray_token() -> None:
     """Have Ray show its access token to a cluster that is joined by its address: it looks for one only at `auto`.
 

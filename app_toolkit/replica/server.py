@@ -19,6 +19,7 @@ import uvloop
 
 from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.replica.corked import CorkedHTTP
 from app_toolkit.replica.host import Lifespan, host, load
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
@@ -236,7 +237,7 @@ class Server(uvicorn.Server):
     def __init__(self, lifespan: Lifespan, started: Callable[[], None]) -> None:
         config = uvicorn.Config(
             lifespan,
-            http="httptools",
+            http=CorkedHTTP,
             ws="websockets-sansio",
             lifespan="on",
             interface="asgi3",

@@ -1,8 +1,8 @@
-"""The same app on app_toolkit."""
+"""The same app on app_toolkit, with a deadline for every request; limits, access log and counters are on by default."""
 
 from routes import router
 
-from app_toolkit import Toolkit
+from app_toolkit import DeploymentConfig, Toolkit
 
-app = Toolkit()
+app = Toolkit(deployment=DeploymentConfig(name="app", request_timeout_s=60))
 app.include_router(router)

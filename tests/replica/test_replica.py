@@ -405,9 +405,11 @@ def test_a_failure_within_the_response_cuts_the_connection(serve: Serve, caplog:
     assert_logged_once(served, caplog, "half was sent")
 
 
-def test_a_failure_in_a_websocket_cuts_it_and_is_logged_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     served = serve(FAILING)
-    assert served.websocket("/ws").closed_with() == 1006
+    assert served.websocket("/ws").closed_with() == 1011
     assert_logged_once(served, caplog, "in a socket")
 
 

@@ -1,0 +1,101 @@
+"""What an app sends in one go leaves in one go.
+
+uvicorn writes the head of an answer, its body and every chunk of a stream one by one, and each is a system call here
+and one more at the proxy. A corked transport keeps what is written within one turn of the event loop, and writes it at
+the end of that turn.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST = 64 * 1024
+"""Bytes that are kept; beyond, the transport itself must see them, for it alone can make the writer wait."""
+
+
+class CorkedTransport(asyncio.Transport):
+    """Another transport, whose writes are joined."""
+
+    def __init__(self, inner: asyncio.Transport) -> None:
+        self._inner = inner
+        self._soon = asyncio.get_running_loop().call_soon
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: Any) -> None:
+        size = len(data)
+        if self._size + size > MOST:
+            self.flush()
+            self._inner.write(data)
+            return
+        if not self._pieces:
+            self._soon(self.flush)
+        self._pieces.append(data)
+        self._size += size
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def flush(self) -> None:
+        pieces = self._pieces
+        if pieces:
+            self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            pieces.clear()
+            self._size = 0
+
+    def write_eof(self) -> None:
+        self.flush()
+        self._inner.write_eof()
+
+    def close(self) -> None:
+        self.flush()
+        self._inner.close()
+
+    def abort(self) -> None:
+        self._pieces.clear()
+        self._inner.abort()
+
+    # All else is the other's
+
+    def is_closing(self) -> bool:
+        return self._inner.is_closing()
+
+    def can_write_eof(self) -> bool:
+        return self._inner.can_write_eof()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._inner.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._inner.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._inner.get_write_buffer_limits()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._inner.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._inner.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._inner.is_reading()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._inner.set_protocol(protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._inner.get_protocol()
+
+
+class CorkedHTTP(HttpToolsProtocol):
+    """uvicorn's own protocol over a corked transport."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(Any, CorkedTransport(cast(asyncio.Transport, transport))))
