@@ -3,9 +3,12 @@
 import asyncio
 import json
 import logging
+import time
+import weakref
 from collections.abc import Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any
 
@@ -40,7 +43,7 @@ JSON = [(b"content-type", b"application/json")]
 SERVER_ERROR = b"Internal Server Error"
 INTERNAL_ERROR = 1011
 """The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
-NOTHING = (b"", "")
+NOTHING: Mapping[bytes, bytes] = {}
 
 
 class Reported(Exception):
@@ -72,7 +75,6 @@ class Replica:
     * A caller that was refused stands in line, and is called when a slot comes free; nobody overtakes the line.
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
-    * Every answer to a caller starts with the number of ongoing requests.
     * A handler whose client has gone is stopped where `on_disconnect` or its own mark says so: it is cancelled, or
       hears of it where it waits for a message, never both. One whose deadline has passed is cancelled in any case.
 
@@ -114,8 +116,9 @@ class Replica:
         self._websockets: set[Exchange] = set()
         self._idle = asyncio.Event()
         self.line = Line(max_ongoing_requests, self._ongoing)
-        # Not the timer itself: it holds its loop, which may be gone before this is.
         self._sweeping = False
+        #: The one that everything here runs on, as of the first sweep; it may be gone before this is.
+        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
         # No request's own: that would be kept as long as anybody is inside.
         self._context = Context()
 
@@ -129,21 +132,20 @@ class Replica:
             return
         origin = self._origin(scope)
         if origin is not None and not isinstance(origin, Hop):
-            await _refuse(kind, [(hop.REFUSED, origin.encode())], send)
+            await _refuse(kind, origin, send)
             return
-        counted = origin is not None
-        said, caller = _line_field(scope["headers"]) if counted else NOTHING
-        if said == hop.LINE and kind == "http":
-            await self._stand(caller, receive, send)
+        said = self._rewrite(scope, origin)
+        if hop.LINE in said and kind == "http":
+            await self._stand(said[hop.LINE].decode(), receive, send)
             return
-        refusal = self._refusal(kind) if said != hop.CALLED else await self._come_in(kind, caller)
+        caller = said.get(hop.CALLED)
+        refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller.decode())
         if refusal is not None:
-            count = [(hop.ONGOING, b"%d" % len(self._ongoing))] if counted else []
-            await _refuse(kind, [*count, (hop.REFUSED, refusal.encode())], send)
+            await _refuse(kind, refusal, send)
             return
-        held = (hop.EXPECT, b"1") in scope["headers"]
-        timeout = self._rewrite(scope, origin, held)
-        with Exchange(self, scope, receive, send, counted=counted, held=held, timeout=timeout) as exchange:
+        with Exchange(self, scope, receive, send, held=hop.EXPECT in said) as exchange:
+            if hop.TIMEOUT in said:
+                exchange.deadline = time.monotonic() + int(said[hop.TIMEOUT]) / 1_000
             try:
                 await self.app(scope, exchange.receive, exchange.send)
             except ClientDisconnected:
@@ -174,9 +176,8 @@ class Replica:
     async def _stand(self, caller: str, receive: Receive, send: Send) -> None:
         try:
             await hold(self.line, caller, receive, send)
-        except ReplicaBusy as busy:
-            refusal = b"draining" if self.draining else b"busy"
-            await _refuse("http", [(hop.ONGOING, b"%d" % busy.ongoing), (hop.REFUSED, refusal)], send)
+        except ReplicaBusy:
+            await _refuse("http", "draining" if self.draining else "busy", send)
 
     def _origin(self, scope: Scope) -> Hop | Refusal | None:
         """Who sends this request; None: somebody without a hop field, who is trusted."""
@@ -192,15 +193,16 @@ class Replica:
         except ValueError:  # it knows the secret, and counts its words differently
             return "protocol"
 
-    def _rewrite(self, scope: Scope, origin: Hop | None, held: bool) -> float | None:
-        """Make the scope that of a server which the client itself had reached; gives the seconds it has left."""
+    def _rewrite(self, scope: Scope, origin: Hop | None) -> Mapping[bytes, bytes]:
+        """Make the scope that of a server which the client itself had reached; gives what the caller says beside it."""
         headers: list[Header] = scope["headers"]
-        dropped = b"expect" if held else None
-        kept = [field for field in headers if field[0] != dropped and not hop.is_internal(field[0])]
-        scope["headers"] = kept
         scope["root_path"] = self._root_path
         if origin is None:
-            return None
+            scope["headers"] = [field for field in headers if not hop.is_internal(field[0])]
+            return NOTHING
+        said = NOTHING if len(headers) < 2 or not headers[1][0].startswith(hop.INTERNAL_PREFIX) else _said(headers)
+        # What a caller asks for by itself is the field behind its own ones.
+        scope["headers"] = headers[1 + len(said) + (hop.EXPECT in said) :]
         scope["client"] = origin.client
         scope["server"] = origin.server
         scope["http_version"] = origin.http_version
@@ -211,9 +213,7 @@ class Replica:
             **scope.get("extensions", {}),
             "app_toolkit": {"request_id": origin.request_id},
         }
-        if len(headers) - len(kept) == 1:
-            return None  # the hop itself was all
-        return next((int(value) / 1_000 for name, value in headers if name == hop.TIMEOUT), None)
+        return said
 
     # In one process
 
@@ -265,14 +265,17 @@ class Replica:
         return None if came_in else "busy"
 
     def _sweep_later(self) -> None:
+        loop = asyncio.get_running_loop()
         self._sweeping = True
-        asyncio.get_running_loop().call_later(SWEEP_S, self._sweep, context=self._context)
+        self._loop = weakref.ref(loop)
+        loop.call_later(SWEEP_S, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
         """Look at who is inside, as long as anybody is: no request pays for a watch that it does not need."""
         self._sweeping = False
+        now = time.monotonic()
         for exchange in (*self._ongoing, *self._websockets):
-            exchange.look()
+            exchange.look(now)
         if self._running or self._websockets:
             self._sweep_later()
 
@@ -303,30 +306,21 @@ class Replica:
 class Exchange:
     """One request from its admission until its coroutine ends."""
 
-    __slots__ = (
-        "_chunks",
-        "_client",
-        "_completion",
-        "_counted",
-        "_ending",
-        "_held",
-        "_live",
-        "_old",
-        "_outer_id",
-        "_receive",
-        "_replica",
-        "_request_id",
-        "_scope",
-        "_send",
-        "_stopped",
-        "_task",
-        "_timeout",
-        "_timer",
-        "_watch",
-        "complete",
-        "cut",
-        "started",
-    )
+    # What few requests ever need is not set for each.
+    started = False
+    complete = False
+    deadline: float | None = None
+    """When it is stopped, as `time.monotonic()` counts; looked at on every sweep."""
+    cut: DeadlineExceeded | None = None
+    """Why the answer, which had begun, cannot be completed."""
+    _old = False
+    _stopped = False
+    _chunks = 0
+    _client: Client | None = None
+    _completion: asyncio.Event | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _watch: asyncio.Task[None] | None = None
+    _ending: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -335,45 +329,30 @@ class Exchange:
         receive: Receive,
         send: Send,
         *,
-        counted: bool = False,
         held: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """`counted`: its answer says how many requests are ongoing. `held`: its caller waits for a `100 Continue` that
-        its client has not asked for. `timeout`: seconds until it is stopped."""
-        self.started = False
-        self.complete = False
-        self.cut: DeadlineExceeded | None = None
-        """Why the answer, which had begun, cannot be completed."""
-        self._chunks = 0
+        """`held`: its caller waits for a `100 Continue` that its client has not asked for. `timeout`: seconds until it
+        is stopped, to the moment."""
         self._replica = replica
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._counted = counted
         self._held = held
         self._timeout = timeout
         self._request_id = _request_id(scope)
         self._live = replica._running if scope["type"] == "http" else replica._websockets
-        self._old = False
-        self._stopped = False
-        # Few requests ever need these.
-        self._client: Client | None = None
-        self._completion: asyncio.Event | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
 
     def __enter__(self) -> "Exchange":
         self._outer_id = REQUEST_ID.get()
         REQUEST_ID.set(self._request_id)
-        self._task = asyncio.current_task()
         replica = self._replica
+        if not replica._sweeping:
+            replica._sweep_later()
+        self._task = asyncio.current_task(replica._loop() if replica._loop is not None else None)
         self._live.add(self)
         if self._live is replica._running:
             replica._ongoing.add(self)
-        if not replica._sweeping:
-            replica._sweep_later()
         if self._timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, self._timeout), self._expired)
         return self
@@ -409,9 +388,6 @@ class Exchange:
         kind = message["type"]
         if kind in ANSWERS:
             self.started = True
-            if self._counted:
-                count = (hop.ONGOING, b"%d" % len(self._replica._ongoing))
-                message = {**message, "headers": [count, *message.get("headers", ())]}
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
             self.started = self.complete = True
         await self._send(message)
@@ -434,8 +410,11 @@ class Exchange:
 
     # A client that has gone
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Called now and then while it is inside: the second time it is worth a task that waits for a hang-up."""
+        if self.deadline is not None and self.deadline <= now:
+            self.deadline = None
+            self._expired()
         if not self._old:
             self._old = True
         elif self._stops() and self._reader().watchable and not self._owes_continue():
@@ -483,9 +462,8 @@ class Exchange:
             self.cut = error
         else:
             self.started = True
-            headers = [(hop.ONGOING, b"%d" % len(self._replica._ongoing)), *JSON] if self._counted else JSON
             body = json.dumps(error.document(self._request_id or "")).encode()
-            await _answer("http", error.status, headers, body, send)
+            await _answer("http", error.status, JSON, body, send)
         await self._stop()
 
     # Both
@@ -512,12 +490,9 @@ async def _nowhere(message: Message) -> None:
     """Where an app sends whose request is over."""
 
 
-def _line_field(headers: list[Header]) -> tuple[bytes, str]:
-    """What the field after the hop's says of the line, and the caller's name."""
-    if len(headers) < 2:
-        return NOTHING
-    name, value = headers[1]
-    return (name, value.decode("latin-1")) if name == hop.CALLED or name == hop.LINE else NOTHING
+def _said(headers: list[Header]) -> dict[bytes, bytes]:
+    """What the caller's own fields say, after the hop's."""
+    return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 
 
 def _request_id(scope: Scope) -> str | None:
@@ -526,8 +501,8 @@ def _request_id(scope: Scope) -> str | None:
     return request_id
 
 
-async def _refuse(kind: str, headers: list[Header], send: Send) -> None:
-    await _answer(kind, 503, headers, b"", send)
+async def _refuse(kind: str, refusal: Refusal, send: Send) -> None:
+    await _answer(kind, 503, [(hop.REFUSED, refusal.encode())], b"", send)
 
 
 async def _answer(kind: str, status: int, headers: list[Header], body: bytes, send: Send) -> None:

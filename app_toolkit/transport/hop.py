@@ -1,9 +1,9 @@
 """What a caller and a replica say to each other beside the request itself: a few internal header fields.
 
-The hop is plain HTTP/1.1. The caller puts one field first, `x-app-toolkit-hop`; it carries the secret and what the
-replica's server cannot know by itself (who the client is, which scheme it used). The replica answers with
-`x-app-toolkit-ongoing`, and with `x-app-toolkit-refused` where no user code ran. Nothing under the internal prefix
-ever crosses the edge in either direction.
+The hop is plain HTTP/1.1. The caller puts its own fields before all others, and first of them `x-app-toolkit-hop`; it
+carries the secret and what the replica's server cannot know by itself (who the client is, which scheme it used). The
+replica answers with `x-app-toolkit-refused` where no user code ran. Nothing under the internal prefix ever crosses the
+edge in either direction.
 
 A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
 field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a call. A request that follows a call has
@@ -11,13 +11,12 @@ field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a cal
 """
 
 import hmac
-from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import lru_cache
+from typing import Literal, NamedTuple, get_args
 
 PROTOCOL = b"1"
 INTERNAL_PREFIX = b"x-app-toolkit-"
 HOP = b"x-app-toolkit-hop"
-ONGOING = b"x-app-toolkit-ongoing"
 REFUSED = b"x-app-toolkit-refused"
 LINE = b"x-app-toolkit-line"
 CALLED = b"x-app-toolkit-called"
@@ -32,8 +31,7 @@ Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
 REFUSALS: frozenset[bytes] = frozenset(word.encode() for word in get_args(Refusal))
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """The origin of a request, as the edge saw it."""
 
     request_id: str
@@ -66,13 +64,19 @@ def decode(value: bytes, secret: bytes) -> Hop | Refusal:
     given, _, rest = rest.partition(b" ")
     if not hmac.compare_digest(given, secret):
         return "secret"
-    request_id, version, client, client_port, server, server_port, scheme = rest.decode("latin-1").split(" ")
-    return Hop(
-        request_id,
+    request_id, version, connection = rest.decode("latin-1").split(" ", 2)
+    client, server, scheme = _read_peers(connection)
+    return Hop(request_id, client, server, scheme, version)
+
+
+@lru_cache(4_096)
+def _read_peers(connection: str) -> tuple[tuple[str, int] | None, tuple[str, int] | None, str]:
+    """What `peers` said; the requests of one client's connection say the same."""
+    client, client_port, server, server_port, scheme = connection.split(" ")
+    return (
         None if client == "-" else (client, int(client_port)),
         None if server == "-" else (server, int(server_port)),
         scheme,
-        version,
     )
 
 
