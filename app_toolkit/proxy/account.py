@@ -3,6 +3,7 @@
 from app_toolkit.core.recent import Recent
 from app_toolkit.core.retries import RetryBudget
 from app_toolkit.observability.counts import Counts
+from app_toolkit.proxy.deadlines import Deadlines
 
 TELL_AGAIN_S = 1.0
 
@@ -10,14 +11,25 @@ TELL_AGAIN_S = 1.0
 class Account:
     """The requests for one ingress: what they may cost, how fast they are answered, and what became of them."""
 
-    __slots__ = ("_told", "answers", "budget", "counts", "name")
+    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.budget = RetryBudget()
         self.answers = Recent()
         self.counts = Counts()
+        self._deadlines: Deadlines | None = None
         self._told = float("-inf")
+
+    def deadlines(self, timeout: float) -> Deadlines:
+        """Of the requests that came while this was what one may take."""
+        if self._deadlines is None or self._deadlines.timeout != timeout:
+            self._deadlines = Deadlines(timeout)
+        return self._deadlines
+
+    def close(self) -> None:
+        if self._deadlines is not None:
+            self._deadlines.close()
 
     def may_tell(self, now: float) -> bool:
         """Whether to say in the log that requests are refused: once a second, for under load there are thousands."""

@@ -20,6 +20,7 @@ from app_toolkit.errors import (
 )
 from app_toolkit.observability.access import LONGEST_PATH
 from app_toolkit.proxy import builtin
+from app_toolkit.proxy.deadlines import Deadlines
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, RETRYABLE, Request
 from app_toolkit.proxy.routes import Router, Turn
@@ -115,6 +116,7 @@ class Exchange:
         "_connection",
         "_continued",
         "_deadline",
+        "_deadlines",
         "_died_with_it",
         "_frames",
         "_head",
@@ -149,6 +151,7 @@ class Exchange:
         self._turn: Turn | None = None
         self._waiter: object | None = None
         self._connection: Connection | None = None
+        self._deadlines: Deadlines | None = None
         self._timer: asyncio.TimerHandle | None = None
         # What was learned of replicas.
         self._avoid: tuple[ReplicaId, ...] = ()
@@ -204,7 +207,11 @@ class Exchange:
             timeout = timeout_s(request.timeout, policy.request_timeout_s)
             assert timeout is not None
             self._deadline = self._arrived + timeout
-            self._timer = asyncio.get_running_loop().call_later(timeout, self._expired, timeout)
+            if timeout == policy.request_timeout_s:
+                self._deadlines = self._account.deadlines(timeout)
+                self._deadlines.add(self, self._deadline)
+            else:
+                self._timer = asyncio.get_running_loop().call_later(timeout, self.expire, timeout)
 
     @property
     def tunnels(self) -> bool:
@@ -306,9 +313,8 @@ class Exchange:
             has = f"{request.length} bytes" if request.length is not None else f"{request.body.received} bytes or more"
             raise ContentTooLarge(f"the body has {has}, the max_body_size of {self._account.name} is {most}")
 
-    def _expired(self, timeout: float) -> None:
-        """The deadline has passed."""
-        self._timer = None
+    def expire(self, timeout: float) -> None:
+        """The deadline has passed; it was so many seconds after the request came."""
         if self._stage is Stage.WAITING:
             what = "no replica took the request"
         elif self._stage is Stage.ANSWERED:
@@ -481,7 +487,7 @@ class Exchange:
         self._stage = Stage.TUNNEL
         self._frames = Frames()
         self._give_turn_back()  # an open WebSocket is no ongoing request
-        self._cancel_timer()
+        self._forget_deadline()
         self.request.body.let_go()
         self._client.write(
             _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
@@ -670,11 +676,14 @@ class Exchange:
     def _release(self) -> None:
         """Give back all that is held."""
         self._stage = Stage.DONE
-        self._cancel_timer()
+        self._forget_deadline()
         self._leave_queue()
         self._give_turn_back()
 
-    def _cancel_timer(self) -> None:
+    def _forget_deadline(self) -> None:
+        if self._deadlines is not None:
+            self._deadlines.discard(self)
+            self._deadlines = None
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

@@ -84,6 +84,8 @@ class Proxy:
     async def aclose(self) -> None:
         """Once no connection is left: close those to replicas, and write what waits for the access log."""
         self.lines.close()
+        for account in self._accounts.values():
+            account.close()
         await self.pool.aclose()
         if self.access is not None:
             self.access.flush()

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 from httptools import (
@@ -458,6 +459,7 @@ class RequestParser:
         return HeadTooLarge(f"the head is longer than {self.limits.head_bytes} bytes")
 
 
+@lru_cache(1_024)
 def _is_host(value: bytes) -> bool:
     """Whether it can be made part of a URL; where it cannot, an app that tries would answer 500."""
     found = HOST_GRAMMAR.fullmatch(value)

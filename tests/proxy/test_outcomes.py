@@ -38,7 +38,9 @@ def asking(seconds: object) -> str:
 def _no_timer_is_left(own: World) -> Iterator[None]:
     yield
     eventually(own.settled)
-    left = [each for each in gc.get_objects() if type(each) is Exchange and each._timer is not None]
+    left = [
+        each for each in gc.get_objects() if type(each) is Exchange and (each._timer or each._deadlines) is not None
+    ]
     assert not left
 
 
