@@ -319,14 +319,14 @@ class Exchange:
 
     # Waiting and sending
 
-    def _ask(self, first: bool = False) -> None:
+    def _ask(self, again: bool = False) -> None:
         assert self._router is not None
-        turn = self._router.try_turn(self._avoid, first=first)
+        turn = self._router.try_turn(self._avoid)
         if turn is not None:
             self._granted(turn)
             return
         try:
-            waiter = self._router.wait(self._granted, self._arrived, avoid=self._avoid, first=first)
+            waiter = self._router.wait(self._granted, self._arrived, avoid=self._avoid, again=again)
         except RequestError as error:
             self.fail(error)
             return
@@ -551,7 +551,7 @@ class Exchange:
         if time.monotonic() - self._arrived >= self._router.policy.max_queue_wait_s:
             self.fail(self._router.waited_too_long())
         else:
-            self._ask(first=True)
+            self._ask(again=True)
 
     def _refused(self, refusal: bytes) -> None:
         if refusal == b"busy":
@@ -566,7 +566,7 @@ class Exchange:
                 self.fail(TooManyWebSockets("every replica has its max_open_websockets open"))
             else:
                 self._avoid = (*self._avoid, turn.endpoint.id)
-                self._ask(first=True)
+                self._ask(again=True)
         else:
             word = refusal.decode("latin-1")
             self._end_with_loss(f"replica {self._replica} refused the proxy itself ({word}); the request did not run")

@@ -1,9 +1,10 @@
 """One deployment's requests: who waits, who serves, and the one place that matches them."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from bisect import insort
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
@@ -18,14 +19,16 @@ REST_S = 0.1
 
 NOBODY: Collection[ReplicaId] = ()
 
+SINCE = attrgetter("since")
+
 
 class Router:
     """Gives turns at replicas.
 
     * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
       filled it, we stand in line, and then it is the replica that says when there is room.
-    * Whoever waits longest is served first; at most `max_queued_requests` wait, and nobody longer than
-      `max_queue_wait_s` once `expire` is asked.
+    * Whoever waits longest is served first, and nobody waits while a replica that it may use has room; at most
+      `max_queued_requests` wait, and nobody longer than `max_queue_wait_s` once `expire` is asked.
     * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
     * A new replica set keeps the turns at replicas that stay.
 
@@ -48,41 +51,42 @@ class Router:
         self._stand = stand
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
-        self._waiting: deque[Waiter] = deque()
+        #: Whoever waits longest is at its head.
+        self._waiting: list[Waiter] = []
         self._targets: dict[ReplicaId, Target] = {}
         self._leaving: set[Target] = set()
         self._closed = False
 
     # Turns
 
-    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY, *, first: bool = False) -> Turn | None:
-        """A turn at a replica with room, or None. Nobody overtakes: None also while others wait.
+    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY) -> Turn | None:
+        """A turn at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
 
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
-        `first`: a request that had its turn and was refused goes before those who wait.
         """
-        return None if self._waiting and not first else self._take(avoid)
+        return self._take(self._free(), avoid)
 
     def wait(
         self,
         granted: Callable[[Turn], None],
-        now: float,
+        since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        first: bool = False,
+        again: bool = False,
     ) -> Waiter:
-        """A place in the queue; `granted` is called, synchronously, with the turn.
+        """A place in the queue for whom `try_turn` had nothing; `granted` is called, synchronously, with the turn.
 
-        `first`: a request that a replica refused keeps its place at the head, and is not counted against the bound.
+        `since` is when it began to wait, and its place is behind those who have waited longer. `again`: a request
+        that had a turn and was refused is not counted against the bound.
         Raises `QueueFull`, or `NoReplica` once the router is closed.
         """
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
         most = self.policy.max_queued_requests
-        if not first and len(self._waiting) >= most:
+        if not again and len(self._waiting) >= most:
             raise QueueFull(f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {most}")
-        waiter = Waiter(granted, since=now, avoid=avoid)
-        (self._waiting.appendleft if first else self._waiting.append)(waiter)
+        waiter = Waiter(granted, since, avoid)
+        insort(self._waiting, waiter, key=SINCE)
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
@@ -90,15 +94,17 @@ class Router:
         if not waiter.done:
             waiter.done = True
             self._waiting.remove(waiter)
-            self._assign()  # whoever is first now may use a replica that this one avoided
 
     def give_back(self, turn: Turn) -> None:
         """End a turn; nothing happens where it has ended."""
         target = turn.target
+        # Who waits cannot use a replica that had room before.
+        unwanted = bool(self._waiting) and target.has_room
         if self._end(turn):
             if turn.claim() and target.place is not None:
                 self._called(target, target.place)  # for somebody else
-            self._assign()
+            if not unwanted:
+                self._assign()
 
     def refused(self, turn: Turn) -> None:
         """The replica was filled by others: end the turn, and stand in line there."""
@@ -127,20 +133,20 @@ class Router:
         return True
 
     @asynccontextmanager
-    async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY, first: bool = False) -> AsyncIterator[Turn]:
+    async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY) -> AsyncIterator[Turn]:
         """`try_turn` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
-        turn = self.try_turn(avoid, first=first)
+        turn = self.try_turn(avoid)
         if turn is None:
-            turn = await self._wait(avoid, first)
+            turn = await self._wait(avoid)
         try:
             yield turn
         finally:
             self.give_back(turn)
 
-    async def _wait(self, avoid: Collection[ReplicaId], first: bool) -> Turn:
+    async def _wait(self, avoid: Collection[ReplicaId]) -> Turn:
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Turn] = loop.create_future()
-        waiter = self.wait(granted.set_result, loop.time(), avoid=avoid, first=first)
+        waiter = self.wait(granted.set_result, loop.time(), avoid=avoid)
         try:
             async with asyncio.timeout(self.policy.max_queue_wait_s):
                 return await granted
@@ -161,10 +167,9 @@ class Router:
         """Take those out of the queue who have waited too long, and give them."""
         late = []
         while self._waiting and now - self._waiting[0].since >= self.policy.max_queue_wait_s:
-            waiter = self._waiting.popleft()
+            waiter = self._waiting.pop(0)
             waiter.done = True
             late.append(waiter)
-        self._assign()
         return late
 
     # The replica set
@@ -218,8 +223,10 @@ class Router:
 
     # The match
 
-    def _take(self, avoid: Collection[ReplicaId]) -> Turn | None:
-        free = [target for target in self._targets.values() if target.has_room]
+    def _free(self) -> list[Target]:
+        return [target for target in self._targets.values() if target.has_room]
+
+    def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Turn | None:
         if avoid and free:
             free = [target for target in free if target.endpoint.id not in avoid] or (
                 free if self._avoids_all(avoid) else []
@@ -235,14 +242,19 @@ class Router:
         return all(id in avoid for id in self._targets)
 
     def _assign(self) -> None:
-        """Give turns to those who wait, oldest first."""
-        while self._waiting:
-            turn = self._take(self._waiting[0].avoid)
+        """Give turns to those who wait, oldest first; who avoids what is free stays, and holds up nobody."""
+        at = 0
+        free = self._free() if self._waiting else []
+        while free and at < len(self._waiting):
+            waiter = self._waiting[at]
+            turn = self._take(free, waiter.avoid)
             if turn is None:
-                return
-            waiter = self._waiting.popleft()
-            waiter.done = True
-            waiter.granted(turn)
+                at += 1
+            else:
+                del self._waiting[at]
+                waiter.done = True
+                waiter.granted(turn)
+                free = self._free()
 
     # Replicas that gave no turn
 
@@ -264,7 +276,6 @@ class Router:
             turn = Turn(target, called=True)
             target.turns.add(turn)
             waiter.granted(turn)
-        self._assign()  # whoever is first now may use a replica that the one before avoided
 
     def _first_for(self, target: Target) -> Waiter | None:
         id = target.endpoint.id
