@@ -185,6 +185,7 @@ class Router:
             self._targets[endpoint.id] = target
         for target in before.values():
             self._leave_line(target)
+            self._end_rest(target)
         self._leaving.update(target for target in before.values() if target.turns)
         self._assign()
 
@@ -193,6 +194,7 @@ class Router:
         self._closed = True
         for target in self._targets.values():
             self._leave_line(target)
+            self._end_rest(target)
         waiters = list(self._waiting)
         self._waiting.clear()
         for waiter in waiters:
@@ -295,9 +297,15 @@ class Router:
             place.leave()
 
     def _let_rest(self, target: Target) -> None:
-        target.resting = True
-        asyncio.get_running_loop().call_later(REST_S, self._rested, target)
+        self._end_rest(target)
+        if self._targets.get(target.endpoint.id) is target and not self._closed:
+            target.rest = asyncio.get_running_loop().call_later(REST_S, self._rested, target)
 
     def _rested(self, target: Target) -> None:
-        target.resting = False
+        target.rest = None
         self._assign()
+
+    def _end_rest(self, target: Target) -> None:
+        timer, target.rest = target.rest, None
+        if timer is not None:
+            timer.cancel()

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app_toolkit.config.models import Policy
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.router.router import Router
+from app_toolkit.router.router import REST_S, Router
 from app_toolkit.router.targets import Turn, Waiter
 from app_toolkit.types import Address, ReplicaId
 
@@ -150,6 +150,33 @@ async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callabl
     async with asyncio.timeout(5), router.turn() as again:
         assert again.endpoint.id == "a"
     assert router.ongoing == 0
+
+
+async def test_a_replica_rests_from_the_last_loss_and_has_one_timer_however_many_there_are() -> None:
+    router = router_of(endpoint("a", 3))
+    turns = [turn for _ in range(3) if (turn := router.try_turn()) is not None]
+    router.rest(turns[0])
+    await asyncio.sleep(REST_S / 2)
+    lost = asyncio.get_running_loop().time()
+    router.rest(turns[1])
+    router.rest(turns[2])
+    async with asyncio.timeout(5), router.turn():
+        assert asyncio.get_running_loop().time() - lost > 0.9 * REST_S
+    assert router.ongoing == 0
+
+
+async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
+    router = router_of(endpoint("a"), endpoint("b"))
+    lost, other = router.try_turn(), router.try_turn()
+    assert lost is not None
+    assert other is not None
+    targets = [lost.target, other.target]
+    router.rest(lost)
+    router.update([other.endpoint])
+    router.rest(other)
+    assert [target.rest is None for target in targets] == [True, False]
+    router.close()
+    assert [target.rest for target in targets] == [None, None]
 
 
 # Standing in line
