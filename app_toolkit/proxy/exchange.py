@@ -13,6 +13,9 @@ from app_toolkit.core.recent import retry_after_s
 from app_toolkit.errors import (
     ContentTooLarge,
     DeadlineExceeded,
+    NoReplica,
+    QueueFull,
+    QueueTimeout,
     ReplicaGone,
     ReplicaLost,
     RequestError,
@@ -38,6 +41,9 @@ DEATHS = 2
 
 LOSSES = 4
 """A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
+
+NOT_TAKEN = NoReplica, QueueFull, QueueTimeout
+"""They say that nothing ran, and that it may come again: not to a request that was lost with a replica before."""
 
 OK = "ok"
 CUT = "cut"
@@ -126,6 +132,7 @@ class Exchange:
         "_refusal",
         "_replica",
         "_router",
+        "_since",
         "_stage",
         "_timer",
         "_tries",
@@ -151,6 +158,7 @@ class Exchange:
         self._connection: Connection | None = None
         self._timer: asyncio.TimerHandle | None = None
         # What was learned of replicas.
+        self._since = self._arrived  # since when it waits; a loss begins that anew
         self._avoid: tuple[ReplicaId, ...] = ()
         self._died_with_it: set[ReplicaId] = set()
         self._losses = 0
@@ -277,6 +285,9 @@ class Exchange:
             self._cut_off(error)
             return
         self._release()
+        if self._losses and isinstance(error, NOT_TAKEN):
+            method = self.request.method.decode()
+            error = ReplicaLost(f"a replica was lost with this {method}, and then {error}; the outcome is unknown")
         if not isinstance(error, RequestError):
             failed = RequestError("the proxy failed")
             failed.__cause__ = error
@@ -326,7 +337,7 @@ class Exchange:
             self._granted(turn)
             return
         try:
-            waiter = self._router.wait(self._granted, self._arrived, avoid=self._avoid, again=again)
+            waiter = self._router.wait(self._granted, self._since, avoid=self._avoid, again=again)
         except RequestError as error:
             self.fail(error)
             return
@@ -548,7 +559,7 @@ class Exchange:
             self._router.rest(turn)
         else:
             self._router.refused(turn)
-        if time.monotonic() - self._arrived >= self._router.policy.max_queue_wait_s:
+        if time.monotonic() - self._since >= self._router.policy.max_queue_wait_s:
             self.fail(self._router.waited_too_long())
         else:
             self._ask(again=True)
@@ -590,6 +601,7 @@ class Exchange:
             why = f"replica {replica} was lost; the retry budget of {self._account.name} is spent"
         else:
             log.warning("request %s is tried again: %s", self._id, error)
+            self._since = time.monotonic()
             self._hand_over()
             return
         self._end_with_loss(why, error)
