@@ -120,6 +120,7 @@ class Exchange:
         "_client",
         "_connection",
         "_continued",
+        "_crowded",
         "_deadline",
         "_died_with_it",
         "_frames",
@@ -160,6 +161,7 @@ class Exchange:
         # What was learned of replicas.
         self._since = self._arrived  # since when it waits; a loss begins that anew
         self._avoid: tuple[ReplicaId, ...] = ()
+        self._crowded: tuple[ReplicaId, ...] = ()  # those of them that have no room for a WebSocket
         self._died_with_it: set[ReplicaId] = set()
         self._losses = 0
         self._tries = 0
@@ -573,14 +575,24 @@ class Exchange:
             assert self._router is not None
             turn = self._end_try()
             self._router.give_back(turn)  # for requests it has room
-            if turn.endpoint.id in self._avoid:  # asked again only because there is no other
-                self.fail(TooManyWebSockets("every replica has its max_open_websockets open"))
+            id = turn.endpoint.id
+            if id in self._crowded:  # asked again only because there is no other
+                self.fail(self._no_room())
             else:
-                self._avoid = (*self._avoid, turn.endpoint.id)
+                self._crowded = (*self._crowded, id)
+                self._avoid = (*self._avoid, id)
                 self._ask(again=True)
         else:
             word = refusal.decode("latin-1")
             self._end_with_loss(f"replica {self._replica} refused the proxy itself ({word}); the request did not run")
+
+    def _no_room(self) -> RequestError:
+        """What to tell a WebSocket that every replica was asked for."""
+        if set(self._avoid) <= set(self._crowded):
+            return TooManyWebSockets("no replica has room for another WebSocket: each has its max_open_websockets open")
+        return NoReplica(
+            "no replica took this WebSocket: some have their max_open_websockets open, others drain or were not reached"
+        )
 
     def _died(self, error: ReplicaGone) -> None:
         """The replica had accepted the request, and the client has seen nothing of an answer."""

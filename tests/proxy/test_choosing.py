@@ -165,10 +165,31 @@ def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_n
             connect(url, proxy=None)
         response = refused.value.response
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-        assert json.loads(response.body)["error"] == "too_many_websockets"
+        content = json.loads(response.body)
+        assert (content["error"], content["detail"]) == (
+            "too_many_websockets",
+            "no replica has room for another WebSocket: each has its max_open_websockets open",
+        )
         assert raw.send(GET % b"/hello").answer().status == 200, "for requests there is room"
     eventually(lambda: all(replica.gate.statistics().websockets == 0 for replica in replicas))
     eventually(lambda: world.edge.statistics().ongoing == 0)
+
+
+@pytest.mark.parametrize("other", ["drains", "is not reached"])
+def test_a_websocket_that_not_every_replica_had_too_many_for_is_not_told_so(world: World, other: str) -> None:
+    crowded, draining = world.replica(), world.replica()
+    crowded.gate.max_open_websockets = 0
+    draining.gate.draining = True
+    world.route(crowded.endpoint(), draining.endpoint() if other == "drains" else NOWHERE)
+    # Whichever it was given to first.
+    for _ in range(5):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(world.url.replace("http", "ws") + "/ws", proxy=None)
+        content = json.loads(refused.value.response.body)
+        assert (refused.value.response.status_code, content["error"]) == (503, "no_replica")
+        assert content["detail"] == (
+            "no replica took this WebSocket: some have their max_open_websockets open, others drain or were not reached"
+        )
 
 
 def test_a_websocket_is_handed_over_too(world: World) -> None:
