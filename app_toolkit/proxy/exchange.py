@@ -305,7 +305,7 @@ class Exchange:
         """Say in the log what failed on our side; of refusals under load, which the access log has, only some."""
         if error.status < 500 or self.request.refusal is not None:
             return
-        if error.retry_after_s is None or self._account.may_tell(time.monotonic()):
+        if not error.frequent or self._account.may_tell(time.monotonic()):
             cause = error.__cause__
             if isinstance(cause, ReplicaGone):
                 log.warning("request %s: %d, %s: %s", self._id, error.status, error, cause)
@@ -715,7 +715,7 @@ class Exchange:
         seconds = now - self._arrived
         account, answer = self._account, self._answer
         account.counts.note(outcome)
-        if answer is not None:
+        if answer is not None and outcome == OK:
             account.answers.note(now)
         if answer is None or answer.status != 101:
             account.counts.took(seconds)

@@ -65,6 +65,15 @@ def test_who_waits_beyond_the_deadline_is_answered_504_and_leaves_the_queue(own:
     assert len(warnings()) == 1
 
 
+def test_under_load_not_every_deadline_is_a_line_in_the_log(own: World, warnings: Any) -> None:
+    own.route(request_timeout_s=0.05)
+    with own.raw() as raw:
+        for number in range(5):
+            assert raw.send(get("/hello", id=f"r{number}")).answer().status == 504
+    assert 1 <= len(warnings()) < 5
+    assert [own.record(f"r{number}")["outcome"] for number in range(5)] == ["deadline_exceeded"] * 5
+
+
 def test_what_is_not_answered_before_the_deadline_is_504_and_its_turn_is_free(own: World) -> None:
     replica = own.replica()
     own.route(replica.endpoint(), request_timeout_s=60.0)
@@ -239,6 +248,20 @@ def test_who_is_refused_learns_when_those_who_wait_may_be_served(own: World, war
             assert (got.status, got.error, got.header("retry-after")) == (503, "queue_full", "30")
     assert len(warnings()) < 5, "under load not every refusal is a line"
     assert [own.record(f"r{number}")["outcome"] for number in range(5)] == ["queue_full"] * 5
+
+
+def test_what_was_not_answered_in_time_does_not_count_as_answered(own: World) -> None:
+    own.says(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+    with contextlib.ExitStack() as stack:
+        for number in range(3):
+            raw = stack.enter_context(own.raw())
+            assert raw.send(get("/late", asking(0.1), id=f"late{number}")).answer().status == 504
+        own.route(queued=2)
+        for waiting in range(1, 3):
+            stack.enter_context(own.raw()).send(get("/hello", id=f"w{waiting}"))
+            eventually(lambda waiting=waiting: own.edge.statistics().waiting == waiting)
+        got = stack.enter_context(own.raw()).send(get("/hello")).answer()
+        assert (got.error, got.header("retry-after")) == ("queue_full", "20")
 
 
 # Bodies
