@@ -274,11 +274,20 @@ class Exchange:
             self._record(CLIENT_CLOSED_REQUEST, CLIENT_GONE)
 
     def dismiss(self) -> None:
-        """End a tunnel that nobody has closed, because the proxy ends."""
+        """End it, because the proxy ends: nobody has closed this tunnel, or answered this request in time."""
+        if not self.tunnels:
+            self.fail(self._stopped())
+            return
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
         self._end_tunnel("the proxy stops")
+
+    def _stopped(self) -> RequestError:
+        """May it come again? A replica may have run what it was sent."""
+        if self._stage is not Stage.SENT or self._may_run_twice():
+            return NoReplica("the proxy stops")
+        return ReplicaLost(f"the proxy stops; the outcome of this {self.request.method.decode()} is unknown")
 
     def fail(self, error: Exception) -> None:
         """End the exchange with an error: as its answer, or by cutting the one that has begun."""

@@ -159,11 +159,10 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def dismiss(self) -> None:
-        """The time is up: a WebSocket's client is told so and gets to answer, everything else is cut."""
-        exchange = self._exchange
-        if exchange is not None and exchange.tunnels:
-            exchange.dismiss()
-        else:
+        """The time is up: a client whose request or WebSocket has not ended is told so, and gets to read it."""
+        if self._exchange is not None:
+            self._exchange.dismiss()
+        elif not self._leaving:
             self.abort()
 
     # What an exchange says

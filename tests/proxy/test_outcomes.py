@@ -17,7 +17,7 @@ from app_toolkit.core import retries
 from app_toolkit.proxy.exchange import Exchange
 
 from .test_choosing import NOWHERE, attempts
-from .world import World, eventually
+from .world import Edge, World, eventually
 
 WS = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nx-request-id: it\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -421,7 +421,44 @@ def test_what_still_ran_when_the_proxy_ended_is_in_its_log(own: World) -> None:
         own.edge.stop(timeout=0.1).result(5)
         (record,) = eventually(own.edge.written)
     replica.release()
-    assert record["request_id"] == "it"
+    assert (record["request_id"], record["outcome"]) == ("it", "no_replica")
+
+
+@pytest.mark.parametrize("end", [Edge.drain, Edge.stop])
+@pytest.mark.parametrize(
+    ("method", "when", "status", "outcome", "detail"),
+    [
+        ("GET", "runs", 503, "no_replica", "the proxy stops"),
+        ("POST", "runs", 502, "replica_lost", "the proxy stops; the outcome of this POST is unknown"),
+        ("POST", "waits", 503, "no_replica", "the proxy stops"),
+    ],
+)
+def test_what_is_not_answered_when_the_proxy_stops_is_told_so(
+    own: World, end: Any, method: str, when: str, status: int, outcome: str, detail: str
+) -> None:
+    replica = own.replica()
+    own.route(*([replica.endpoint()] if when == "runs" else []))
+    with own.raw() as raw:
+        raw.send(get("/wait", "content-length: 500000", method=method) + b"x" * 500_000)
+        eventually(lambda: replica.journal.events if when == "runs" else own.edge.statistics().waiting)
+        ending = end(own.edge, 0.1)
+        got = raw.answer()
+        assert (got.status, got.error, got.json()["detail"]) == (status, outcome, detail)
+        assert got.header("connection") == "close"
+        ending.result(5)
+    record = own.record("it")
+    assert (record["status"], record["outcome"]) == (status, outcome)
+    replica.release()
+
+
+def test_an_answer_that_has_begun_when_the_proxy_stops_is_cut(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        raw.send(get("/quiet")).until(b"first\n")
+        own.edge.drain(0.1).result(5)
+        assert not raw.rest().endswith(b"0\r\n\r\n")
+    record = own.record("it")
+    assert (record["status"], record["outcome"]) == (200, "cut")
 
 
 def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(own: World) -> None:
