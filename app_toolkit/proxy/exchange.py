@@ -93,8 +93,8 @@ class Client(Protocol):
     def cut(self, reset: bool) -> None:
         """The answer cannot be completed: close, so that the client sees the truncation."""
 
-    def part(self, last: bytes) -> None:
-        """Close after these last words, which still have to arrive."""
+    def part(self, last: bytes = b"") -> None:
+        """Close after these last words; they, and what was written before, still have to arrive."""
 
 
 class Exchange:
@@ -661,6 +661,8 @@ class Exchange:
         self._record(101, OK)
         if self._frames.may_close:
             self._client.part(close_frame(SERVICE_RESTART, why))
+        elif self._frames.closed:
+            self._client.part()
         else:
             self._client.cut(reset=False)
 

@@ -230,10 +230,11 @@ class ClientConnection(asyncio.Protocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
-    def part(self, last: bytes) -> None:
+    def part(self, last: bytes = b"") -> None:
         self._exchange = None
         self.write(last)
-        self._leave(unread=True)
+        # Over TLS nothing but the end says that no more comes: who has a replica's last word waits for that alone.
+        self._leave(unread=bool(last) or (self._transport is not None and self._transport.can_write_eof()))
 
     # Reading requests
 
