@@ -4,6 +4,7 @@ import asyncio
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import takewhile
 from operator import attrgetter
 from random import Random
 
@@ -51,8 +52,8 @@ class Router:
         self._stand = stand
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
-        #: Whoever waits longest is at its head.
-        self._waiting: list[Waiter] = []
+        #: By what they avoid, so that those who avoid what is free are passed over together. Oldest first in each.
+        self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
         self._targets: dict[ReplicaId, Target] = {}
         self._leaving: set[Target] = set()
         self._closed = False
@@ -83,28 +84,24 @@ class Router:
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
         most = self.policy.max_queued_requests
-        if not again and len(self._waiting) >= most:
-            raise QueueFull(f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {most}")
-        waiter = Waiter(granted, since, avoid)
-        insort(self._waiting, waiter, key=SINCE)
+        if not again and self.waiting >= most:
+            raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
+        waiter = Waiter(granted, since, frozenset(avoid))
+        insort(self._queues.setdefault(waiter.avoid, []), waiter, key=SINCE)
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
         """Give up a place in the queue; nothing happens where it has been granted or expired."""
         if not waiter.done:
-            waiter.done = True
-            self._waiting.remove(waiter)
+            self._remove(waiter)
 
     def give_back(self, turn: Turn) -> None:
         """End a turn; nothing happens where it has ended."""
         target = turn.target
-        # Who waits cannot use a replica that had room before.
-        unwanted = bool(self._waiting) and target.has_room
         if self._end(turn):
             if turn.claim() and target.place is not None:
                 self._called(target, target.place)  # for somebody else
-            if not unwanted:
-                self._assign()
+            self._assign()
 
     def refused(self, turn: Turn) -> None:
         """The replica was filled by others: end the turn, and stand in line there."""
@@ -165,12 +162,15 @@ class Router:
 
     def expire(self, now: float) -> list[Waiter]:
         """Take those out of the queue who have waited too long, and give them."""
-        late = []
-        while self._waiting and now - self._waiting[0].since >= self.policy.max_queue_wait_s:
-            waiter = self._waiting.pop(0)
-            waiter.done = True
-            late.append(waiter)
-        return late
+        longest = self.policy.max_queue_wait_s
+        late = [
+            waiter
+            for queue in self._queues.values()
+            for waiter in takewhile(lambda waiter: now - waiter.since >= longest, queue)
+        ]
+        for waiter in late:
+            self._remove(waiter)
+        return sorted(late, key=SINCE)
 
     # The replica set
 
@@ -195,8 +195,8 @@ class Router:
         for target in self._targets.values():
             self._leave_line(target)
             self._end_rest(target)
-        waiters = list(self._waiting)
-        self._waiting.clear()
+        waiters = sorted((waiter for queue in self._queues.values() for waiter in queue), key=SINCE)
+        self._queues.clear()
         for waiter in waiters:
             waiter.done = True
         return waiters
@@ -205,7 +205,7 @@ class Router:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._queues.values()))
 
     @property
     def ongoing(self) -> int:
@@ -229,34 +229,42 @@ class Router:
         return [target for target in self._targets.values() if target.has_room]
 
     def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Turn | None:
-        if avoid and free:
-            free = [target for target in free if target.endpoint.id not in avoid] or (
-                free if self._avoids_all(avoid) else []
-            )
-        target = pick(free, Target.load, self._rng)
+        target = pick(self._usable(free, avoid), Target.load, self._rng)
         if target is None:
             return None
         turn = Turn(target)
         target.turns.add(turn)
         return turn
 
-    def _avoids_all(self, avoid: Collection[ReplicaId]) -> bool:
-        return all(id in avoid for id in self._targets)
+    def _usable(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Sequence[Target]:
+        if not avoid or not free:
+            return free
+        others = [target for target in free if target.endpoint.id not in avoid]
+        return others or (free if all(id in avoid for id in self._targets) else others)
 
     def _assign(self) -> None:
         """Give turns to those who wait, oldest first; who avoids what is free stays, and holds up nobody."""
-        at = 0
-        free = self._free() if self._waiting else []
-        while free and at < len(self._waiting):
-            waiter = self._waiting[at]
+        while self._queues:
+            free = self._free()
+            waiter = self._oldest_for(free)
+            if waiter is None:
+                return
             turn = self._take(free, waiter.avoid)
-            if turn is None:
-                at += 1
-            else:
-                del self._waiting[at]
-                waiter.done = True
-                waiter.granted(turn)
-                free = self._free()
+            assert turn is not None
+            self._remove(waiter)
+            waiter.granted(turn)
+
+    def _oldest_for(self, free: Sequence[Target]) -> Waiter | None:
+        """Whoever waits longest of those who may use one of these."""
+        heads = [queue[0] for avoid, queue in self._queues.items() if self._usable(free, avoid)]
+        return min(heads, key=SINCE, default=None)
+
+    def _remove(self, waiter: Waiter) -> None:
+        waiter.done = True
+        queue = self._queues[waiter.avoid]
+        queue.remove(waiter)
+        if not queue:
+            del self._queues[waiter.avoid]
 
     # Replicas that gave no turn
 
@@ -269,22 +277,14 @@ class Router:
         """A slot at a replica is ours: for whoever waits longest and does not avoid it. Else we leave the line."""
         if target.place is not place:
             return
-        waiter = self._first_for(target) if target.below_limit else None
+        waiter = self._oldest_for([target]) if target.below_limit else None
         if waiter is None:
             self._leave_line(target)
         else:
-            self._waiting.remove(waiter)
-            waiter.done = True
+            self._remove(waiter)
             turn = Turn(target, called=True)
             target.turns.add(turn)
             waiter.granted(turn)
-
-    def _first_for(self, target: Target) -> Waiter | None:
-        id = target.endpoint.id
-        for waiter in self._waiting:
-            if id not in waiter.avoid or self._avoids_all(waiter.avoid):
-                return waiter
-        return None
 
     def _line_ended(self, target: Target, place: Place) -> None:
         if target.place is place:

@@ -1,7 +1,7 @@
 """What a router keeps: replicas as one caller sees them, turns at them, and places in the queue."""
 
 from asyncio import TimerHandle
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app_toolkit.interfaces import Endpoint, Place
@@ -56,5 +56,5 @@ class Waiter:
 
     granted: Callable[[Turn], None]
     since: float
-    avoid: Collection[ReplicaId]
+    avoid: frozenset[ReplicaId]
     done: bool = False
