@@ -69,6 +69,8 @@ class RequestError(ToolkitError):
     reason: ClassVar[str] = "internal_error"
     retry_after_s: float | None = None
     """Seconds after which another try makes sense; becomes the `Retry-After` header."""
+    frequent: ClassVar[bool] = False
+    """Under load there are thousands, of which the log names one a second for each ingress."""
 
     def document(self, request_id: str) -> dict[str, str]:
         """What the client learns: the reason as a word, one sentence, and the id under which it is logged."""
@@ -124,35 +126,41 @@ class NoReplica(RequestError):
     status = 503
     reason = "no_replica"
     retry_after_s = 1.0
+    frequent = True
 
 
 class QueueFull(RequestError):
     status = 503
     reason = "queue_full"
     retry_after_s = 1.0
+    frequent = True
 
 
 class QueueTimeout(RequestError):
     status = 503
     reason = "queue_timeout"
     retry_after_s = 1.0
+    frequent = True
 
 
 class TooManyWebSockets(RequestError):
     status = 503
     reason = "too_many_websockets"
     retry_after_s = 1.0
+    frequent = True
 
 
 class TooManyConnections(RequestError):
     status = 503
     reason = "too_many_connections"
     retry_after_s = 1.0
+    frequent = True
 
 
 class DeadlineExceeded(RequestError):
     status = 504
     reason = "deadline_exceeded"
+    frequent = True
 
 
 class VersionNotSupported(RequestError):

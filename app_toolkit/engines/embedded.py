@@ -135,14 +135,15 @@ class Ingress:
 
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
         now = asyncio.get_running_loop().time
-        deadline = math.inf if timeout is None else now() + timeout
+        since = now()
+        deadline = math.inf if timeout is None else since + timeout
         client = None
         refused = False
         while True:
-            turn = self.router.try_turn(first=refused)
+            turn = self.router.try_turn()
             if turn is None:
                 client = client or Client(receive)
-                turn = await self._wait(client, refused, deadline)
+                turn = await self._wait(client, refused, since, deadline)
                 receive = client.receive
             if turn is None:
                 return
@@ -171,18 +172,18 @@ class Ingress:
 
         return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
 
-    async def _wait(self, client: Client, first: bool, deadline: float) -> Turn | None:
+    async def _wait(self, client: Client, again: bool, since: float, deadline: float) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Turn] = loop.create_future()
         hung_up: asyncio.Future[None] = loop.create_future()
-        patience = self.router.policy.max_queue_wait_s
-        waiter = self.router.wait(granted.set_result, loop.time(), first=first)
+        too_long = since + self.router.policy.max_queue_wait_s
+        waiter = self.router.wait(granted.set_result, since, again=again)
         watch = client.watch(lambda: hung_up.set_result(None))
         try:
             await asyncio.wait(
                 (granted, hung_up),
-                timeout=min(patience, deadline - loop.time()),
+                timeout=min(too_long, deadline) - loop.time(),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             # Before anybody else reads from the client.

@@ -13,6 +13,9 @@ from app_toolkit.core.recent import retry_after_s
 from app_toolkit.errors import (
     ContentTooLarge,
     DeadlineExceeded,
+    NoReplica,
+    QueueFull,
+    QueueTimeout,
     ReplicaGone,
     ReplicaLost,
     RequestError,
@@ -39,6 +42,9 @@ DEATHS = 2
 
 LOSSES = 4
 """A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
+
+NOT_TAKEN = NoReplica, QueueFull, QueueTimeout
+"""They say that nothing ran, and that it may come again: not to a request that was lost with a replica before."""
 
 OK = "ok"
 CUT = "cut"
@@ -88,8 +94,8 @@ class Client(Protocol):
     def cut(self, reset: bool) -> None:
         """The answer cannot be completed: close, so that the client sees the truncation."""
 
-    def part(self, last: bytes) -> None:
-        """Close after these last words, which still have to arrive."""
+    def part(self, last: bytes = b"") -> None:
+        """Close after these last words; they, and what was written before, still have to arrive."""
 
 
 class Exchange:
@@ -115,6 +121,7 @@ class Exchange:
         "_client",
         "_connection",
         "_continued",
+        "_crowded",
         "_deadline",
         "_deadlines",
         "_died_with_it",
@@ -128,6 +135,7 @@ class Exchange:
         "_refusal",
         "_replica",
         "_router",
+        "_since",
         "_stage",
         "_timer",
         "_tries",
@@ -154,7 +162,9 @@ class Exchange:
         self._deadlines: Deadlines | None = None
         self._timer: asyncio.TimerHandle | None = None
         # What was learned of replicas.
+        self._since = self._arrived  # since when it waits; a loss begins that anew
         self._avoid: tuple[ReplicaId, ...] = ()
+        self._crowded: tuple[ReplicaId, ...] = ()  # those of them that have no room for a WebSocket
         self._died_with_it: set[ReplicaId] = set()
         self._losses = 0
         self._tries = 0
@@ -271,11 +281,20 @@ class Exchange:
             self._record(CLIENT_CLOSED_REQUEST, CLIENT_GONE)
 
     def dismiss(self) -> None:
-        """End a tunnel that nobody has closed, because the proxy ends."""
+        """End it, because the proxy ends: nobody has closed this tunnel, or answered this request in time."""
+        if not self.tunnels:
+            self.fail(self._stopped())
+            return
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
         self._end_tunnel("the proxy stops")
+
+    def _stopped(self) -> RequestError:
+        """May it come again? A replica may have run what it was sent."""
+        if self._stage is not Stage.SENT or self._may_run_twice():
+            return NoReplica("the proxy stops")
+        return ReplicaLost(f"the proxy stops; the outcome of this {self.request.method.decode()} is unknown")
 
     def fail(self, error: Exception) -> None:
         """End the exchange with an error: as its answer, or by cutting the one that has begun."""
@@ -284,6 +303,9 @@ class Exchange:
             self._cut_off(error)
             return
         self._release()
+        if self._losses and isinstance(error, NOT_TAKEN):
+            method = self.request.method.decode()
+            error = ReplicaLost(f"a replica was lost with this {method}, and then {error}; the outcome is unknown")
         if not isinstance(error, RequestError):
             failed = RequestError("the proxy failed")
             failed.__cause__ = error
@@ -299,7 +321,7 @@ class Exchange:
         """Say in the log what failed on our side; of refusals under load, which the access log has, only some."""
         if error.status < 500 or self.request.refusal is not None:
             return
-        if error.retry_after_s is None or self._account.may_tell(time.monotonic()):
+        if not error.frequent or self._account.may_tell(time.monotonic()):
             cause = error.__cause__
             if isinstance(cause, ReplicaGone):
                 log.warning("request %s: %d, %s: %s", self._id, error.status, error, cause)
@@ -325,14 +347,14 @@ class Exchange:
 
     # Waiting and sending
 
-    def _ask(self, first: bool = False) -> None:
+    def _ask(self, again: bool = False) -> None:
         assert self._router is not None
-        turn = self._router.try_turn(self._avoid, first=first)
+        turn = self._router.try_turn(self._avoid)
         if turn is not None:
             self._granted(turn)
             return
         try:
-            waiter = self._router.wait(self._granted, self._arrived, avoid=self._avoid, first=first)
+            waiter = self._router.wait(self._granted, self._since, avoid=self._avoid, again=again)
         except RequestError as error:
             self.fail(error)
             return
@@ -554,10 +576,10 @@ class Exchange:
             self._router.rest(turn)
         else:
             self._router.refused(turn)
-        if time.monotonic() - self._arrived >= self._router.policy.max_queue_wait_s:
+        if time.monotonic() - self._since >= self._router.policy.max_queue_wait_s:
             self.fail(self._router.waited_too_long())
         else:
-            self._ask(first=True)
+            self._ask(again=True)
 
     def _refused(self, refusal: bytes) -> None:
         if refusal == b"busy":
@@ -568,14 +590,24 @@ class Exchange:
             assert self._router is not None
             turn = self._end_try()
             self._router.give_back(turn)  # for requests it has room
-            if turn.endpoint.id in self._avoid:  # asked again only because there is no other
-                self.fail(TooManyWebSockets("every replica has its max_open_websockets open"))
+            id = turn.endpoint.id
+            if id in self._crowded:  # asked again only because there is no other
+                self.fail(self._no_room())
             else:
-                self._avoid = (*self._avoid, turn.endpoint.id)
-                self._ask(first=True)
+                self._crowded = (*self._crowded, id)
+                self._avoid = (*self._avoid, id)
+                self._ask(again=True)
         else:
             word = refusal.decode("latin-1")
             self._end_with_loss(f"replica {self._replica} refused the proxy itself ({word}); the request did not run")
+
+    def _no_room(self) -> RequestError:
+        """What to tell a WebSocket that every replica was asked for."""
+        if set(self._avoid) <= set(self._crowded):
+            return TooManyWebSockets("no replica has room for another WebSocket: each has its max_open_websockets open")
+        return NoReplica(
+            "no replica took this WebSocket: some have their max_open_websockets open, others drain or were not reached"
+        )
 
     def _died(self, error: ReplicaGone) -> None:
         """The replica had accepted the request, and the client has seen nothing of an answer."""
@@ -596,6 +628,7 @@ class Exchange:
             why = f"replica {replica} was lost; the retry budget of {self._account.name} is spent"
         else:
             log.warning("request %s is tried again: %s", self._id, error)
+            self._since = time.monotonic()
             self._hand_over()
             return
         self._end_with_loss(why, error)
@@ -634,6 +667,8 @@ class Exchange:
         self._record(101, OK)
         if self._frames.may_close:
             self._client.part(close_frame(SERVICE_RESTART, why))
+        elif self._frames.closed:
+            self._client.part()
         else:
             self._client.cut(reset=False)
 
@@ -700,7 +735,7 @@ class Exchange:
         seconds = now - self._arrived
         account, answer = self._account, self._answer
         account.counts.note(outcome)
-        if answer is not None:
+        if answer is not None and outcome == OK:
             account.answers.note(now)
         if answer is None or answer.status != 101:
             account.counts.took(seconds)

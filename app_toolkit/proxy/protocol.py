@@ -159,11 +159,10 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def dismiss(self) -> None:
-        """The time is up: a WebSocket's client is told so and gets to answer, everything else is cut."""
-        exchange = self._exchange
-        if exchange is not None and exchange.tunnels:
-            exchange.dismiss()
-        else:
+        """The time is up: a client whose request or WebSocket has not ended is told so, and gets to read it."""
+        if self._exchange is not None:
+            self._exchange.dismiss()
+        elif not self._leaving:
             self.abort()
 
     # What an exchange says
@@ -231,10 +230,11 @@ class ClientConnection(asyncio.Protocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
-    def part(self, last: bytes) -> None:
+    def part(self, last: bytes = b"") -> None:
         self._exchange = None
         self.write(last)
-        self._leave(unread=True)
+        # Over TLS nothing but the end says that no more comes: who has a replica's last word waits for that alone.
+        self._leave(unread=bool(last) or (self._transport is not None and self._transport.can_write_eof()))
 
     # Reading requests
 

@@ -34,7 +34,7 @@ LOOK_S = 0.05
 UNLIMITED = 1_048_576
 """Descriptors that are counted on where the system names no limit."""
 CLOSING_S = 0.5
-"""What the clients of WebSockets that were told 1012 get to answer."""
+"""What clients get to read their last answer, or to answer the 1012 of their WebSocket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ProxyServer:
         await self._server.ready.wait()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, and wait until every request is answered; those that take longer are cut.
+        """Take nothing new, and wait until every request is answered; those that take longer end with an error.
 
         WebSockets stay open: they end with the replicas behind them, which say why.
         """
@@ -117,7 +117,7 @@ class ProxyServer:
                     await asyncio.sleep(LOOK_S)
         for connection in self._connections():
             if connection.answers:
-                connection.abort()
+                connection.dismiss()
 
     async def stop(self, timeout_s: float) -> None:
         """`drain`, and give WebSockets what is left of the time to end; those that do not are told 1012.
@@ -188,7 +188,7 @@ class ProxyServer:
         self._deadline = loop.call_later(self._drain_timeout_s, self._dismiss_connections)
 
     def _dismiss_connections(self) -> None:
-        """The time is up for all that is left: WebSockets get a moment for their end, the rest none."""
+        """The time is up for all that is left: it is told so, and has a moment for its end."""
         connections = self._connections()
         for connection in connections:
             connection.dismiss()

@@ -1,9 +1,11 @@
 """One deployment's requests: who waits, who serves, and the one place that matches them."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from bisect import insort
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import takewhile
+from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
@@ -18,14 +20,16 @@ REST_S = 0.1
 
 NOBODY: Collection[ReplicaId] = ()
 
+SINCE = attrgetter("since")
+
 
 class Router:
     """Gives turns at replicas.
 
     * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
       filled it, we stand in line, and then it is the replica that says when there is room.
-    * Whoever waits longest is served first; at most `max_queued_requests` wait, and nobody longer than
-      `max_queue_wait_s` once `expire` is asked.
+    * Whoever waits longest is served first, and nobody waits while a replica that it may use has room; at most
+      `max_queued_requests` wait, and nobody longer than `max_queue_wait_s` once `expire` is asked.
     * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
     * A new replica set keeps the turns at replicas that stay.
 
@@ -48,49 +52,48 @@ class Router:
         self._stand = stand
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
-        self._waiting: deque[Waiter] = deque()
+        #: By what they avoid, so that those who avoid what is free are passed over together. Oldest first in each.
+        self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
         self._targets: dict[ReplicaId, Target] = {}
         self._leaving: set[Target] = set()
         self._closed = False
 
     # Turns
 
-    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY, *, first: bool = False) -> Turn | None:
-        """A turn at a replica with room, or None. Nobody overtakes: None also while others wait.
+    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY) -> Turn | None:
+        """A turn at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
 
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
-        `first`: a request that had its turn and was refused goes before those who wait.
         """
-        return None if self._waiting and not first else self._take(avoid)
+        return self._take(self._free(), avoid)
 
     def wait(
         self,
         granted: Callable[[Turn], None],
-        now: float,
+        since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        first: bool = False,
+        again: bool = False,
     ) -> Waiter:
-        """A place in the queue; `granted` is called, synchronously, with the turn.
+        """A place in the queue for whom `try_turn` had nothing; `granted` is called, synchronously, with the turn.
 
-        `first`: a request that a replica refused keeps its place at the head, and is not counted against the bound.
+        `since` is when it began to wait, and its place is behind those who have waited longer. `again`: a request
+        that had a turn and was refused is not counted against the bound.
         Raises `QueueFull`, or `NoReplica` once the router is closed.
         """
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
         most = self.policy.max_queued_requests
-        if not first and len(self._waiting) >= most:
-            raise QueueFull(f"{len(self._waiting)} requests wait for {self.name}, its max_queued_requests is {most}")
-        waiter = Waiter(granted, since=now, avoid=avoid)
-        (self._waiting.appendleft if first else self._waiting.append)(waiter)
+        if not again and self.waiting >= most:
+            raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
+        waiter = Waiter(granted, since, frozenset(avoid))
+        insort(self._queues.setdefault(waiter.avoid, []), waiter, key=SINCE)
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
         """Give up a place in the queue; nothing happens where it has been granted or expired."""
         if not waiter.done:
-            waiter.done = True
-            self._waiting.remove(waiter)
-            self._assign()  # whoever is first now may use a replica that this one avoided
+            self._remove(waiter)
 
     def give_back(self, turn: Turn) -> None:
         """End a turn; nothing happens where it has ended."""
@@ -127,20 +130,20 @@ class Router:
         return True
 
     @asynccontextmanager
-    async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY, first: bool = False) -> AsyncIterator[Turn]:
+    async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY) -> AsyncIterator[Turn]:
         """`try_turn` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
-        turn = self.try_turn(avoid, first=first)
+        turn = self.try_turn(avoid)
         if turn is None:
-            turn = await self._wait(avoid, first)
+            turn = await self._wait(avoid)
         try:
             yield turn
         finally:
             self.give_back(turn)
 
-    async def _wait(self, avoid: Collection[ReplicaId], first: bool) -> Turn:
+    async def _wait(self, avoid: Collection[ReplicaId]) -> Turn:
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Turn] = loop.create_future()
-        waiter = self.wait(granted.set_result, loop.time(), avoid=avoid, first=first)
+        waiter = self.wait(granted.set_result, loop.time(), avoid=avoid)
         try:
             async with asyncio.timeout(self.policy.max_queue_wait_s):
                 return await granted
@@ -159,13 +162,15 @@ class Router:
 
     def expire(self, now: float) -> list[Waiter]:
         """Take those out of the queue who have waited too long, and give them."""
-        late = []
-        while self._waiting and now - self._waiting[0].since >= self.policy.max_queue_wait_s:
-            waiter = self._waiting.popleft()
-            waiter.done = True
-            late.append(waiter)
-        self._assign()
-        return late
+        longest = self.policy.max_queue_wait_s
+        late = [
+            waiter
+            for queue in self._queues.values()
+            for waiter in takewhile(lambda waiter: now - waiter.since >= longest, queue)
+        ]
+        for waiter in late:
+            self._remove(waiter)
+        return sorted(late, key=SINCE)
 
     # The replica set
 
@@ -180,6 +185,7 @@ class Router:
             self._targets[endpoint.id] = target
         for target in before.values():
             self._leave_line(target)
+            self._end_rest(target)
         self._leaving.update(target for target in before.values() if target.turns)
         self._assign()
 
@@ -188,8 +194,9 @@ class Router:
         self._closed = True
         for target in self._targets.values():
             self._leave_line(target)
-        waiters = list(self._waiting)
-        self._waiting.clear()
+            self._end_rest(target)
+        waiters = sorted((waiter for queue in self._queues.values() for waiter in queue), key=SINCE)
+        self._queues.clear()
         for waiter in waiters:
             waiter.done = True
         return waiters
@@ -198,7 +205,7 @@ class Router:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._queues.values()))
 
     @property
     def ongoing(self) -> int:
@@ -218,31 +225,46 @@ class Router:
 
     # The match
 
-    def _take(self, avoid: Collection[ReplicaId]) -> Turn | None:
-        free = [target for target in self._targets.values() if target.has_room]
-        if avoid and free:
-            free = [target for target in free if target.endpoint.id not in avoid] or (
-                free if self._avoids_all(avoid) else []
-            )
-        target = pick(free, Target.load, self._rng)
+    def _free(self) -> list[Target]:
+        return [target for target in self._targets.values() if target.has_room]
+
+    def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Turn | None:
+        target = pick(self._usable(free, avoid), Target.load, self._rng)
         if target is None:
             return None
         turn = Turn(target)
         target.turns.add(turn)
         return turn
 
-    def _avoids_all(self, avoid: Collection[ReplicaId]) -> bool:
-        return all(id in avoid for id in self._targets)
+    def _usable(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Sequence[Target]:
+        if not avoid or not free:
+            return free
+        others = [target for target in free if target.endpoint.id not in avoid]
+        return others or (free if all(id in avoid for id in self._targets) else others)
 
     def _assign(self) -> None:
-        """Give turns to those who wait, oldest first."""
-        while self._waiting:
-            turn = self._take(self._waiting[0].avoid)
-            if turn is None:
+        """Give turns to those who wait, oldest first; who avoids what is free stays, and holds up nobody."""
+        while self._queues:
+            free = self._free()
+            waiter = self._oldest_for(free)
+            if waiter is None:
                 return
-            waiter = self._waiting.popleft()
-            waiter.done = True
+            turn = self._take(free, waiter.avoid)
+            assert turn is not None
+            self._remove(waiter)
             waiter.granted(turn)
+
+    def _oldest_for(self, free: Sequence[Target]) -> Waiter | None:
+        """Whoever waits longest of those who may use one of these."""
+        heads = [queue[0] for avoid, queue in self._queues.items() if self._usable(free, avoid)]
+        return min(heads, key=SINCE, default=None)
+
+    def _remove(self, waiter: Waiter) -> None:
+        waiter.done = True
+        queue = self._queues[waiter.avoid]
+        queue.remove(waiter)
+        if not queue:
+            del self._queues[waiter.avoid]
 
     # Replicas that gave no turn
 
@@ -255,23 +277,14 @@ class Router:
         """A slot at a replica is ours: for whoever waits longest and does not avoid it. Else we leave the line."""
         if target.place is not place:
             return
-        waiter = self._first_for(target) if target.below_limit else None
+        waiter = self._oldest_for([target]) if target.below_limit else None
         if waiter is None:
             self._leave_line(target)
         else:
-            self._waiting.remove(waiter)
-            waiter.done = True
+            self._remove(waiter)
             turn = Turn(target, called=True)
             target.turns.add(turn)
             waiter.granted(turn)
-        self._assign()  # whoever is first now may use a replica that the one before avoided
-
-    def _first_for(self, target: Target) -> Waiter | None:
-        id = target.endpoint.id
-        for waiter in self._waiting:
-            if id not in waiter.avoid or self._avoids_all(waiter.avoid):
-                return waiter
-        return None
 
     def _line_ended(self, target: Target, place: Place) -> None:
         if target.place is place:
@@ -284,9 +297,15 @@ class Router:
             place.leave()
 
     def _let_rest(self, target: Target) -> None:
-        target.resting = True
-        asyncio.get_running_loop().call_later(REST_S, self._rested, target)
+        self._end_rest(target)
+        if self._targets.get(target.endpoint.id) is target and not self._closed:
+            target.rest = asyncio.get_running_loop().call_later(REST_S, self._rested, target)
 
     def _rested(self, target: Target) -> None:
-        target.resting = False
+        target.rest = None
         self._assign()
+
+    def _end_rest(self, target: Target) -> None:
+        timer, target.rest = target.rest, None
+        if timer is not None:
+            timer.cancel()

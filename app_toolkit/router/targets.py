@@ -1,6 +1,7 @@
 """What a router keeps: replicas as one caller sees them, turns at them, and places in the queue."""
 
-from collections.abc import Callable, Collection
+from asyncio import TimerHandle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app_toolkit.interfaces import Endpoint, Place
@@ -16,12 +17,12 @@ class Target:
     turns: set["Turn"] = field(default_factory=set)
     #: Where this caller stands in line, because others filled the replica: it calls, and is not asked.
     place: Place | None = None
-    #: It was not reached, or is draining: left alone for a moment.
-    resting: bool = False
+    #: It was not reached, or is draining: left alone until this timer fires.
+    rest: TimerHandle | None = None
 
     @property
     def has_room(self) -> bool:
-        return self.place is None and not self.resting and self.below_limit
+        return self.place is None and self.rest is None and self.below_limit
 
     @property
     def below_limit(self) -> bool:
@@ -55,5 +56,5 @@ class Waiter:
 
     granted: Callable[[Turn], None]
     since: float
-    avoid: Collection[ReplicaId]
+    avoid: frozenset[ReplicaId]
     done: bool = False

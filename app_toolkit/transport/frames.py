@@ -13,19 +13,20 @@ class Frames:
     Payloads are jumped over, so the cost is per frame and per chunk, never per byte.
     """
 
-    __slots__ = ("_closed", "_head", "_left")
+    __slots__ = ("_head", "_left", "closed")
 
     def __init__(self) -> None:
         #: What has come of a frame's head, where that is not all of it.
         self._head = b""
         #: Bytes of the last frame that still have to come.
         self._left = 0
-        self._closed = False
+        #: A close frame has begun.
+        self.closed = False
 
     @property
     def may_close(self) -> bool:
         """Whether a close frame may follow now: between two frames, and not after another close frame."""
-        return not (self._left or self._head or self._closed)
+        return not (self._left or self._head or self.closed)
 
     def follow(self, data: bytes) -> None:
         """The next bytes of the stream, cut from it anywhere."""
@@ -44,7 +45,7 @@ class Frames:
                 at = size
             else:
                 if data[at] & 0x0F == CLOSE:
-                    self._closed = True
+                    self.closed = True
                 at += length
         self._left = at - size
 
@@ -58,7 +59,7 @@ class Frames:
             return len(data)
         self._head = b""
         if head[0] & 0x0F == CLOSE:
-            self._closed = True
+            self.closed = True
         return length - begun
 
 

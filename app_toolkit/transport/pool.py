@@ -1,6 +1,9 @@
 """Pooled HTTP/1.1 connections to replicas: one exchange at a time, then reused or aborted."""
 
 import asyncio
+import contextlib
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +17,9 @@ from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
 from app_toolkit.types import Address, Header
 
 MAX_HEAD = 64 * 1024
+LAST_WORDS = 1024 * 1024
+"""Bytes of a tunnel that are still read where a write has failed: what a socket holds, and not without end."""
+
 DIAL_S = 5.0
 """A replica accepts in milliseconds; a black hole on the network must not hold a request for longer."""
 
@@ -116,7 +122,10 @@ class Connection(asyncio.Protocol):
         self._bodyless = False
         self._head = b""
         self._answer: Answer | None = None
-        self._tunnel = False
+
+    @property
+    def _tunnels(self) -> bool:
+        return self._answer is not None and self._answer.status == 101
 
     @property
     def usable(self) -> bool:
@@ -174,9 +183,11 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        transport, self._transport = self._transport, None
         self._parser = None
         listener, self._listener = self._listener, None
+        if exc is not None and transport is not None and listener is not None and self._tunnels:
+            _hear_out(transport, listener)
         if listener is None:
             self._idle_lost(self)
         elif exc is None and self._answer is not None and self._answer.extent == "until_close":
@@ -316,6 +327,16 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
     if answer.extent == "until_close":
         answer.reusable = answer.reusable and (bodyless or status in (204, 304))
     return answer
+
+
+def _hear_out(transport: asyncio.Transport, listener: Listener) -> None:
+    """A write that fails ends the reading, too: pass on what had come before, such as a close frame."""
+    left = LAST_WORDS
+    own = os.dup(transport.get_extra_info("socket").fileno())
+    with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
+        while left > 0 and (data := rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)):
+            left -= len(data)
+            listener.received(data)
 
 
 @dataclass(slots=True)

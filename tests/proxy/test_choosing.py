@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -164,10 +165,31 @@ def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_n
             connect(url, proxy=None)
         response = refused.value.response
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-        assert json.loads(response.body)["error"] == "too_many_websockets"
+        content = json.loads(response.body)
+        assert (content["error"], content["detail"]) == (
+            "too_many_websockets",
+            "no replica has room for another WebSocket: each has its max_open_websockets open",
+        )
         assert raw.send(GET % b"/hello").answer().status == 200, "for requests there is room"
     eventually(lambda: all(replica.gate.statistics().websockets == 0 for replica in replicas))
     eventually(lambda: world.edge.statistics().ongoing == 0)
+
+
+@pytest.mark.parametrize("other", ["drains", "is not reached"])
+def test_a_websocket_that_not_every_replica_had_too_many_for_is_not_told_so(world: World, other: str) -> None:
+    crowded, draining = world.replica(), world.replica()
+    crowded.gate.max_open_websockets = 0
+    draining.gate.draining = True
+    world.route(crowded.endpoint(), draining.endpoint() if other == "drains" else NOWHERE)
+    # Whichever it was given to first.
+    for _ in range(5):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(world.url.replace("http", "ws") + "/ws", proxy=None)
+        content = json.loads(refused.value.response.body)
+        assert (refused.value.response.status_code, content["error"]) == (503, "no_replica")
+        assert content["detail"] == (
+            "no replica took this WebSocket: some have their max_open_websockets open, others drain or were not reached"
+        )
 
 
 def test_a_websocket_is_handed_over_too(world: World) -> None:
@@ -259,6 +281,41 @@ def test_a_post_whose_replica_dies_is_never_sent_twice(world: World) -> None:
         assert "the outcome of this POST is unknown" in got.json()["detail"]
         assert raw.send(GET % b"/hello").answer().status == 200
     assert attempts(replicas) == 1
+
+
+def test_the_time_that_a_request_ran_is_no_waiting(world: World) -> None:
+    replicas = world.killable()
+    world.route(*(each.endpoint() for each in replicas), wait_s=0.2)
+    with world.raw() as raw:
+        raw.send(b"PUT /die/at-once HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nh")
+        time.sleep(0.3)  # the replica has it for longer than it may wait
+        got = raw.send(b"i").answer()
+        assert (got.status, got.body) == (200, b"hi")
+    assert attempts(replicas) == 2
+
+
+def test_a_death_after_which_no_replica_has_room_is_no_queue_timeout(world: World) -> None:
+    (replica,) = world.killable(1)
+    world.route(replica.endpoint(), wait_s=0.3, retry="all")
+    with world.raw() as raw:
+        got = raw.send(POST % b"/die/at-once").answer()
+        assert (got.status, got.error, got.header("retry-after")) == (502, "replica_lost", None)
+        assert got.json()["detail"] == (
+            "a replica was lost with this POST, and then no replica of shop/web had room within 0.3 s; "
+            "the outcome is unknown"
+        )
+
+
+def test_a_death_after_which_nothing_is_served_leaves_the_outcome_unknown(world: World) -> None:
+    (replica,) = world.killable(1)
+    world.route(replica.endpoint())
+    with world.raw() as raw:
+        raw.send(GET % b"/die/at-once")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
+        got = raw.answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+        assert "shop/web is not served any more; the outcome is unknown" in got.json()["detail"]
 
 
 def test_a_request_that_has_seen_two_deaths_is_not_tried_again(world: World) -> None:

@@ -1,5 +1,6 @@
 """What the client of a WebSocket sees when what is behind it ends: the replica, or the proxy itself."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from .world import Edge, Raw, World, eventually
 HANDSHAKE = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+SWITCHING = (
+    b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    b"sec-websocket-accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n"
 )
 VAST_HEAD = b"\x82\x7f" + VAST.to_bytes(8, "big")
 BYE = b"\x81\x83\x00\x00\x00\x00bye"
@@ -88,6 +93,32 @@ def test_a_close_frame_of_the_replica_is_the_last_frame(world: World) -> None:
         assert raw.send(BYE).until(b"as you wish") == close_frame(4321, "as you wish")
         replica.stop()
         assert raw.rest() == b""
+
+
+def test_what_a_replica_said_before_it_closed_arrives_although_the_client_still_sends(world: World) -> None:
+    protocol_error = close_frame(1002, "reserved bits")
+    message = b"\x81\x85\x00\x00\x00\x00hello"
+    opened_at: list[socket.socket] = []
+
+    def script(connection: socket.socket, head: bytes) -> bool:
+        opened_at.append(connection.dup())
+        connection.sendall(SWITCHING)
+        return True
+
+    replica = world.scripted(script)
+    world.route(replica.endpoint())
+    with opened(world, b"/ws") as raw:
+        ((client,),) = [eventually(lambda: [each for each in world.edge.server._connections() if not each.answers])]
+
+        def close_while_the_proxy_writes() -> None:
+            opened_at[0].sendall(protocol_error)
+            opened_at[0].shutdown(socket.SHUT_RDWR)
+            client.data_received(message)
+            raw.send(message * 1_000)  # what nobody reads any more
+
+        world.edge.call(close_while_the_proxy_writes)
+        assert raw.rest() == protocol_error
+    opened_at[0].close()
 
 
 def test_a_proxy_that_stops_tells_the_client_and_the_app(own: World) -> None:

@@ -17,7 +17,7 @@ from app_toolkit.core import retries
 from app_toolkit.proxy.exchange import Exchange
 
 from .test_choosing import NOWHERE, attempts
-from .world import World, eventually
+from .world import Edge, World, eventually
 
 WS = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nx-request-id: it\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -65,6 +65,15 @@ def test_who_waits_beyond_the_deadline_is_answered_504_and_leaves_the_queue(own:
     assert (record["status"], record["outcome"], record["tries"]) == (504, "deadline_exceeded", 0)
     assert record["ms"] >= 95
     assert len(warnings()) == 1
+
+
+def test_under_load_not_every_deadline_is_a_line_in_the_log(own: World, warnings: Any) -> None:
+    own.route(request_timeout_s=0.05)
+    with own.raw() as raw:
+        for number in range(5):
+            assert raw.send(get("/hello", id=f"r{number}")).answer().status == 504
+    assert 1 <= len(warnings()) < 5
+    assert [own.record(f"r{number}")["outcome"] for number in range(5)] == ["deadline_exceeded"] * 5
 
 
 def test_what_is_not_answered_before_the_deadline_is_504_and_its_turn_is_free(own: World) -> None:
@@ -243,6 +252,20 @@ def test_who_is_refused_learns_when_those_who_wait_may_be_served(own: World, war
     assert [own.record(f"r{number}")["outcome"] for number in range(5)] == ["queue_full"] * 5
 
 
+def test_what_was_not_answered_in_time_does_not_count_as_answered(own: World) -> None:
+    own.says(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+    with contextlib.ExitStack() as stack:
+        for number in range(3):
+            raw = stack.enter_context(own.raw())
+            assert raw.send(get("/late", asking(0.1), id=f"late{number}")).answer().status == 504
+        own.route(queued=2)
+        for waiting in range(1, 3):
+            stack.enter_context(own.raw()).send(get("/hello", id=f"w{waiting}"))
+            eventually(lambda waiting=waiting: own.edge.statistics().waiting == waiting)
+        got = stack.enter_context(own.raw()).send(get("/hello")).answer()
+        assert (got.error, got.header("retry-after")) == ("queue_full", "20")
+
+
 # Bodies
 
 
@@ -400,7 +423,44 @@ def test_what_still_ran_when_the_proxy_ended_is_in_its_log(own: World) -> None:
         own.edge.stop(timeout=0.1).result(5)
         (record,) = eventually(own.edge.written)
     replica.release()
-    assert record["request_id"] == "it"
+    assert (record["request_id"], record["outcome"]) == ("it", "no_replica")
+
+
+@pytest.mark.parametrize("end", [Edge.drain, Edge.stop])
+@pytest.mark.parametrize(
+    ("method", "when", "status", "outcome", "detail"),
+    [
+        ("GET", "runs", 503, "no_replica", "the proxy stops"),
+        ("POST", "runs", 502, "replica_lost", "the proxy stops; the outcome of this POST is unknown"),
+        ("POST", "waits", 503, "no_replica", "the proxy stops"),
+    ],
+)
+def test_what_is_not_answered_when_the_proxy_stops_is_told_so(
+    own: World, end: Any, method: str, when: str, status: int, outcome: str, detail: str
+) -> None:
+    replica = own.replica()
+    own.route(*([replica.endpoint()] if when == "runs" else []))
+    with own.raw() as raw:
+        raw.send(get("/wait", "content-length: 500000", method=method) + b"x" * 500_000)
+        eventually(lambda: replica.journal.events if when == "runs" else own.edge.statistics().waiting)
+        ending = end(own.edge, 0.1)
+        got = raw.answer()
+        assert (got.status, got.error, got.json()["detail"]) == (status, outcome, detail)
+        assert got.header("connection") == "close"
+        ending.result(5)
+    record = own.record("it")
+    assert (record["status"], record["outcome"]) == (status, outcome)
+    replica.release()
+
+
+def test_an_answer_that_has_begun_when_the_proxy_stops_is_cut(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        raw.send(get("/quiet")).until(b"first\n")
+        own.edge.drain(0.1).result(5)
+        assert not raw.rest().endswith(b"0\r\n\r\n")
+    record = own.record("it")
+    assert (record["status"], record["outcome"]) == (200, "cut")
 
 
 def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(own: World) -> None:

@@ -119,7 +119,7 @@ def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:
         drained.result(5)
 
 
-def test_what_does_not_end_in_time_is_cut(own: World) -> None:
+def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
     replica = own.one()
     with own.raw() as busy, own.raw() as talking:
         busy.send(GET % b"/wait")
@@ -130,6 +130,7 @@ def test_what_does_not_end_in_time_is_cut(own: World) -> None:
         assert talking.answer().status == 101
         eventually(lambda: replica.journal.events)
         own.edge.drain(timeout=0.2).result(5)
+        assert busy.answer().error == "no_replica"
         assert busy.closed()
         # A WebSocket is left to the replica behind it: it still passes.
         eventually(lambda: own.edge.statistics().connections == 1)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app_toolkit.config.models import Policy
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.router.router import Router
+from app_toolkit.router.router import REST_S, Router
 from app_toolkit.router.targets import Turn, Waiter
 from app_toolkit.types import Address, ReplicaId
 
@@ -61,38 +61,59 @@ def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
     holding = router.try_turn()
     assert holding is not None
     served: list[str] = []
-    router.wait(lambda _: served.append("first"), now=0.0)
-    router.wait(lambda _: served.append("second"), now=1.0)
+    router.wait(lambda _: served.append("first"), since=0.0)
+    router.wait(lambda _: served.append("second"), since=1.0)
+    router.wait(lambda _: served.append("third"), since=2.0)
     router.update([endpoint("a"), endpoint("b"), endpoint("c")])
     assert served == ["first", "second"]
-    router.wait(never, now=2.0)
     assert router.try_turn() is None
+    router.give_back(holding)
+    assert served == ["first", "second", "third"]
+
+
+def test_who_avoids_what_is_free_holds_up_nobody() -> None:
+    router = router_of(endpoint("a", 2), endpoint("b"))
+    holding = router.try_turn(avoid={ReplicaId("a")})
+    assert holding is not None
+    served: list[str] = []
+    router.wait(lambda turn: served.append(f"picky@{turn.endpoint.id}"), since=0.0, avoid={ReplicaId("a")})
+    turns = [router.try_turn(), router.try_turn()]
+    assert [turn.endpoint.id for turn in turns if turn is not None] == ["a", "a"]
+    router.wait(lambda turn: served.append(f"behind@{turn.endpoint.id}"), since=1.0)
+    assert turns[0] is not None
+    router.give_back(turns[0])
+    assert served == ["behind@a"]
+    router.give_back(holding)
+    assert served == ["behind@a", "picky@b"]
 
 
 def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
     router = router_of(policy=Policy(max_queued_requests=1))
-    router.wait(never, now=0.0)
+    router.wait(never, since=0.0)
     with pytest.raises(QueueFull, match="max_queued_requests is 1"):
-        router.wait(never, now=0.0)
+        router.wait(never, since=0.0)
 
 
-def test_a_refused_request_keeps_its_place_at_the_head_beyond_the_bound() -> None:
-    router = router_of(policy=Policy(max_queued_requests=1))
+def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
+    router = router_of(policy=Policy(max_queued_requests=2))
     served: list[str] = []
-    router.wait(lambda _: served.append("waiting"), now=0.0)
-    router.wait(lambda _: served.append("refused"), now=1.0, first=True)
-    router.update([endpoint("a")])
-    assert served == ["refused"]
+    router.wait(lambda _: served.append("oldest"), since=0.0)
+    router.wait(lambda _: served.append("younger"), since=2.0)
+    router.wait(lambda _: served.append("refused"), since=1.0, again=True)
+    router.update([endpoint("a", 5)])
+    assert served == ["oldest", "refused", "younger"]
 
 
 def test_those_who_waited_too_long_are_taken_out() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=10.0))
-    early = router.wait(never, now=0.0)
-    late = router.wait(never, now=5.0)
+    early = router.wait(never, since=0.0)
+    late = router.wait(never, since=5.0)
+    lost = router.wait(never, since=5.0, again=True)
+    refused = router.wait(never, since=0.0, again=True)
     assert router.expire(9.9) == []
-    assert router.expire(10.0) == [early]
-    router.leave(early)
-    router.leave(late)
+    assert router.expire(10.0) == [early, refused]
+    for waiter in (early, late, lost):
+        router.leave(waiter)
     assert router.waiting == 0
 
 
@@ -131,6 +152,33 @@ async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callabl
     assert router.ongoing == 0
 
 
+async def test_a_replica_rests_from_the_last_loss_and_has_one_timer_however_many_there_are() -> None:
+    router = router_of(endpoint("a", 3))
+    turns = [turn for _ in range(3) if (turn := router.try_turn()) is not None]
+    router.rest(turns[0])
+    await asyncio.sleep(REST_S / 2)
+    lost = asyncio.get_running_loop().time()
+    router.rest(turns[1])
+    router.rest(turns[2])
+    async with asyncio.timeout(5), router.turn():
+        assert asyncio.get_running_loop().time() - lost > 0.9 * REST_S
+    assert router.ongoing == 0
+
+
+async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
+    router = router_of(endpoint("a"), endpoint("b"))
+    lost, other = router.try_turn(), router.try_turn()
+    assert lost is not None
+    assert other is not None
+    targets = [lost.target, other.target]
+    router.rest(lost)
+    router.update([other.endpoint])
+    router.rest(other)
+    assert [target.rest is None for target in targets] == [True, False]
+    router.close()
+    assert [target.rest for target in targets] == [None, None]
+
+
 # Standing in line
 
 
@@ -163,17 +211,17 @@ class InLine:
         return self.places[-1]
 
     def refused(self) -> Turn:
-        turn = self.router.try_turn(first=True)
+        turn = self.router.try_turn()
         assert turn is not None
         self.router.refused(turn)
         return turn
 
-    def wait(self, name: str, *avoid: str, first: bool = False) -> Waiter:
+    def wait(self, name: str, *avoid: str, since: float = 0.0) -> Waiter:
         def granted(turn: Turn) -> None:
             self.served.append(f"{name}@{turn.endpoint.id}")
             self.turns.append(turn)
 
-        return self.router.wait(granted, 0.0, avoid={ReplicaId(each) for each in avoid}, first=first)
+        return self.router.wait(granted, since, avoid={ReplicaId(each) for each in avoid})
 
 
 def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_until_it_is_called() -> None:
@@ -185,8 +233,8 @@ def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_until_it_is_
     world.router.refused(two)
     assert [place.endpoint.id for place in world.places] == ["a"]
     assert world.router.try_turn() is None
-    world.wait("younger")
-    world.wait("refused", first=True)
+    world.wait("younger", since=1.0)
+    world.wait("refused", since=0.0)
     world.places[0].call()
     assert world.served == ["refused@a"]
     assert world.router.lines == 1
@@ -213,19 +261,6 @@ def test_a_call_is_for_who_does_not_avoid_the_replica() -> None:
     assert world.served == ["modest@a"]
     at[ReplicaId("b")].call()
     assert world.served == ["modest@a", "picky@b"]
-
-
-def test_who_is_first_after_a_call_takes_a_replica_that_the_one_before_avoided() -> None:
-    world = InLine(endpoint("a", 1), endpoint("b", 1))
-    turns = [world.router.try_turn(), world.router.try_turn()]
-    full, free = sorted((turn for turn in turns if turn is not None), key=lambda turn: turn.endpoint.id)
-    world.router.refused(full)
-    world.wait("picky", "b")
-    world.router.give_back(free)
-    world.wait("behind")
-    assert world.served == []
-    world.places[0].call()
-    assert world.served == ["picky@a", "behind@b"]
 
 
 def test_a_call_beyond_our_own_limit_is_given_back() -> None:
@@ -264,7 +299,7 @@ def test_who_came_early_and_was_refused_stays_in_line() -> None:
     assert world.turns[0].claim()
     world.router.refused(world.turns[0])
     assert (len(world.places), world.router.lines) == (1, 1)
-    world.wait("early", first=True)
+    world.wait("early")
     world.places[0].call()
     assert world.served == ["early@a", "early@a"]
 
@@ -339,10 +374,10 @@ async def test_waiting_ends_with_a_sentence() -> None:
 
 async def test_a_closed_router_serves_nobody() -> None:
     router = router_of()
-    waiting = router.wait(never, now=0.0)
+    waiting = router.wait(never, since=0.0)
     assert router.close() == [waiting]
     with pytest.raises(NoReplica, match="not served any more"):
-        router.wait(never, now=0.0)
+        router.wait(never, since=0.0)
 
 
 class RandomRouter(RuleBasedStateMachine):
@@ -366,6 +401,17 @@ class RandomRouter(RuleBasedStateMachine):
         assert len(turn.target.turns) <= turn.endpoint.max_ongoing_requests
         self.turns.append(turn)
 
+    def wait(self, avoid: set[ReplicaId], since: float, *, again: bool = False) -> None:
+        def granted(turn: Turn) -> None:
+            self.take(turn)
+            older = [other for other in self.waiters if not other.done and other.since < since]
+            assert not [other for other in older if self.may_use(other, turn.endpoint.id)], "somebody was overtaken"
+
+        self.waiters.append(self.router.wait(granted, since, avoid=avoid, again=again))
+
+    def may_use(self, waiter: Waiter, name: str) -> bool:
+        return name not in waiter.avoid or set(self.rooms) <= set(waiter.avoid)
+
     @rule(rooms=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 3), max_size=4))
     def replicas_change(self, rooms: dict[str, int]) -> None:
         self.rooms = rooms
@@ -378,7 +424,7 @@ class RandomRouter(RuleBasedStateMachine):
         if turn is not None:
             return self.take(turn)
         try:
-            self.waiters.append(self.router.wait(self.take, self.now, avoid=avoided))
+            self.wait(avoided, self.now)
         except QueueFull:
             assert self.router.waiting >= 4
 
@@ -388,11 +434,17 @@ class RandomRouter(RuleBasedStateMachine):
         self.router.give_back(self.turns.pop(index % len(self.turns)))
 
     @precondition(lambda self: self.turns)
-    @rule(index=st.integers(0, 99))
-    def someone_is_refused(self, index: int) -> None:
+    @rule(index=st.integers(0, 99), avoid=st.sets(st.sampled_from("abcd")), waited=st.integers(0, 29))
+    def someone_is_refused(self, index: int, avoid: set[str], waited: int) -> None:
         turn = self.turns.pop(index % len(self.turns))
         turn.claim()
         self.router.refused(turn)
+        avoided = {ReplicaId(name) for name in avoid}
+        again = self.router.try_turn(avoided)
+        if again is not None:
+            self.take(again)
+        else:
+            self.wait(avoided, self.now - waited, again=True)
 
     @precondition(lambda self: self.places)
     @rule(index=st.integers(0, 99))
@@ -409,6 +461,7 @@ class RandomRouter(RuleBasedStateMachine):
         self.now += seconds
         for waiter in self.router.expire(self.now):
             assert self.now - waiter.since >= 30.0
+        assert not [waiter for waiter in self.waiters if not waiter.done and self.now - waiter.since >= 30.0]
 
     @invariant()
     def gauges_are_the_sizes_of_live_sets(self) -> None:
@@ -425,12 +478,7 @@ class RandomRouter(RuleBasedStateMachine):
     def nobody_waits_while_a_replica_that_it_may_use_is_free(self) -> None:
         free = {n for n, room in self.rooms.items() if sum(t.endpoint.id == n for t in self.turns) < room}
         free -= {place.endpoint.id for place in self.places}
-        if self.waiters:
-            head = min(self.waiters, key=lambda waiter: waiter.since)
-            usable = free - set(head.avoid)
-            everyone_avoided = set(self.rooms) <= set(head.avoid)
-            assert not usable
-            assert not (everyone_avoided and free)
+        assert not [name for name in free for waiter in self.waiters if self.may_use(waiter, name)]
 
 
 RandomRouter.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

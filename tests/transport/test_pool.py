@@ -1,6 +1,7 @@
 """Connections to a replica: where an answer ends, and when a connection may be used again."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -151,6 +152,30 @@ async def test_an_answer_without_an_announced_end_ends_with_its_connection(tmp_p
 async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, reply: bytes) -> None:
     notes = await exchange(tmp_path, reply, close=True)
     assert notes.events[-1] == "lost"
+
+
+async def test_what_came_through_a_tunnel_is_heard_although_a_write_into_it_failed(tmp_path: Path) -> None:
+    pool = Pool()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "r.sock"))
+        listener.listen()
+        connection = await dialled(pool, Address(f"unix:{tmp_path}/r.sock"))
+        replica, _ = listener.accept()
+        notes = Notes()
+        connection.begin(notes)
+        with replica:
+            replica.sendall(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+            async with asyncio.timeout(5):
+                while notes.answer is None:  # noqa: ASYNC110 a listener is not told to wait for
+                    await asyncio.sleep(0)
+            connection.write(b"unread")
+            await asyncio.sleep(0)
+            replica.sendall(b"last words" * 10_000)
+        connection.write(b"too late")
+        async with asyncio.timeout(5):
+            await notes.over.wait()
+    assert (notes.body, notes.events) == (b"last words" * 10_000, [101, "lost"])
+    await pool.aclose()
 
 
 async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
