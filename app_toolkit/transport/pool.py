@@ -11,6 +11,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
+from app_toolkit.transport.keepalive import keep_alive
 from app_toolkit.types import Address, Header
 
 MAX_HEAD = 64 * 1024
@@ -444,5 +445,8 @@ async def connect(address: Address, idle_lost: Callable[[Connection], None]) -> 
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
-    _, connection = await loop.create_connection(lambda: Connection(address, idle_lost), host.strip("[]"), int(port))
+    transport, connection = await loop.create_connection(
+        lambda: Connection(address, idle_lost), host.strip("[]"), int(port)
+    )
+    keep_alive(transport.get_extra_info("socket"))
     return connection

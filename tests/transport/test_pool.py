@@ -1,6 +1,7 @@
 """Connections to a replica: where an answer ends, and when a connection may be used again."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -223,3 +224,21 @@ async def test_who_is_not_reached_is_gone(address: str) -> None:
     with pytest.raises(ReplicaGone, match=address):
         await dialled(pool, Address(address))
     await pool.aclose()
+
+
+async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say, "127.0.0.1", 0)
+    pool = Pool()
+    connection = await dialled(pool, Address(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    assert connection._transport is not None
+    dialling = connection._transport.get_extra_info("socket")
+    assert dialling.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    probing = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+    assert [dialling.getsockopt(socket.IPPROTO_TCP, option) for option in probing] == [10, 5, 3]
+    connection.abort()
+    await pool.aclose()
+    server.close()
