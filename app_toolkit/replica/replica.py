@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from types import TracebackType
@@ -409,6 +409,8 @@ class Exchange:
         kind = message["type"]
         if kind in ANSWERS:
             self.started = True
+            if message.get("status") == 503:
+                message = {**message, "headers": _without_internal(message.get("headers", ()))}
             if self._counted:
                 count = (hop.ONGOING, b"%d" % len(self._replica._ongoing))
                 message = {**message, "headers": [count, *message.get("headers", ())]}
@@ -506,6 +508,11 @@ class Exchange:
         if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
             self._stopped = True
             self._task.cancel()
+
+
+def _without_internal(fields: Iterable[Header]) -> list[Header]:
+    """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
+    return [field for field in fields if not hop.is_internal(field[0].lower())]
 
 
 async def _nowhere(message: Message) -> None:

@@ -310,7 +310,7 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
             if status not in (101, 426):  # the two that name a protocol to the client
                 continue
         elif name.startswith(INTERNAL_PREFIX):
-            if name == REFUSED:
+            if status == 503 and name == REFUSED:  # of an app's own 503 the gate takes it away
                 answer.refusal = field[1]
             continue
         kept.append(field)

@@ -167,6 +167,16 @@ async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
     assert notes.answer.fields == [(b"x-own", b"1"), (b"content-length", b"0")]
 
 
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Oh", b"504 Late"])
+async def test_what_is_no_503_is_no_refusal(tmp_path: Path, status: bytes) -> None:
+    notes = await exchange(
+        tmp_path, b"HTTP/1.1 " + status + b"\r\nx-app-toolkit-refused: busy\r\ncontent-length: 0\r\n\r\n"
+    )
+    assert notes.answer is not None
+    assert notes.answer.refusal is None
+    assert all(name != b"x-app-toolkit-refused" for name, _ in notes.answer.fields)
+
+
 async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
