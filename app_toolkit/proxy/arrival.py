@@ -143,7 +143,7 @@ class Handshake:
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=patience.head_s,
-                ssl_shutdown_timeout=patience.linger_s,
+                ssl_shutdown_timeout=patience.stalled_write_s,  # sooner, the sweep sees whether it is still taken
             )
         except OSError:  # it spoke something else, took too long, or went away
             connection.close()
