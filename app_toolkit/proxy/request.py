@@ -221,9 +221,13 @@ class Request:
         for name, value in fields:
             look = LOOK.get(name, COPY)
             if look == COPY:
-                # An app server may take `_` for `-`; no name of ours passes in either spelling.
-                if name[0] != 120 or not name.replace(b"_", b"-").startswith(INTERNAL_PREFIX):
-                    copied.append(b"%b: %b\r\n" % (name, value))
+                # An app server may take `_` for `-`; no name of ours passes in either spelling, and none that tells
+                # of a client from who is not believed.
+                if name[0] == 120:
+                    spelt = name.replace(b"_", b"-")
+                    if spelt.startswith(INTERNAL_PREFIX) or (not believed and forwarded.tells_of_a_client(spelt)):
+                        continue
+                copied.append(b"%b: %b\r\n" % (name, value))
             elif look == HOST:
                 if host is not None:
                     raise BadRequest("the request has two Host fields")
