@@ -19,6 +19,7 @@ from httptools import (
 )
 
 from app_toolkit.core import forwarded
+from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.errors import (
     BadRequest,
     HeadTooLarge,
@@ -48,7 +49,7 @@ LOOK: dict[bytes, int] = {
     b"upgrade": UPGRADE,
     b"expect": EXPECTATION,
     b"x-request-id": REQUEST_ID,
-    b"x-request-timeout-seconds": TIMEOUT_S,
+    TIMEOUT_FIELD: TIMEOUT_S,
     b"keep-alive": DROP,
     b"proxy-connection": DROP,
     b"proxy-authorization": DROP,
@@ -250,7 +251,7 @@ class Request:
                     copied.append(b"x-request-id: %b\r\n" % value)
             elif look == TIMEOUT_S:
                 self.timeout = value if self.timeout is None else self.timeout + b", " + value
-                copied.append(b"x-request-timeout-seconds: %b\r\n" % value)
+                copied.append(b"%b: %b\r\n" % (TIMEOUT_FIELD, value))
             elif look == FORWARDED:
                 if believed:
                     self.forwarded.append((name, value))
