@@ -15,7 +15,8 @@ NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 RESTARTS = {"restarts": True}
-"""Marks the options that only a new process can take up; a change of any other is handed to the living one."""
+"""Marks the options that a replica takes up when it starts; the others are for who calls or controls it, and a change
+of those restarts nothing."""
 
 # Options of the design that a later part brings. They are refused by name, never silently accepted.
 NOT_YET = frozenset(
@@ -125,14 +126,24 @@ class DeploymentConfig(Policy):
         int, BeforeValidator(_not_a_word), Field(ge=1, le=1000, description="how many replicas run")
     ] = 1
     max_ongoing_requests: Annotated[
-        int, Field(ge=1, le=100_000, description="requests that one replica runs at a time")
+        int,
+        Field(ge=1, le=100_000, description="requests that one replica runs at a time", json_schema_extra=RESTARTS),
     ] = 100
     max_open_websockets: Annotated[
-        int, Field(ge=0, le=1_000_000, description="WebSockets that are open at one replica at a time")
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="WebSockets that are open at one replica at a time",
+            json_schema_extra=RESTARTS,
+        ),
     ] = 1_000
     on_disconnect: Annotated[
         OnDisconnect,
-        Field(description="a handler whose client has gone: auto stops streams, WebSockets, GET and HEAD"),
+        Field(
+            description="a handler whose client has gone: auto stops streams, WebSockets, GET and HEAD",
+            json_schema_extra=RESTARTS,
+        ),
     ] = "auto"
     startup_timeout_s: Annotated[
         float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")

@@ -5,6 +5,8 @@ import re
 from app_toolkit.errors import BadRequest
 
 TIMEOUT_FIELD = b"x-request-timeout-seconds"
+"""In small letters."""
+
 GRAMMAR = re.compile(rb"\d{1,6}(\.\d{1,6})?")
 
 

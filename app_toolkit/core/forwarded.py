@@ -9,12 +9,16 @@ FOR = b"x-forwarded-for"
 PROTO = b"x-forwarded-proto"
 SCHEMES = frozenset(("http", "https", "ws", "wss"))
 
-_BETWEEN = (b"-", b"_")
-_WORDS = (b"for", b"proto", b"host", b"port", b"prefix")
-FIELDS = frozenset(
-    (b"forwarded", *(b"x%bforwarded%b%b" % (a, b, w) for a in _BETWEEN for b in _BETWEEN for w in _WORDS))
-)
-"""Names in small letters, also as an app spells them that takes `_` for `-`."""
+FIELDS = frozenset((b"forwarded", FOR, PROTO))
+"""Names in small letters of what is standard, or read here; `tells_of_a_client` knows the others."""
+
+LONGEST_CLIENT = 253
+"""Characters, as many as a host's name may have; what is longer is none."""
+
+
+def tells_of_a_client(name: bytes) -> bool:
+    """Whether a field, in small letters and with `-` for `_`, is one that apps take a proxy's word from."""
+    return name.startswith(b"x-forwarded-") or name == b"x-real-ip"
 
 
 class Trust:
@@ -39,7 +43,7 @@ class Trust:
     def client(self, fields: Iterable[Header]) -> tuple[str, int] | None:
         """The client as `X-Forwarded-For` tells it: the last address, from the right, that is not itself believed.
 
-        Where all are, the first one. Port 0 where none is given. None: nothing is told.
+        Where all are, the first one. Port 0 where none is given. None: nothing is told, or nothing that can be.
         """
         told = b",".join(value for name, value in fields if name == FOR).decode("latin-1")
         named = [entry.strip() for entry in told.split(",")]
@@ -49,7 +53,7 @@ class Trust:
                 break
         else:
             host, port = _host_and_port(named[0])
-        return (host, port) if host else None
+        return (host, port) if 0 < len(host) <= LONGEST_CLIENT else None
 
 
 def scheme(fields: Iterable[Header]) -> str | None:

@@ -12,10 +12,12 @@ from starlette.responses import JSONResponse
 
 from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
+from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError
 from app_toolkit.interfaces import Endpoint, Place
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
+from app_toolkit.replica import line
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.replica import ANSWERS, Replica
 from app_toolkit.router.router import Router
@@ -80,6 +82,7 @@ class Ingress:
             on_disconnect=config.on_disconnect,
         )
         self.router = Router(name, self._stand, policy=config.policy)
+        self._answers = Recent()
         only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
         self.router.update([only])
 
@@ -93,6 +96,7 @@ class Ingress:
             nonlocal answered
             if message["type"] in ANSWERS:
                 answered = True
+                self._answers.note(asyncio.get_running_loop().time())
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
@@ -101,24 +105,48 @@ class Ingress:
 
         try:
             if scope["type"] == "websocket":  # it is no ongoing request, and waits for nobody
-                await self.replica.admit(scope, receive, send_named)
+                await self._accepted(scope, receive, send_named)
             else:
                 await self._bounded(scope, receive, send_named)
         except RequestError as error:
             if answered:
                 raise  # the server below cuts the connection
+            if error.retry_after_s is not None:
+                rate = self._answers.rate(asyncio.get_running_loop().time())
+                error.retry_after_s = retry_after_s(self.router.waiting, rate)
             await _refusal(error, request_id)(scope, receive, send)
         except Exception:
             # The server below logs the traceback, and a test client raises it; neither knows the id.
             logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
             raise
 
+    def _timeout_s(self, scope: Scope) -> float | None:
+        asked = [value for name, value in scope["headers"] if name == TIMEOUT_FIELD]
+        return timeout_s(b", ".join(asked) if asked else None, self.router.policy.request_timeout_s)
+
+    async def _accepted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket, whose deadline ends with its handshake."""
+        timeout = self._timeout_s(scope)
+        deadline = asyncio.timeout(timeout)
+
+        async def send_in_time(message: Message) -> None:
+            if not deadline.expired():  # else it is answered already
+                deadline.reschedule(None)
+                await send(message)
+
+        try:
+            async with deadline:
+                await self.replica.admit(scope, receive, send_in_time)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        if deadline.expired():
+            raise DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
+
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Within the time and the size that a request may have."""
-        policy = self.router.policy
-        asked = [value for name, value in scope["headers"] if name == TIMEOUT_FIELD]
-        timeout = timeout_s(b", ".join(asked) if asked else None, policy.request_timeout_s)
-        most = policy.max_body_size
+        timeout = self._timeout_s(scope)
+        most = self.router.policy.max_body_size
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
         if most is None:
             await self._in_turn(scope, receive, send, timeout)
@@ -161,6 +189,8 @@ class Ingress:
             except ReplicaBusy:
                 self.router.refused(turn)
                 refused = True
+                if now() - since >= self.router.policy.max_queue_wait_s:
+                    raise self.router.waited_too_long() from None
             finally:
                 self.router.give_back(turn)
 
@@ -170,7 +200,11 @@ class Ingress:
         def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
             loop.call_soon(callback)
 
-        return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
+        try:
+            return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
+        except ReplicaBusy:  # as over the wire: the line has ended before it began
+            soon(ended)
+            return line.Place(self.replica.line, CALLER, called, ended)
 
     async def _wait(self, client: Client, again: bool, since: float, deadline: float) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""

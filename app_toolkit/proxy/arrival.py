@@ -1,4 +1,4 @@
-"""What becomes of a client that connects: it is given a place, or told that there is none; with TLS, once hands are
+"""What becomes of a client that connects: it is admitted, or told that the proxy is full; with TLS, once hands are
 shaken."""
 
 import asyncio
@@ -23,17 +23,17 @@ MOST_RESERVED = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """How many sockets a proxy may hold, each for what it is there for."""
 
     clients: int
-    #: Told that there is no place for them, and not gone yet; for one more the oldest is closed.
+    #: Refused, and not gone yet; for one more the oldest is closed.
     refused: int
     #: In the kernel's queue, not accepted yet.
     backlog: int
 
     @classmethod
-    def within(cls, descriptors: int, clients: int | None = None) -> "Room":
+    def within(cls, descriptors: int, clients: int | None = None) -> "Capacity":
         """What a number of descriptors allows; `clients` is what somebody asks for instead of what would fit.
 
         A quarter of them is set aside, 4,096 at most: one half of that for clients that all come at once, a quarter
@@ -56,33 +56,33 @@ class Reception:
         proxy: Proxy,
         new_client: Callable[[], ClientConnection],
         state: ServerState,
-        room: Room,
+        capacity: Capacity,
         patience: Patience,
         tls: ssl.SSLContext | None,
     ) -> None:
         self.proxy = proxy
         self.new_client = new_client
         self.state = state
-        self.room = room
+        self.capacity = capacity
         self.patience = patience
         self.tls = tls
-        #: Those for whom there is no place, until they have gone; the first has been there longest.
+        #: Those that were refused, until they have gone; the first has been there longest.
         self.refused: dict[Connection, None] = {}
 
     def receive(self, transport: asyncio.Transport) -> None:
         """Give a new connection its protocol."""
-        placed = len(self.state.connections) < self.room.clients
-        if not placed:
+        admitted = len(self.state.connections) < self.capacity.clients
+        if not admitted:
             self._make_room_to_refuse()
-        protocol = self.new_client() if placed else Refusal(self)
+        protocol = self.new_client() if admitted else Refusal(self)
         if self.tls is None:
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
         else:
-            Handshake(protocol, placed, self, self.tls).begin(transport)
+            Handshake(protocol, admitted, self, self.tls).begin(transport)
 
-    def hold(self, connection: Connection, placed: bool) -> None:
-        if placed:
+    def hold(self, connection: Connection, admitted: bool) -> None:
+        if admitted:
             self.state.connections.add(connection)
         else:
             self.refused[connection] = None
@@ -93,8 +93,8 @@ class Reception:
 
     def _make_room_to_refuse(self) -> None:
         if not self.refused:
-            log.warning("the proxy has %d clients, which is its limit; others are refused", self.room.clients)
-        while len(self.refused) >= self.room.refused:
+            log.warning("the proxy has %d clients, which is its limit; others are refused", self.capacity.clients)
+        while len(self.refused) >= self.capacity.refused:
             oldest = next(iter(self.refused))
             self.let_go(oldest)
             oldest.abort()
@@ -111,13 +111,13 @@ class Arrival(asyncio.Protocol):
 
 
 class Handshake:
-    """A client that has to show that it speaks TLS. It has its place, or its refusal, from the beginning."""
+    """A client that has to show that it speaks TLS. It is admitted, or refused, from the beginning."""
 
     answers = False
 
-    def __init__(self, protocol: asyncio.Protocol, placed: bool, reception: Reception, tls: ssl.SSLContext) -> None:
+    def __init__(self, protocol: asyncio.Protocol, admitted: bool, reception: Reception, tls: ssl.SSLContext) -> None:
         self._protocol = protocol
-        self._placed = placed
+        self._admitted = admitted
         self._reception = reception
         self._tls = tls
         self._task: asyncio.Task[None] | None = None
@@ -130,7 +130,7 @@ class Handshake:
             return
         finally:
             transport.abort()
-        self._reception.hold(self, self._placed)
+        self._reception.hold(self, self._admitted)
         self._task = asyncio.create_task(self._shake(socket.socket(fileno=descriptor)))
         self._reception.state.tasks.add(self._task)
         self._task.add_done_callback(self._reception.state.tasks.discard)
@@ -143,7 +143,7 @@ class Handshake:
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=patience.head_s,
-                ssl_shutdown_timeout=patience.linger_s,
+                ssl_shutdown_timeout=patience.stalled_write_s,  # sooner, the sweep sees whether it is still taken
             )
         except OSError:  # it spoke something else, took too long, or went away
             connection.close()
@@ -165,7 +165,7 @@ class Handshake:
 
 
 class Refusal(asyncio.Protocol):
-    """A client for whom there is no place: it is told so, and has a moment to read it."""
+    """A client that is not admitted: it is told so, and has a moment to read it."""
 
     answers = False
 
@@ -179,13 +179,14 @@ class Refusal(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._since = time.monotonic()
-        self._reception.hold(self, placed=False)
+        self._reception.hold(self, admitted=False)
         transport.write(self._answer())
         if transport.can_write_eof():
             transport.write_eof()
 
     def _answer(self) -> bytes:
-        error = TooManyConnections(f"the proxy has {self._reception.room.clients} clients, which is its limit")
+        error = TooManyConnections(f"the proxy has {self._reception.capacity.clients} clients, which is its limit")
+        self._reception.proxy.unowned.counts.note(error.reason)
         id = self._reception.proxy.mint_id()
         own = builtin.failure(error, id.decode())
         lines = [own.status_line, *(b"%b: %b" % field for field in self._reception.state.default_headers)]

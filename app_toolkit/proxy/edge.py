@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.errors import ReplicaGone
+from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import Watch
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.server import ProxyServer, Statistics, bind
@@ -49,11 +49,13 @@ class Edge:
         # Set on the edge's thread while it comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: ProxyServer | None = None
+        self._seeing: asyncio.Task[None] | None = None
 
     def start(self) -> Address:
         """Bind, wait for the routes, and accept; gives where.
 
-        Raises `StartupError` where nobody can listen there, and for a certificate that is none.
+        Raises `StartupError` where nobody can listen there, for a certificate that is none, and where it is stopped
+        before it has seen any routes.
         """
         shared = SharedPort(self._options, self._sharing) if self._sharing else None
         listener = shared.socket if shared else bind(self._options)
@@ -98,7 +100,7 @@ class Edge:
 
     def stop(self, timeout: float) -> None:
         """`drain`, wait for WebSockets within the same time, and end. Nothing happens where it has ended."""
-        self._end(self._server.stop(timeout) if self._server else None, timeout)
+        self._end(self._stop(self._server, timeout) if self._server else None, timeout)
         if self._thread is not None:
             self._thread.join(LAST_WORDS_S)
 
@@ -117,8 +119,11 @@ class Edge:
         self._loop = asyncio.get_running_loop()
         proxy = self._new_proxy()
         self._server = ProxyServer(proxy, self._options)
-        while not proxy.routes.ready:
-            proxy.update(await self._watch(proxy.routes.versions))
+        self._seeing = asyncio.create_task(self._see_routes(proxy))
+        await asyncio.wait((self._seeing,))
+        if self._seeing.cancelled():
+            raise StartupError("the proxy was stopped before it had seen its routes")
+        await self._seeing
         following = asyncio.create_task(self._follow(proxy))
         telling = asyncio.create_task(self._tell(ready))
         try:
@@ -127,6 +132,14 @@ class Edge:
             for task in (following, telling):
                 task.cancel()
             await asyncio.gather(following, telling, return_exceptions=True)
+
+    async def _see_routes(self, proxy: Proxy) -> None:
+        while not proxy.routes.ready:
+            proxy.update(await self._watch(proxy.routes.versions))
+
+    async def _stop(self, server: ProxyServer, timeout: float) -> None:
+        if self._seeing is None or not self._seeing.cancel():  # it serves
+            await server.stop(timeout)
 
     async def _follow(self, proxy: Proxy) -> None:
         while True:

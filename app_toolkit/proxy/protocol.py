@@ -1,8 +1,11 @@
 """One client's connection: it reads requests, begins their exchanges in order, and looks at its clocks."""
 
 import asyncio
+import fcntl
 import socket
 import struct
+import sys
+import termios
 import time
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -79,6 +82,7 @@ class ClientConnection(asyncio.Protocol):
         self._origin: Origin | None = None
         self.writable = True
         self._transport: asyncio.Transport | None = None
+        self._tls = False
         self._parser = RequestParser(limits)
         self._loop = asyncio.get_running_loop()
         self._reading = True
@@ -108,7 +112,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport
         self._state.connections.add(self)
         client, server = _address(transport, "peername"), _address(transport, "sockname")
-        scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._tls = transport.get_extra_info("sslcontext") is not None
+        scheme = "https" if self._tls else "http"
         self._peers = hop.peers(client, server, scheme)
         if client is not None and client[0] in self._trust:
             self._parser.believed = True
@@ -151,8 +156,8 @@ class ClientConnection(asyncio.Protocol):
         self._stopping = True
         if self._unwanted is not None:
             self._leave(unread=True)
-        elif self._exchange is None and not self._leaving and self._transport is not None:
-            self._transport.close()
+        elif self._exchange is None and not self._leaving:
+            self._leave(unread=False)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -341,6 +346,9 @@ class ClientConnection(asyncio.Protocol):
         if transport is None:
             return
         unsent = transport.get_write_buffer_size()
+        if self._tls and not unsent and self._exchange is None:
+            # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended.
+            unsent = _not_acknowledged(transport)
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:
@@ -357,9 +365,9 @@ class ClientConnection(asyncio.Protocol):
         elif self._exchange is not None:
             self._sweep_body(self._exchange, now)
         elif not unsent:
-            self._sweep_idle(now, transport)
+            self._sweep_idle(now)
 
-    def _sweep_idle(self, now: float, transport: asyncio.Transport) -> None:
+    def _sweep_idle(self, now: float) -> None:
         if self._head_since is not None:
             if now - self._head_since > self._patience.head_s:
                 self._parser.refuse(RequestTimeout(f"the head did not arrive within {self._patience.head_s:g} s"))
@@ -367,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
         elif self.closing or now - self._since > (
             self._patience.keep_alive_s if self._served else self._patience.head_s
         ):
-            transport.close()
+            self._leave(unread=False)
 
     def _sweep_body(self, exchange: Exchange, now: float) -> None:
         request = exchange.request
@@ -396,6 +404,15 @@ class ClientConnection(asyncio.Protocol):
         else:
             return now - self._stalled[0] > self._patience.stalled_write_s
         return False
+
+
+def _not_acknowledged(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel still holds; it has none only where nobody above has any for it, but for a moment."""
+    try:
+        answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except OSError:  # it has been closed
+        return 0
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def _address(transport: asyncio.Transport, end: str) -> tuple[str, int] | None:

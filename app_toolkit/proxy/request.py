@@ -20,6 +20,7 @@ from httptools import (
 )
 
 from app_toolkit.core import forwarded
+from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.errors import (
     BadRequest,
     HeadTooLarge,
@@ -49,7 +50,7 @@ LOOK: dict[bytes, int] = {
     b"upgrade": UPGRADE,
     b"expect": EXPECTATION,
     b"x-request-id": REQUEST_ID,
-    b"x-request-timeout-seconds": TIMEOUT_S,
+    TIMEOUT_FIELD: TIMEOUT_S,
     b"keep-alive": DROP,
     b"proxy-connection": DROP,
     b"proxy-authorization": DROP,
@@ -222,9 +223,13 @@ class Request:
         for name, value in fields:
             look = LOOK.get(name, COPY)
             if look == COPY:
-                # An app server may take `_` for `-`; no name of ours passes in either spelling.
-                if name[0] != 120 or not name.replace(b"_", b"-").startswith(INTERNAL_PREFIX):
-                    copied.append(b"%b: %b\r\n" % (name, value))
+                # An app server may take `_` for `-`; no name of ours passes in either spelling, and none that tells
+                # of a client from who is not believed.
+                if name[0] == 120:
+                    spelt = name.replace(b"_", b"-")
+                    if spelt.startswith(INTERNAL_PREFIX) or (not believed and forwarded.tells_of_a_client(spelt)):
+                        continue
+                copied.append(b"%b: %b\r\n" % (name, value))
             elif look == HOST:
                 if host is not None:
                     raise BadRequest("the request has two Host fields")
@@ -247,7 +252,7 @@ class Request:
                     copied.append(b"x-request-id: %b\r\n" % value)
             elif look == TIMEOUT_S:
                 self.timeout = value if self.timeout is None else self.timeout + b", " + value
-                copied.append(b"x-request-timeout-seconds: %b\r\n" % value)
+                copied.append(b"%b: %b\r\n" % (TIMEOUT_FIELD, value))
             elif look == FORWARDED:
                 if believed:
                     self.forwarded.append((name, value))

@@ -18,7 +18,7 @@ from app_toolkit.core.forwarded import Trust
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy import tls
-from app_toolkit.proxy.arrival import Arrival, Reception, Room
+from app_toolkit.proxy.arrival import Arrival, Capacity, Reception
 from app_toolkit.proxy.protocol import ClientConnection, Connection, Patience, ServerState
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import Limits
@@ -75,12 +75,16 @@ class ProxyServer:
         self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
         descriptors = raise_descriptors()
-        room = Room.within(descriptors, options.max_connections)
-        if room.clients > (most := Room.within(descriptors).clients):
-            log.warning("max_connections is %d, but %d descriptors are enough for %d", room.clients, descriptors, most)
-        self._server = _Server(_config(room.backlog, self._arrive), self._told_to_exit)
+        capacity = Capacity.within(descriptors, options.max_connections)
+        if capacity.clients > (most := Capacity.within(descriptors).clients):
+            log.warning(
+                "max_connections is %d, but %d descriptors are enough for %d", capacity.clients, descriptors, most
+            )
+        self._server = _Server(_config(capacity.backlog, self._arrive), self._told_to_exit)
         self._state = cast(ServerState, self._server.server_state)
-        self._reception = Reception(proxy, self._new_client, self._state, room, self._patience, tls.context(options))
+        self._reception = Reception(
+            proxy, self._new_client, self._state, capacity, self._patience, tls.context(options)
+        )
         self._deadline: asyncio.TimerHandle | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -202,7 +206,7 @@ class ProxyServer:
             connection.abort()
 
     def _connections(self) -> list[Connection]:
-        """Of every client, with a place or without."""
+        """Of every client, admitted or refused."""
         return [*self._state.connections, *self._reception.refused]
 
 

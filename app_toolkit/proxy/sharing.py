@@ -35,7 +35,11 @@ class SharedPort:
                 if _is_free(self._held):
                     bind(options).close()
                 self.socket: socket.socket = bind(options, shared=True)
-                fcntl.flock(self._held, fcntl.LOCK_SH)
+                try:
+                    fcntl.flock(self._held, fcntl.LOCK_SH)
+                except BaseException:
+                    self.socket.close()
+                    raise
             except BaseException:
                 os.close(self._held)
                 raise

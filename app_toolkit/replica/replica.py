@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -388,6 +388,8 @@ class Exchange:
         kind = message["type"]
         if kind in ANSWERS:
             self.started = True
+            if message.get("status") == 503:
+                message = {**message, "headers": _without_internal(message.get("headers", ()))}
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
             self.started = self.complete = True
         await self._send(message)
@@ -484,6 +486,11 @@ class Exchange:
         if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
             self._stopped = True
             self._task.cancel()
+
+
+def _without_internal(fields: Iterable[Header]) -> list[Header]:
+    """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
+    return [field for field in fields if not hop.is_internal(field[0].lower())]
 
 
 async def _nowhere(message: Message) -> None:

@@ -23,6 +23,7 @@ from app_toolkit.replica.corked import CorkedHTTP
 from app_toolkit.replica.host import Lifespan, host, load
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
+from app_toolkit.transport.keepalive import keep_alive
 from app_toolkit.types import Address
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -354,6 +355,7 @@ def _bind_tcp(name: str, port: int) -> tuple[socket.socket, Address]:
         raise StartupError(f"cannot listen on tcp:{name}:{port}: {error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keep_alive(listener)
         listener.bind(where)
     except OSError as error:
         listener.close()

@@ -2,8 +2,8 @@
 
 The hop is plain HTTP/1.1. The caller puts its own fields before all others, and first of them `x-app-toolkit-hop`; it
 carries the secret and what the replica's server cannot know by itself (who the client is, which scheme it used). The
-replica answers with `x-app-toolkit-refused` where no user code ran. Nothing under the internal prefix ever crosses the
-edge in either direction.
+replica answers with `x-app-toolkit-refused` and 503 where no user code ran; user code cannot answer so. Nothing under
+the internal prefix ever crosses the edge in either direction.
 
 A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
 field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a call. A request that follows a call has

@@ -14,6 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
+from app_toolkit.transport.keepalive import keep_alive
 from app_toolkit.types import Address, Header
 
 MAX_HEAD = 64 * 1024
@@ -320,7 +321,7 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
             if status not in (101, 426):  # the two that name a protocol to the client
                 continue
         elif name.startswith(INTERNAL_PREFIX):
-            if name == REFUSED:
+            if status == 503 and name == REFUSED:  # of an app's own 503 the gate takes it away
                 answer.refusal = field[1]
             continue
         kept.append(field)
@@ -340,11 +341,11 @@ def _hear_out(transport: asyncio.Transport, listener: Listener) -> None:
 
 
 @dataclass(slots=True)
-class _Room:
+class _Idle:
     """The idle connections to one replica, the one used last at the right end."""
 
     most: int
-    idle: deque[Connection]
+    connections: deque[Connection]
 
 
 class Pool:
@@ -357,47 +358,47 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[Address, _Room] = {}
+        self._idle: dict[Address, _Idle] = {}
         self._dials: set[asyncio.Task[None]] = set()
 
     def allow(self, address: Address, most: int) -> None:
         """Keep up to `most` idle connections to this address."""
-        room = self._rooms.setdefault(address, _Room(most, deque()))
-        room.most = most
-        while len(room.idle) > most:
-            room.idle.popleft().close()
+        idle = self._idle.setdefault(address, _Idle(most, deque()))
+        idle.most = most
+        while len(idle.connections) > most:
+            idle.connections.popleft().close()
 
     def forget(self, address: Address) -> None:
         """Close the idle connections to a replica that left; those in use are closed when they come back."""
-        room = self._rooms.pop(address, None)
-        for connection in room.idle if room else ():
+        idle = self._idle.pop(address, None)
+        for connection in idle.connections if idle else ():
             connection.close()
 
     def distrust(self, address: Address) -> None:
         """Close the idle connections to a replica that broke one: they may be as dead, and not know it yet."""
-        room = self._rooms.get(address)
-        if room is not None:
-            idle, room.idle = room.idle, type(room.idle)()
-            for connection in idle:
+        idle = self._idle.get(address)
+        if idle is not None:
+            connections, idle.connections = idle.connections, deque()
+            for connection in connections:
                 connection.close()
 
     def take(self, address: Address) -> Connection | None:
         """An idle connection, None where there is none."""
-        room = self._rooms.get(address)
-        while room is not None and room.idle:
-            connection = room.idle.pop()
+        idle = self._idle.get(address)
+        while idle is not None and idle.connections:
+            connection = idle.connections.pop()
             if connection.usable:
                 return connection
         return None
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection whose exchange has ended as reusable."""
-        room = self._rooms.get(connection.address)
-        if room is None or len(room.idle) >= room.most or not connection.usable:
+        idle = self._idle.get(connection.address)
+        if idle is None or len(idle.connections) >= idle.most or not connection.usable:
             connection.close()
             return
         connection.idle_since = time.monotonic()
-        room.idle.append(connection)
+        idle.connections.append(connection)
 
     def dial(
         self,
@@ -415,25 +416,25 @@ class Pool:
 
     def expire(self, now: float) -> None:
         """Close what has been idle for too long; `now` as `time.monotonic()` counts."""
-        for room in self._rooms.values():
-            while room.idle and now - room.idle[0].idle_since > IDLE_S:
-                room.idle.popleft().close()
+        for idle in self._idle.values():
+            while idle.connections and now - idle.connections[0].idle_since > IDLE_S:
+                idle.connections.popleft().close()
 
     async def aclose(self) -> None:
         dials = list(self._dials)
         for task in dials:
             task.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
-        for address in list(self._rooms):
+        for address in list(self._idle):
             self.forget(address)
         await asyncio.sleep(0)  # a transport closes when the loop turns
 
     @property
     def idle(self) -> int:
-        return sum(len(room.idle) for room in self._rooms.values())
+        return sum(len(idle.connections) for idle in self._idle.values())
 
     def __repr__(self) -> str:
-        return f"<Pool [{self.idle} idle, {len(self._dials)} dialling | {len(self._rooms)} replicas]>"
+        return f"<Pool [{self.idle} idle, {len(self._dials)} dialling | {len(self._idle)} replicas]>"
 
     async def _dial(
         self,
@@ -450,9 +451,9 @@ class Pool:
             reached(connection)
 
     def _lost(self, connection: Connection) -> None:
-        room = self._rooms.get(connection.address)
-        if room is not None and connection in room.idle:
-            room.idle.remove(connection)
+        idle = self._idle.get(connection.address)
+        if idle is not None and connection in idle.connections:
+            idle.connections.remove(connection)
 
 
 async def connect(address: Address, idle_lost: Callable[[Connection], None]) -> Connection:
@@ -465,5 +466,8 @@ async def connect(address: Address, idle_lost: Callable[[Connection], None]) -> 
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
-    _, connection = await loop.create_connection(lambda: Connection(address, idle_lost), host.strip("[]"), int(port))
+    transport, connection = await loop.create_connection(
+        lambda: Connection(address, idle_lost), host.strip("[]"), int(port)
+    )
+    keep_alive(transport.get_extra_info("socket"))
     return connection

@@ -273,9 +273,9 @@ async def test_a_new_revision_is_up_before_the_old_one_is_retired():
 
 async def test_a_change_of_limits_restarts_nothing_and_is_posted():
     async with house(deployed=application()) as h:
-        await h.controller.apply(application(max_ongoing_requests=7, chat=3))
+        await h.controller.apply(application(max_queued_requests=7, chat=3))
         await h.until(lambda: len(h.proxy.replicas(CHAT)) == 3)
-        assert {r["max_ongoing_requests"] for r in h.proxy.view["replicas/shop/chat"]["replicas"]} == {7}
+        assert h.proxy.view["replicas/shop/chat"]["policy"]["max_queued_requests"] == 7
         assert not h.performed(Drain)
 
 

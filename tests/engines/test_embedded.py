@@ -80,7 +80,7 @@ async def test_one_runs_one_waits_and_the_third_is_refused_at_once() -> None:
         await asyncio.sleep(0)
         third = await client.get("/slow/third", headers={"x-request-id": "my-own-id"})
         assert third.status_code == 503
-        assert third.headers["retry-after"] == "1"
+        assert third.headers["retry-after"] == "10", "nothing was answered in the last ten seconds"
         assert third.headers["x-request-id"] == "my-own-id"
         assert third.json() == {
             "error": "queue_full",
@@ -144,6 +144,58 @@ async def test_a_slot_that_somebody_else_holds_is_waited_for_in_line() -> None:
     assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
     assert ingress.replica.statistics() == Statistics(0, 0, 0, draining=False)
     assert ingress.replica.line.admits_stranger
+
+
+async def test_where_there_is_no_line_to_stand_in_a_full_replica_is_asked_again() -> None:
+    world = Gated()
+    ingress = Ingress("slow", world.app, SLOW)
+    ingress.replica.line.close()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(ingress), base_url="http://shop") as client:
+        holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
+        holding = asyncio.create_task(holder.get("/slow/holder"))
+        await world.entered_by("holder")
+        waiting = asyncio.create_task(client.get("/slow/waiting"))
+        async with asyncio.timeout(5):
+            while not (waiting.done() or ingress.router.waiting):  # noqa: ASYNC110 the router tells nobody
+                await asyncio.sleep(0)
+        world.let_go.set()
+        assert (await holding).json() == "holder"
+        assert (await waiting).json() == "waiting"
+        await holder.aclose()
+    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
+
+
+async def test_a_request_that_is_refused_again_and_again_waits_no_longer_for_that() -> None:
+    world = Gated()
+    ingress = Ingress("slow", world.app, SLOW.model_copy(update={"max_queue_wait_s": 0.5}))
+    ingress.replica.line.close()  # so that it is asked, and refuses, every tenth of a second
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(ingress), base_url="http://shop") as client:
+        holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
+        holding = asyncio.create_task(holder.get("/slow/holder"))
+        await world.entered_by("holder")
+        async with asyncio.timeout(5):
+            late = await client.get("/slow/late")
+        assert (late.status_code, late.json()["error"]) == (503, "queue_timeout")
+        world.let_go.set()
+        assert (await holding).json() == "holder"
+        await holder.aclose()
+    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
+
+
+async def test_retry_after_is_measured() -> None:
+    world = Gated()
+    world.let_go.set()
+    async with world.client() as client:
+        for i in range(20):
+            assert (await client.get(f"/slow/{i}")).status_code == 200
+        world.let_go.clear()
+        inside = asyncio.create_task(client.get("/slow/inside"))
+        await world.entered_by("inside")
+        waiting = asyncio.create_task(client.get("/slow/waiting"))
+        await asyncio.sleep(0)
+        assert (await client.get("/slow/refused")).headers["retry-after"] == "1"
+        world.let_go.set()
+        await asyncio.gather(inside, waiting)
 
 
 async def test_a_handler_that_raises_is_logged_under_its_request_id(caplog: pytest.LogCaptureFixture) -> None:
@@ -292,6 +344,70 @@ async def test_a_timeout_that_is_no_number_is_refused() -> None:
         refused = await client.get("/wait", headers={"x-request-timeout-seconds": "nan"})
     assert (refused.status_code, refused.json()["error"]) == (400, "bad_request")
     assert world.events == []
+
+
+def talking() -> tuple[Toolkit, list[str]]:
+    """An app whose WebSocket is accepted late, or never, and heard from later than its deadline."""
+    events: list[str] = []
+    timed = APIRouter()
+
+    @timed.websocket("/never")
+    async def never(socket: WebSocket) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            events.append("cancelled")
+            raise
+
+    @timed.websocket("/stubborn")
+    async def stubborn(socket: WebSocket) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await socket.accept()
+            await socket.close()
+
+    @timed.websocket("/open")
+    async def stay(socket: WebSocket) -> None:
+        await socket.accept()
+        await asyncio.sleep(0.4)
+        await socket.send_text("still here")
+
+    app = Toolkit()
+    app.include_router(timed, deployment=TIMED)
+    return app, events
+
+
+@pytest.mark.parametrize("path", ["/never", "/stubborn"])
+def test_a_websocket_that_is_not_accepted_in_time_is_denied(path: str) -> None:
+    app, events = talking()
+    with (
+        TestClient(app) as client,
+        pytest.raises(WebSocketDenialResponse) as denied,
+        client.websocket_connect(path),
+    ):
+        pass
+    assert (denied.value.status_code, denied.value.json()["error"]) == (504, "deadline_exceeded")
+    assert denied.value.json()["detail"] == "the WebSocket was not accepted within its 0.3 s"
+    assert events == ["cancelled"] * (path == "/never")
+
+
+def test_a_websocket_that_was_accepted_has_no_deadline_any_more() -> None:
+    app, _ = talking()
+    with TestClient(app) as client, client.websocket_connect("/open") as socket:
+        assert socket.receive_text() == "still here"
+
+
+def test_a_timeout_that_is_no_number_is_refused_of_a_websocket_too() -> None:
+    app, events = talking()
+    with (
+        TestClient(app) as client,
+        pytest.raises(WebSocketDenialResponse) as denied,
+        client.websocket_connect("/never", headers={"x-request-timeout-seconds": "nan"}),
+    ):
+        pass
+    assert (denied.value.status_code, denied.value.json()["error"]) == (400, "bad_request")
+    assert events == []
 
 
 async def test_an_answer_that_has_begun_is_cut_at_its_deadline() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.proxy.arrival import Room
+from app_toolkit.proxy.arrival import Capacity
 from app_toolkit.proxy.protocol import Patience
 
 from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually
@@ -60,6 +60,7 @@ def test_one_client_too_many_is_told_so_and_harms_nobody(own: Callable[..., Worl
                 assert (got.header("retry-after"), got.header("connection")) == ("1", "close")
                 assert "3 clients" in got.json()["detail"]
                 assert refused.closed()
+        assert world.edge.statistics().requests["-"].outcomes == {"too_many_connections": 5}
         assert first.send(GET % b"/hello").answer().status == 200
         replica.release()
         assert busy.answer().status == 200
@@ -91,8 +92,8 @@ def refused_at(world: World) -> int:
 
 
 def test_the_oldest_refusal_makes_room_for_one_more(own: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(clients=1, refused=2, backlog=10)
-    monkeypatch.setattr(Room, "within", lambda descriptors, clients=None: room)
+    capacity = Capacity(clients=1, refused=2, backlog=10)
+    monkeypatch.setattr(Capacity, "within", lambda descriptors, clients=None: capacity)
     world = own()
     with world.raw(), contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -102,11 +103,11 @@ def test_the_oldest_refusal_makes_room_for_one_more(own: Callable[..., World], m
 
 @given(st.integers(8, 2_000_000))
 def test_what_a_proxy_holds_fits_into_its_descriptors(descriptors: int) -> None:
-    room = Room.within(descriptors)
-    assert min(room.clients, room.refused, room.backlog) >= 1
+    capacity = Capacity.within(descriptors)
+    assert min(capacity.clients, capacity.refused, capacity.backlog) >= 1
     own = min(4_096, descriptors // 4) // 4 - 3  # less what rounding takes
-    assert 2 * room.clients + room.refused + room.backlog + own <= descriptors
-    assert Room.within(descriptors, 7).clients == 7
+    assert 2 * capacity.clients + capacity.refused + capacity.backlog + own <= descriptors
+    assert Capacity.within(descriptors, 7).clients == 7
 
 
 class Narrow:
@@ -150,7 +151,7 @@ def test_descriptors_bound_the_clients_and_the_rest_is_refused(world: World) -> 
         got = [outcome(raw) for raw in clients]
         served = [each for each in got if each is not None and each.status == 200]
         refused = [each for each in got if each is not None and each.status == 503]
-        assert len(served) == Room.within(128).clients == 48
+        assert len(served) == Capacity.within(128).clients == 48
         assert len(refused) >= 100
         assert {each.error for each in refused} == {"too_many_connections"}
         assert narrow.busy(0.5) < 0.5

@@ -51,10 +51,13 @@ def test_from_anybody_else_they_are_dropped_in_every_spelling(believing: Callabl
     world = believing("10.0.0.0/8")
     world.one()
     with world.raw() as raw:
-        spelt = [(name.replace("-", "_"), value) for name, value in FIELDS[:-1]]
-        seen = raw.send(get(*FIELDS, *spelt, ("X-Forwarded_For", "6.6.6.6"), ("x-other", "1"))).answer().json()
+        others = [("x-forwarded-ssl", "on"), ("x-forwarded-scheme", "https"), ("x-real-ip", "6.6.6.6")]
+        told = [*FIELDS, *others]
+        spelt = [(name.replace("-", "_"), value) for name, value in told if "-" in name]
+        kept = [("x-other", "1"), ("x-forwardedness", "2"), ("x-real-ipa", "3")]
+        seen = raw.send(get(*told, *spelt, ("X-Forwarded_For", "6.6.6.6"), *kept)).answer().json()
         assert (seen["client"], seen["scheme"]) == (list(raw.socket.getsockname()), "http")
-    assert seen["headers"] == [["host", "a"], ["x-other", "1"]]
+    assert seen["headers"] == [["host", "a"], *map(list, kept)]
 
 
 def test_one_that_is_told_to_believe_everybody_does(believing: Callable[[str], World]) -> None:

@@ -1,5 +1,7 @@
 """One port for the proxies of one instance on one host."""
 
+import errno
+import fcntl
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -9,6 +11,7 @@ import pytest
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
+from app_toolkit.proxy import sharing
 from app_toolkit.proxy.server import bind
 from app_toolkit.proxy.sharing import SharedPort
 
@@ -78,3 +81,22 @@ def test_alone_nobody_else_can_listen(opened: ExitStack) -> None:
     alone.listen()
     with pytest.raises(StartupError, match="already in use"):
         bind(HTTPOptions(port=alone.getsockname()[1]), shared=True)
+
+
+def test_where_the_last_lock_is_refused_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = HTTPOptions(port=0)
+    made: list[socket.socket] = []
+
+    def binding(options: HTTPOptions, *, shared: bool = False) -> socket.socket:
+        made.append(bind(options, shared=shared))
+        return made[-1]
+
+    def lock(file: int, operation: int) -> None:
+        if operation == fcntl.LOCK_SH:
+            raise OSError(errno.ENOLCK, "no locks are left")
+
+    monkeypatch.setattr(sharing, "bind", binding)
+    monkeypatch.setattr(sharing.fcntl, "flock", lock)
+    with pytest.raises(OSError, match="no locks are left"):
+        SharedPort(options, tmp_path)
+    assert [each.fileno() for each in made] == [-1] * 3

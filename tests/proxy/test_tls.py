@@ -3,7 +3,9 @@
 import hashlib
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from websockets.sync.client import connect
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.proxy import tls
+from app_toolkit.proxy.protocol import ClientConnection, Patience
 
 from .certificates import Certificate, certificate
 from .test_connections import later
@@ -33,8 +36,8 @@ def secured(certified: Certificate, tmp_path: Path) -> Iterator[Callable[..., Wo
     """Worlds whose proxies speak TLS."""
     made: list[World] = []
 
-    def secured(**options: Any) -> World:
-        made.append(World(Edge(PATIENCE, **certified.options, **options), tmp_path))
+    def secured(patience: Patience = PATIENCE, **options: Any) -> World:
+        made.append(World(Edge(patience, **certified.options, **options), tmp_path))
         return made[-1]
 
     yield secured
@@ -74,6 +77,50 @@ def test_large_bodies_pass_in_both_directions(world: World, certified: Certifica
     with httpx.Client(base_url=f"https://localhost:{world.port}", verify=certified.believed, timeout=20) as client:
         assert client.post("/digest", content=body).json()["sha256"] == hashlib.sha256(body).hexdigest()
         assert client.post("/echo", content=body).content == body
+
+
+@pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
+def test_an_answer_that_is_still_taken_outlives_the_lingering(
+    secured: Callable[..., World], certified: Certificate, connection: bytes
+) -> None:
+    patience = replace(PATIENCE, linger_s=0.2, keep_alive_s=0.2)
+    world = secured(patience)
+    world.one()
+    size = 4_000_000
+
+    def sockets() -> list[Any]:
+        connections = world.edge.server._connections()
+        return [each._transport for each in connections if isinstance(each, ClientConnection)]
+
+    def narrow() -> None:  # so that the kernel cannot hold it all, which it would deliver whatever we do
+        for each in sockets():
+            each.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
+
+    def unsent() -> int:
+        return sum(each.get_write_buffer_size() for each in sockets())
+
+    with Raw(world.port, certified.believed) as raw:
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
+        eventually(lambda: world.edge.call(sockets))
+        world.edge.call(narrow)
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\nconnection: %b\r\ncontent-length: %d\r\n\r\n" % (connection, size))
+        raw.send(b"x" * size)
+        raw.until(b"\r\n\r\n")
+        taken = 0
+
+        # Until the proxy has all of it, or even the TLS layer has given all away; then slowly, for several times as
+        # long as anybody may linger.
+        while world.edge.statistics().ongoing or (connection == b"keep-alive" and world.edge.call(unsent)):
+            taken += len(raw.exactly(16_384))
+        until = time.monotonic() + 5 * patience.linger_s
+        while time.monotonic() < until:
+            taken += len(raw.exactly(1_024))
+            later(world, 0)
+            time.sleep(0.02)
+        assert world.edge.call(sockets)
+        raw.exactly(size - taken)
+        # And then it is closed, for nothing is on its way any more.
+        eventually(lambda: later(world, 0) or world.edge.statistics().connections == 0)
 
 
 def test_an_early_answer_is_readable_although_its_body_was_not_read(world: World, certified: Certificate) -> None:

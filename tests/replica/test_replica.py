@@ -261,6 +261,32 @@ def test_without_a_secret_every_hop_is_refused(serve: Serve) -> None:
 # Admission
 
 
+FAKING = """
+    from fastapi.responses import PlainTextResponse
+
+    app = FastAPI()
+
+    @app.post("/{status}")
+    async def fake(status: int):
+        fields = {"x-app-toolkit-refused": "busy", "X-App_Toolkit-Refused": "busy", "x-own": "1"}
+        return PlainTextResponse("ran", status, fields)
+
+    @app.websocket("/ws")
+    async def deny(ws: WebSocket):
+        await ws.send_denial_response(PlainTextResponse("ran", 503, {"x-app-toolkit-refused": "websockets"}))
+"""
+
+
+def test_user_code_cannot_say_that_it_did_not_run(serve: Serve) -> None:
+    served = serve(FAKING)
+    answer = served.connect().ask("/503", method="POST", body=b"")
+    assert (answer.status, answer.read(), answer.getheader("x-own")) == (503, b"ran", "1")
+    assert "refused" not in str(answer.headers).lower()
+    denied = served.websocket("/ws").answer
+    assert denied.status_code == 503
+    assert "x-app-toolkit-refused" not in denied.headers
+
+
 def test_a_full_replica_refuses_before_user_code_and_admits_again_after(serve: Serve) -> None:
     served = serve(SLOW, max_ongoing_requests=1)
     held = served.connect()

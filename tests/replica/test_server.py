@@ -348,6 +348,18 @@ def test_an_address_for_other_nodes_that_cannot_be_had_is_said_and_leaves_no_soc
     assert not path.exists()
 
 
+def test_callers_on_other_machines_are_probed_while_nobody_speaks() -> None:
+    listener, _ = bind(Address("tcp:127.0.0.1:0"))
+    with listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                probing = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+                assert [accepted.getsockopt(socket.IPPROTO_TCP, option) for option in probing] == [10, 5, 3]
+
+
 def test_tcp_speaks_ipv6(serve: Serve) -> None:
     listener, address = bind(Address("tcp:[::1]:0"))
     with listener:

@@ -191,6 +191,16 @@ async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
     assert notes.answer.fields == [(b"x-own", b"1"), (b"content-length", b"0")]
 
 
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Oh", b"504 Late"])
+async def test_what_is_no_503_is_no_refusal(tmp_path: Path, status: bytes) -> None:
+    notes = await exchange(
+        tmp_path, b"HTTP/1.1 " + status + b"\r\nx-app-toolkit-refused: busy\r\ncontent-length: 0\r\n\r\n"
+    )
+    assert notes.answer is not None
+    assert notes.answer.refusal is None
+    assert all(name != b"x-app-toolkit-refused" for name, _ in notes.answer.fields)
+
+
 async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -248,3 +258,21 @@ async def test_who_is_not_reached_is_gone(address: str) -> None:
     with pytest.raises(ReplicaGone, match=address):
         await dialled(pool, Address(address))
     await pool.aclose()
+
+
+async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say, "127.0.0.1", 0)
+    pool = Pool()
+    connection = await dialled(pool, Address(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    assert connection._transport is not None
+    dialling = connection._transport.get_extra_info("socket")
+    assert dialling.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    probing = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+    assert [dialling.getsockopt(socket.IPPROTO_TCP, option) for option in probing] == [10, 5, 3]
+    connection.abort()
+    await pool.aclose()
+    server.close()

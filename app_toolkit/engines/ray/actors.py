@@ -166,15 +166,19 @@ class _Proxy(Controlled):
     @control
     def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
         options = HTTPOptions(**spec.options)
-        shared = options.proxies_per_node > 1 or _living_nodes().count(_host()) > 1
-        node = _node()
-        self.server: Edge = Edge(
-            lambda: Proxy(secret, Router, node, self._access(options)),
-            options,
-            self._watch,
-            _sockets() if shared else None,
-        )
-        return self.run_as(group, revision, epoch, lambda: Location(self.server.start(), node))
+
+        def start() -> Location:
+            node = _node()
+            shared = options.proxies_per_node > 1 or _living_nodes().count(_host()) > 1
+            self.server: Edge = Edge(
+                lambda: Proxy(secret, Router, node, self._access(options)),
+                options,
+                self._watch,
+                _sockets() if shared else None,
+            )
+            return Location(self.server.start(), node)
+
+        return self.run_as(group, revision, epoch, start)
 
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:

@@ -1,0 +1,43 @@
+"""A proxy on a thread of its own, told what to do from others."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StartupError
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.edge import Edge
+from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.server import bind
+from app_toolkit.router.router import Router
+
+
+def test_one_that_waits_for_its_first_routes_can_be_stopped() -> None:
+    with bind(HTTPOptions(port=0)) as free:
+        options = HTTPOptions(port=free.getsockname()[1])
+    asked, forgotten = threading.Event(), threading.Event()
+
+    async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            forgotten.set()
+        raise AssertionError
+
+    edge = Edge(lambda: Proxy(b"secret", Router), options, watch)
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(edge.start)
+        assert asked.wait(5)
+        began = time.monotonic()
+        edge.stop(60)
+        assert time.monotonic() - began < 5
+        with pytest.raises(StartupError, match="the proxy was stopped before it had seen its routes"):
+            starting.result(5)
+    assert forgotten.is_set()
+    bind(options).close()
