@@ -1,15 +1,23 @@
-"""Certificates as the tests need them: real ones, made by OpenSSL's own command."""
+"""Certificates as the tests need them: real ones, made anew each time."""
 
 import ssl
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 
 @dataclass(frozen=True)
 class Certificate:
     certfile: str
     keyfile: str
+    authority: str
 
     @property
     def options(self) -> dict[str, str]:
@@ -18,13 +26,20 @@ class Certificate:
     @property
     def believed(self) -> ssl.SSLContext:
         """For clients that trust it."""
-        return ssl.create_default_context(cafile=self.certfile)
+        return ssl.create_default_context(cafile=self.authority)
 
 
 def certificate(folder: Path, name: str = "localhost", locked: bool = False) -> Certificate:
-    made = Certificate(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
-    command += ["-passout", "pass:secret"] if locked else ["-nodes"]
-    command += ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", made.keyfile, "-out", made.certfile], check=True, capture_output=True)
+    """`locked`: its key asks for a passphrase."""
+    made = Certificate(*(str(folder / f"{name}.{kind}") for kind in ("pem", "key", "ca")))
+    authority = trustme.CA()
+    issued = authority.issue_cert(name, "127.0.0.1")
+    authority.cert_pem.write_to_path(made.authority)
+    for number, pem in enumerate(issued.cert_chain_pems):
+        pem.write_to_path(made.certfile, append=number > 0)
+    key = issued.private_key_pem.bytes()
+    if locked:
+        private = load_pem_private_key(key, None)
+        key = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    Path(made.keyfile).write_bytes(key)
     return made
