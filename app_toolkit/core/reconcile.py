@@ -281,7 +281,7 @@ def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) ->
         record = noted(record, action, now)
     moves = _moves(wanted, record)
     actions += moves.leave
-    held_until = restarts.not_before(record.failures, wanted.revision)
+    held_until = restarts.not_before(record.failures, wanted.revision, wanted.target)
     if held_until is None or now >= held_until:
         for number in range(moves.starts):
             id = replica_id(record.group, epoch, record.starts + 1 + number)
@@ -297,7 +297,7 @@ def due(spec: GroupSpec | None, record: GroupRecord) -> float | None:
     """
     wanted = spec or _nothing(record)
     times = [step[0] for replica in record.replicas if (step := _next(wanted, replica)) is not None]
-    held_until = restarts.not_before(record.failures, wanted.revision)
+    held_until = restarts.not_before(record.failures, wanted.revision, wanted.target)
     if held_until is not None and _moves(wanted, record).starts:
         times.append(held_until)
     return min(times, default=None)

@@ -1,8 +1,8 @@
 """How soon a group that keeps failing may try again.
 
 A first death of a replica that served is made good at once. From then on each failure doubles the wait, up to
-half a minute, and no more than five fall into one minute. Failures belong to a revision: a repaired one is
-not held back by what its predecessor did.
+half a minute, and no more than five fall into one minute; where all of them had served, no more than five for each
+replica that is wanted. Failures belong to a revision: a repaired one is not held back by what its predecessor did.
 """
 
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ def failed_starts(failures: tuple[Failure, ...], revision: str) -> int:
     return sum(failure.revision == revision and not failure.served for failure in failures)
 
 
-def not_before(failures: tuple[Failure, ...], revision: str) -> float | None:
-    """When this revision may be started again; None when nothing holds it back."""
+def not_before(failures: tuple[Failure, ...], revision: str, wanted: int = 1) -> float | None:
+    """When this revision, of which so many replicas are wanted, may be started again; None: nothing holds it back."""
     row: list[Failure] = []  # newest first, until there was calm between two
     for failure in reversed(failures):
         if failure.revision != revision:
@@ -65,6 +65,8 @@ def not_before(failures: tuple[Failure, ...], revision: str) -> float | None:
     doublings = len(row) - 2 if row[-1].served else len(row) - 1
     wait = min(FIRST_WAIT_S * 2**doublings, LONGEST_WAIT_S) if doublings >= 0 else 0.0
     when = row[0].at + wait
-    if len(row) >= PER_WINDOW:
-        when = max(when, row[PER_WINDOW - 1].at + WINDOW_S)
+    # Starts fail for a reason that the next one shares; many replicas may well die for reasons of their own.
+    most = PER_WINDOW * (max(wanted, 1) if all(failure.served for failure in row) else 1)
+    if len(row) >= most:
+        when = max(when, row[most - 1].at + WINDOW_S)
     return when

@@ -51,6 +51,17 @@ def test_no_more_than_five_fall_into_one_minute():
         assert sixth - first >= WINDOW_S
 
 
+def test_of_several_replicas_that_served_each_has_its_five():
+    failures = ()
+    for number in range(PER_WINDOW + 1):
+        failures = noted(failures, Failure(10.0 * number, "v1", served=True))
+    last = failures[-1].at
+    assert not_before(failures, "v1") == failures[1].at + WINDOW_S
+    assert not_before(failures, "v1", wanted=3) == last + 8.0  # doubled four times
+    failed = noted(failures, Failure(last + 1.0, "v1", served=False))
+    assert not_before(failed, "v1", wanted=3) == failures[2].at + WINDOW_S
+
+
 def test_deaths_that_come_together_count_once():
     failures = ()
     for _ in range(10):
