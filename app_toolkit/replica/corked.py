@@ -42,9 +42,10 @@ class CorkedTransport(asyncio.Transport):
     def flush(self) -> None:
         pieces = self._pieces
         if pieces:
-            self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            pieces.clear()
-            self._size = 0
+            # One that was lost meanwhile takes nothing, and some event loops raise at whoever tries.
+            if not self._inner.is_closing():
+                self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            self._forget()
 
     def write_eof(self) -> None:
         self.flush()
@@ -55,8 +56,12 @@ class CorkedTransport(asyncio.Transport):
         self._inner.close()
 
     def abort(self) -> None:
-        self._pieces.clear()
+        self._forget()
         self._inner.abort()
+
+    def _forget(self) -> None:
+        self._pieces.clear()
+        self._size = 0
 
     # All else is the other's
 

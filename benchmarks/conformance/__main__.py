@@ -24,8 +24,9 @@ def main() -> int:
     options = _options()
     found = _run(options)
     known: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
-    options.out.write_text(json.dumps(known, indent=1) + "\n")
+    if not options.only:
+        known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
+        options.out.write_text(json.dumps(known, indent=1) + "\n")
     if options.write_docs:
         DOCS.write_text(document(known))
     print(autobahn_table(found) if options.suite == "autobahn" else tutorial_table(found))
@@ -48,7 +49,7 @@ def _options() -> argparse.Namespace:
         "python -m benchmarks.conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("suite", choices=("autobahn", "tutorial"))
-    parser.add_argument("--only", nargs="+", help="cases (7.1.*), or folders below tests/test_tutorial")
+    parser.add_argument("--only", nargs="+", help="cases (7.1.*), or folders below tests/test_tutorial; not kept")
     parser.add_argument("--all", action="store_true", help="autobahn: also all cases on compression, which take long")
     parser.add_argument("--ray", action="store_true", help="autobahn: also on Ray, with two replicas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept, of both suites")

@@ -29,6 +29,9 @@ class Recorder(asyncio.Transport):
     def abort(self) -> None:
         self.calls.append("abort")
 
+    def is_closing(self) -> bool:
+        return "lost" in self.calls
+
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -90,3 +93,14 @@ async def test_an_abort_drops_what_was_kept() -> None:
     corked.abort()
     await a_turn()
     assert below.calls == ["abort"]
+    assert corked.get_write_buffer_size() == 0
+
+
+async def test_a_transport_that_was_lost_within_the_turn_is_not_written_to() -> None:
+    below = Recorder()
+    corked = CorkedTransport(below)
+    corked.write(b"too late")
+    below.calls.append("lost")
+    await a_turn()
+    assert below.calls == ["lost"]
+    assert corked.get_write_buffer_size() == 0
