@@ -33,8 +33,9 @@ class Notes:
         self.answer = answer
         self.events.append(answer.status)
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes | memoryview) -> bool:
         self.body += data
+        return True
 
     def ended(self, reusable: bool) -> None:
         self.events.append("reusable" if reusable else "ended")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.replica.corked import MOST, CorkedTransport
+from app_toolkit.transport.corked import MOST, CorkedTransport
 
 pytestmark = pytest.mark.anyio
 
