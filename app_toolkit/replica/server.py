@@ -289,15 +289,15 @@ class Server(uvicorn.Server):
 
 
 def run_in_batches() -> None:
-    """Let this thread run after whoever runs already, where the system knows such a wish.
+    """Let this thread, and what it starts, run after whoever runs already, where the system knows such a wish.
 
     A proxy that passes on twenty requests is not interrupted by the replica that it wakes with the first: each finds
-    more to do when it runs, with warm caches. Where a core is free nothing changes, and the share that
-    everybody has of one that is not stays as it was. Threads and processes that this one starts are as usual.
+    more to do when it runs, with warm caches. Where a core is free nothing changes, and the share that everybody has of
+    one that is not stays as it was. See `SCHED_BATCH` in sched(7).
     """
     if sys.platform == "linux":
         with suppress(OSError):  # some sandboxes forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def bind(address: Address) -> tuple[socket.socket, Address]:
