@@ -83,7 +83,11 @@ class Client(Protocol):
     @property
     def writable(self) -> bool: ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes | memoryview) -> None: ...
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was ever written has left, so that nobody looks at it again."""
 
     def regulate(self) -> None:
         """Read from the client, or stop reading, as the exchange now wants it."""
@@ -441,18 +445,19 @@ class Exchange:
             else:
                 self._start(head)
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes | memoryview) -> bool:
         if self._refusal is not None:
-            return
+            return True
         self._bytes_out += len(data)
         if self._frames is not None:
-            self._frames.follow(data)
+            self._frames.follow(bytes(data))
         head = self._head
-        if head is None:
-            self._client.write(data)
-        else:
+        if head is not None:
             self._head = None
             self._start(head + data)
+            return True
+        self._client.write(data)
+        return isinstance(data, bytes) or self._client.drained
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None

@@ -17,6 +17,7 @@ from app_toolkit.proxy.exchange import DISCARDED_BODY, Exchange
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, Limits, Request, RequestParser
 from app_toolkit.transport import hop
+from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header
 
 
@@ -108,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
     # What the event loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)
+        transport = CorkedTransport(cast(asyncio.Transport, transport))
         self._transport = transport
         self._state.connections.add(self)
         client, server = _address(transport, "peername"), _address(transport, "sockname")
@@ -185,9 +186,13 @@ class ClientConnection(asyncio.Protocol):
         """Whether a request of this client is waiting or being answered; an open WebSocket is neither."""
         return self._exchange is not None and not self._exchange.tunnels
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and data:
             self._transport.write(data)
+
+    @property
+    def drained(self) -> bool:
+        return self._transport is None or not self._transport.get_write_buffer_size()
 
     def regulate(self) -> None:
         """Read, or stop reading."""

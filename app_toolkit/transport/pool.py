@@ -13,11 +13,18 @@ from typing import Literal, Protocol, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app_toolkit.errors import ReplicaGone
+from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
 from app_toolkit.transport.keepalive import keep_alive
 from app_toolkit.types import Address, Header
 
 MAX_HEAD = 64 * 1024
+ROOM = 256 * 1024
+"""Bytes that are read from a replica at a time."""
+
+LARGE = 64 * 1024
+"""Bytes from which on a piece of a body is passed on where it lies, not copied."""
+
 LAST_WORDS = 1024 * 1024
 """Bytes of a tunnel that are still read where a write has failed: what a socket holds, and not without end."""
 
@@ -57,8 +64,11 @@ class Listener(Protocol):
 
     def answered(self, answer: Answer) -> None: ...
 
-    def received(self, data: bytes) -> None:
-        """Bytes of the body, as they came or decoded; after 101, bytes of the tunnel."""
+    def received(self, data: bytes | memoryview) -> bool:
+        """Bytes of the body, as they came or decoded; after 101, bytes of the tunnel.
+
+        Gives whether nobody needs them any more: a view is read into again.
+        """
 
     def ended(self, reusable: bool) -> None:
         """The answer is complete. A connection that is reusable may go back to the pool."""
@@ -103,16 +113,28 @@ class _Decoding(_Framing):
         self.body.append(data)
 
 
-class Connection(asyncio.Protocol):
+class Room:
+    """Where the connections of one thread read into, one after another."""
+
+    def __init__(self) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """What lies in it is somebody else's now."""
+        self.view = memoryview(bytearray(ROOM))
+
+
+class Connection(asyncio.BufferedProtocol):
     """One connection to one replica.
 
     * It serves one exchange at a time, from `begin` until the listener hears its end or ends it itself.
     * An answer that nobody asked for, and a byte beyond the end of one, end the connection.
     """
 
-    def __init__(self, address: Address, idle_lost: Callable[["Connection"], None]) -> None:
+    def __init__(self, address: Address, idle_lost: Callable[["Connection"], None], room: Room) -> None:
         # For its life
         self.address = address
+        self._room = room
         self.idle_since = 0.0
         self._idle_lost = idle_lost
         self._transport: asyncio.Transport | None = None
@@ -180,8 +202,7 @@ class Connection(asyncio.Protocol):
     # What the event loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)
-        self._transport = transport
+        self._transport = CorkedTransport(cast(asyncio.Transport, transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         transport, self._transport = self._transport, None
@@ -204,11 +225,18 @@ class Connection(asyncio.Protocol):
         if self._listener is not None:
             self._listener.writing_paused(False)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room.view
+
+    def buffer_updated(self, nbytes: int) -> None:
         listener = self._listener
         if listener is None:
             self.abort()
             return
+        if nbytes >= LARGE and self._answer is not None and self._answer.status != 101:
+            self._read_body(self._room.view[:nbytes], listener)
+            return
+        data = bytes(self._room.view[:nbytes])
         if self._answer is None:
             data = self._read_heads(self._head + data if self._head else data)
             if self._answer is None or self._listener is not listener:
@@ -271,7 +299,7 @@ class Connection(asyncio.Protocol):
             answer.extent = "none"
         return answer
 
-    def _read_body(self, data: bytes, listener: Listener) -> None:
+    def _read_body(self, data: bytes | memoryview, listener: Listener) -> None:
         framing = self._framing
         if data:
             if self._parser is None:
@@ -290,8 +318,8 @@ class Connection(asyncio.Protocol):
                 framing.body.clear()
             elif isinstance(framing, _Decoding):
                 data = b""
-            if data:
-                listener.received(data)
+            if data and not listener.received(data) and isinstance(data, memoryview):
+                self._room.leave()
         if framing.ended and self._listener is listener:
             assert self._answer is not None
             self._listener = None
@@ -359,6 +387,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._idle: dict[Address, _Idle] = {}
+        self._room = Room()
         self._dials: set[asyncio.Task[None]] = set()
 
     def allow(self, address: Address, most: int) -> None:
@@ -444,7 +473,7 @@ class Pool:
     ) -> None:
         try:
             async with asyncio.timeout(DIAL_S):
-                connection = await connect(address, self._lost)
+                connection = await connect(address, self._lost, self._room)
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(ReplicaGone(f"{address} was not reached: {error or 'no answer'}"))
         else:
@@ -456,18 +485,18 @@ class Pool:
             idle.connections.remove(connection)
 
 
-async def connect(address: Address, idle_lost: Callable[[Connection], None]) -> Connection:
+async def connect(address: Address, idle_lost: Callable[[Connection], None], room: Room) -> Connection:
     """A connection to `unix:/path` or `tcp:host:port`. Raises `OSError`, or `ValueError` for another form."""
     loop = asyncio.get_running_loop()
     kind, _, where = address.partition(":")
     if kind == "unix":
-        _, connection = await loop.create_unix_connection(lambda: Connection(address, idle_lost), where)
+        _, connection = await loop.create_unix_connection(lambda: Connection(address, idle_lost, room), where)
         return connection
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
     transport, connection = await loop.create_connection(
-        lambda: Connection(address, idle_lost), host.strip("[]"), int(port)
+        lambda: Connection(address, idle_lost, room), host.strip("[]"), int(port)
     )
     keep_alive(transport.get_extra_info("socket"))
     return connection

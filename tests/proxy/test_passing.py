@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import random
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from .app import VAST
 from .world import Raw, World, eventually
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -344,6 +346,20 @@ def test_a_slow_reader_stops_the_producer(world: World) -> None:
         read_some(raw, 20_000_000)
         assert replica.journal.produced > stopped_at
     eventually(lambda: replica.gate.statistics().running == 0)
+
+
+def test_a_large_answer_arrives_whole_at_a_reader_who_was_slow(world: World) -> None:
+    world.one()
+    body = random.Random(1).randbytes(VAST)
+    with world.raw() as raw:
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+        def unsent() -> int:
+            connections = world.edge.server._connections()
+            return sum(each._transport.get_write_buffer_size() for each in connections)  # type: ignore[attr-defined]
+
+        eventually(lambda: world.edge.call(unsent))
+        assert hashlib.sha256(raw.answer().body).digest() == hashlib.sha256(body).digest()
 
 
 def test_an_app_that_does_not_read_stops_the_uploader(world: World) -> None:

@@ -90,6 +90,28 @@ def test_the_app_starts_serves_and_is_shut_down(serve: Serve) -> None:
     assert served.server.stop(5)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such wish")
+def test_user_code_lets_the_proxy_finish_and_control_does_not(serve: Serve) -> None:
+    served = serve(
+        """
+        import os
+
+        app = FastAPI()
+
+        @app.get("/loop")
+        async def loop():
+            return os.sched_getscheduler(0) == os.SCHED_BATCH
+
+        @app.get("/thread")
+        def thread():
+            return os.sched_getscheduler(0) == os.SCHED_BATCH
+        """
+    )
+    for path in ("/loop", "/thread"):
+        assert served.connect().ask(path).read() == b"true", path
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     served = serve(SLOW)
     assert served.server.probe(5).ongoing == 0

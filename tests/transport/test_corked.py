@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.replica.corked import MOST, CorkedTransport
+from app_toolkit.transport.corked import MOST, CorkedTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -103,4 +103,28 @@ async def test_a_transport_that_was_lost_within_the_turn_is_not_written_to() -> 
     below.calls.append("lost")
     await a_turn()
     assert below.calls == ["lost"]
+    assert corked.get_write_buffer_size() == 0
+
+
+async def test_what_was_written_in_a_turn_to_several_leaves_in_the_order_in_which_they_were_first_written_to() -> None:
+    below = Recorder()
+    one, other = CorkedTransport(below), CorkedTransport(below)
+    one.write(b"1")
+    other.write(b"2")
+    one.write(b"1")
+    await a_turn()
+    assert below.calls == [b"11", b"2"]
+
+
+async def test_one_that_cannot_be_written_to_is_aborted_and_costs_the_others_nothing() -> None:
+    class Broken(Recorder):
+        def write(self, data: Any) -> None:
+            raise OSError("no")
+
+    broken, sound = Broken(), Recorder()
+    corked = CorkedTransport(broken)
+    corked.write(b"never")
+    CorkedTransport(sound).write(b"here")
+    await a_turn()
+    assert (broken.calls, sound.calls) == (["abort"], [b"here"])
     assert corked.get_write_buffer_size() == 0

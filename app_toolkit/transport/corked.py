@@ -1,18 +1,49 @@
-"""What an app sends in one go leaves in one go.
+"""What is sent in one go leaves in one go.
 
 uvicorn writes the head of an answer, its body and every chunk of a stream one by one, and each is a system call here
 and one more at the proxy. A corked transport keeps what is written within one turn of the event loop, and writes it at
-the end of that turn.
+the end of that turn. Many connections then are written to one right after another, so that a process that reads them
+all, a replica or a proxy, is woken up for all of them and not for each.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+logger = logging.getLogger("app_toolkit.transport")
 
 MOST = 64 * 1024
 """Bytes that are kept; beyond, the transport itself must see them, for it alone can make the writer wait."""
+
+
+class EndOfTurn:
+    """When the turn of a loop ends, everything that its corked transports kept is written, one after another.
+
+    Who is on the other side of them wakes up once, and finds all of it.
+    """
+
+    def __init__(self) -> None:
+        self._corked: list[CorkedTransport] = []
+
+    def flush(self, transport: "CorkedTransport") -> None:
+        """Flush it then; a transport asks once in a turn."""
+        if not self._corked:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._corked.append(transport)
+
+    def _flush(self) -> None:
+        corked, self._corked = self._corked, []
+        for transport in corked:
+            try:
+                transport.flush()
+            except Exception:  # of one connection, which the others must not pay for
+                logger.exception("a connection is aborted that could not be written to")
+                transport.abort()
+
+
+_ends: WeakKeyDictionary[asyncio.AbstractEventLoop, EndOfTurn] = WeakKeyDictionary()
 
 
 class CorkedTransport(asyncio.Transport):
@@ -20,8 +51,8 @@ class CorkedTransport(asyncio.Transport):
 
     def __init__(self, inner: asyncio.Transport) -> None:
         self._inner = inner
-        self._soon = asyncio.get_running_loop().call_soon
-        self._pieces: list[bytes] = []
+        self._end_of_turn = _ends.setdefault(asyncio.get_running_loop(), EndOfTurn())
+        self._pieces: list[Any] = []
         self._size = 0
 
     def write(self, data: Any) -> None:
@@ -31,7 +62,7 @@ class CorkedTransport(asyncio.Transport):
             self._inner.write(data)
             return
         if not self._pieces:
-            self._soon(self.flush)
+            self._end_of_turn.flush(self)
         self._pieces.append(data)
         self._size += size
 
@@ -97,10 +128,3 @@ class CorkedTransport(asyncio.Transport):
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._inner.get_protocol()
-
-
-class CorkedHTTP(HttpToolsProtocol):
-    """uvicorn's own protocol over a corked transport."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(Any, CorkedTransport(cast(asyncio.Transport, transport))))
