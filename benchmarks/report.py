@@ -248,13 +248,16 @@ def _paragraphs(results: Results) -> Iterator[str]:
     )
     yield (
         f"One run; medians of {run['rounds']} rounds. In each round every contender is started, warmed up, measured "
-        f"for {run['seconds']} s per measure, and ended, in an order that is shuffled anew (seed {run['seed']}). They "
-        "do not stay up beside each other, because an idle Ray Serve uses CPU that the one being measured would lack "
+        f"for {run['seconds']} s per measure, and ended, in an order that is shuffled anew (seed {run['seed']}) but "
+        "that bare and app_toolkit with two replicas follow each other. They do not stay up beside each other, because "
+        "an idle Ray Serve uses CPU that the one being measured would lack "
         f"(last column of *CPU per GET*). The load comes from {run['load']} on the same machine, one thread, so "
         "contenders and their client share its cores. Only the ratios carry over to other machines."
     )
     yield (
-        f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, {machine['system']}."
+        f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
+        f"{machine['system']}. A byte to another process and back takes {machine['round_trip_us']:.0f} µs: two "
+        "wake-ups. Bare has two for each request of a single client, whoever has a proxy has four."
     )
     yield "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     yield (

@@ -398,11 +398,13 @@ class Exchange:
         connection.begin(self, head_only=request.method == b"HEAD", decode=request.version == "1.0")
         if not self._client.writable:
             connection.pause_reading()
-        identity = hop.encode(self._proxy.secret, request.id, request.version.encode(), self._client.peers)
+        identity = hop.encode(
+            self._proxy.secret, request.id, request.version.encode(), self._client.peers, self._left_ms()
+        )
         assert self._turn is not None
         if self._turn.claim():
             identity += self._proxy.lines.claim
-        head = request.head(identity, self._left_ms())
+        head = request.head(identity)
         if self._holding:
             connection.write(head)
         else:

@@ -29,7 +29,7 @@ from app_toolkit.errors import (
     URITooLong,
     VersionNotSupported,
 )
-from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, TIMEOUT
+from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX
 from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -193,11 +193,9 @@ class Request:
             return 0
         return None if self.length is None else self.length - self.body.received
 
-    def head(self, hop: bytes, timeout_ms: int | None = None) -> bytes:
-        """The head as a replica gets it; `timeout_ms`: how long it may still take."""
+    def head(self, hop: bytes) -> bytes:
+        """The head as a replica gets it."""
         ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
-        if timeout_ms is not None:
-            ask = b"%b: %d\r\n%b" % (TIMEOUT, timeout_ms, ask)
         line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
         return b"".join((line, ask, *self._fields, b"\r\n"))
 

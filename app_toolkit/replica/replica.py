@@ -144,8 +144,8 @@ class Replica:
             await _refuse(kind, refusal, send)
             return
         with Exchange(self, scope, receive, send, held=hop.EXPECT in said) as exchange:
-            if hop.TIMEOUT in said:
-                exchange.deadline = time.monotonic() + int(said[hop.TIMEOUT]) / 1_000
+            if origin is not None and origin.timeout_ms is not None:
+                exchange.deadline = time.monotonic() + origin.timeout_ms / 1_000
             try:
                 await self.app(scope, exchange.receive, exchange.send)
             except ClientDisconnected:

@@ -1,9 +1,9 @@
 """What a caller and a replica say to each other beside the request itself: a few internal header fields.
 
 The hop is plain HTTP/1.1. The caller puts its own fields before all others, and first of them `x-app-toolkit-hop`; it
-carries the secret and what the replica's server cannot know by itself (who the client is, which scheme it used). The
-replica answers with `x-app-toolkit-refused` and 503 where no user code ran; user code cannot answer so. Nothing under
-the internal prefix ever crosses the edge in either direction.
+carries the secret and what the replica's server cannot know by itself (who the client is, which scheme it used, how
+long the request may still take). The replica answers with `x-app-toolkit-refused` and 503 where no user code ran; user
+code cannot answer so. Nothing under the internal prefix ever crosses the edge in either direction.
 
 A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
 field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a call. A request that follows a call has
@@ -22,8 +22,6 @@ LINE = b"x-app-toolkit-line"
 CALLED = b"x-app-toolkit-called"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
-TIMEOUT = b"x-app-toolkit-timeout"
-"""Milliseconds that the request may still take, rounded up; only where it has a deadline."""
 
 Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
 """Why a replica did not run a request. The first three are a hand-over, the others an operator's mistake."""
@@ -32,9 +30,10 @@ REFUSALS: frozenset[bytes] = frozenset(word.encode() for word in get_args(Refusa
 
 
 class Hop(NamedTuple):
-    """The origin of a request, as the edge saw it."""
+    """The origin of a request, as the edge saw it, and its deadline."""
 
     request_id: str
+    timeout_ms: int | None
     client: tuple[str, int] | None
     server: tuple[str, int] | None
     scheme: str
@@ -51,9 +50,12 @@ def peers(client: tuple[str, int] | None, server: tuple[str, int] | None, scheme
     return b" ".join([*_peer(client), *_peer(server), scheme.encode()])
 
 
-def encode(secret: bytes, request_id: bytes, http_version: bytes, connection: bytes) -> bytes:
-    """The field's value; `connection` is what `peers` gave."""
-    return b"%b %b %b %b %b" % (PROTOCOL, secret, request_id, http_version, connection)
+def encode(
+    secret: bytes, request_id: bytes, http_version: bytes, connection: bytes, timeout_ms: int | None = None
+) -> bytes:
+    """The field's value; `connection` is what `peers` gave, `timeout_ms` the time that the request has left."""
+    left = b"-" if timeout_ms is None else b"%d" % timeout_ms
+    return b"%b %b %b %b %b %b" % (PROTOCOL, secret, request_id, left, http_version, connection)
 
 
 def decode(value: bytes, secret: bytes) -> Hop | Refusal:
@@ -64,9 +66,9 @@ def decode(value: bytes, secret: bytes) -> Hop | Refusal:
     given, _, rest = rest.partition(b" ")
     if not hmac.compare_digest(given, secret):
         return "secret"
-    request_id, version, connection = rest.decode("latin-1").split(" ", 2)
+    request_id, left, version, connection = rest.decode("latin-1").split(" ", 3)
     client, server, scheme = _read_peers(connection)
-    return Hop(request_id, client, server, scheme, version)
+    return Hop(request_id, None if left == "-" else int(left), client, server, scheme, version)
 
 
 @lru_cache(4_096)

@@ -25,7 +25,7 @@ from benchmarks.report import (
 def results(figures: dict[str, Any], rounds: int = 3) -> dict[str, Any]:
     return {
         "run": {"date": "2026-01-01", "rounds": rounds, "seconds": 2, "seed": 1, "load": "wrk 4.2"},
-        "machine": {"cores": 2, "cpu": "a CPU", "memory_gb": 8.0, "system": "Linux 6"},
+        "machine": {"cores": 2, "cpu": "a CPU", "memory_gb": 8.0, "system": "Linux 6", "round_trip_us": 40.0},
         "versions": {"ray": "2.60.0"},
         "absent": {"mosec": "its environment was not made"},
         "failed": [{"contender": "ray-serve", "measure": "post_32", "round": 1, "why": "Failed: 3 of 9"}],

@@ -44,8 +44,9 @@ def field(
     client: tuple[str, int] | None = ("203.0.113.9", 40_000),
     server: tuple[str, int] | None = ("shop.example", 443),
     scheme: str = "https",
+    timeout_ms: int | None = None,
 ) -> tuple[str, bytes]:
-    return hop.HOP.decode(), hop.encode(secret, request_id, version, hop.peers(client, server, scheme))
+    return hop.HOP.decode(), hop.encode(secret, request_id, version, hop.peers(client, server, scheme), timeout_ms)
 
 
 class Connection(http.client.HTTPConnection):

@@ -97,14 +97,14 @@ def idle(served: Served) -> None:
     wait_until(lambda: replica.statistics() == nobody, "nobody is inside")
 
 
-def within(milliseconds: int) -> tuple[str, str]:
-    return "x-app-toolkit-timeout", str(milliseconds)
+def within(milliseconds: int) -> tuple[str, bytes]:
+    return field(timeout_ms=milliseconds)
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/wait"), ("POST", "/wait"), ("GET", "/continues")])
 def test_a_handler_is_cancelled_at_its_deadline_whatever_its_method(served: Served, method: str, path: str) -> None:
     began = time.monotonic()
-    answer = served.connect().ask(path, within(200), method=method)
+    answer = served.connect().ask(path, hop=within(200), method=method)
     assert answer.status == 504
     assert 0.2 <= time.monotonic() - began < 2
     assert json.loads(answer.read()) == {
@@ -117,19 +117,19 @@ def test_a_handler_is_cancelled_at_its_deadline_whatever_its_method(served: Serv
 
 def test_what_ends_in_time_is_not_touched_and_does_not_see_the_deadline(served: Served) -> None:
     connection = served.connect()
-    seen = json.loads(connection.ask("/quick", within(10_000)).read())
+    seen = json.loads(connection.ask("/quick", hop=within(10_000)).read())
     assert seen == {"host": "shop.example"}
     assert connection.ask("/quick").status == 200
 
 
 def test_a_deadline_that_has_passed_is_answered_at_once(served: Served) -> None:
-    assert served.connect().ask("/wait", within(0)).status == 504
+    assert served.connect().ask("/wait", hop=within(0)).status == 504
 
 
 def test_an_answer_that_has_begun_is_cut(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with dial(served.address) as raw:
-        name, value = field()
-        head = b"%b: %b\r\nx-app-toolkit-timeout: 200\r\nhost: a\r\n\r\n" % (name.encode(), value)
+        name, value = within(200)
+        head = b"%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
         raw.sendall(b"GET /stream HTTP/1.1\r\n" + head)
         read = b""
         while data := raw.recv(65_536):
@@ -142,7 +142,7 @@ def test_an_answer_that_has_begun_is_cut(served: Served, caplog: pytest.LogCaptu
 
 def test_a_thread_holds_its_slot_beyond_the_deadline_and_its_client_does_not_wait(served: Served) -> None:
     connection = served.connect()
-    assert connection.ask("/def", within(200)).status == 504
+    assert connection.ask("/def", hop=within(200)).status == 504
     assert served.server.statistics().ongoing == 1
     served.open_gate("go")
     idle(served)
@@ -151,7 +151,7 @@ def test_a_thread_holds_its_slot_beyond_the_deadline_and_its_client_does_not_wai
 
 def test_a_handler_that_does_not_end_is_answered_for_and_what_it_sends_later_goes_nowhere(served: Served) -> None:
     connection = served.connect()
-    answer = connection.ask("/stubborn", within(100))
+    answer = connection.ask("/stubborn", hop=within(100))
     assert answer.status == 504
     answer.read()
     wait_until(lambda: served.marked("cancelled"), "the handler is cancelled")
@@ -162,14 +162,14 @@ def test_a_handler_that_does_not_end_is_answered_for_and_what_it_sends_later_goe
 
 
 def test_timeouts_of_the_handlers_own_are_its_own(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    assert served.connect().ask("/inner", within(10_000)).read() == b'"caught"'
-    assert served.connect().ask("/own", within(10_000)).status == 500
+    assert served.connect().ask("/inner", hop=within(10_000)).read() == b'"caught"'
+    assert served.connect().ask("/own", hop=within(10_000)).status == 500
     assert served.server.stop(5)
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["of the handler's own"]
 
 
 def test_a_deadline_does_not_end_background_tasks(served: Served) -> None:
-    assert served.connect().ask("/background", within(300)).read() == b'"done"'
+    assert served.connect().ask("/background", hop=within(300)).read() == b'"done"'
     wait_until(lambda: served.marked("began"), "the background task runs")
     with pytest.raises(AssertionError):
         wait_until(lambda: served.marked("cancelled"), "it is cancelled", 0.6)
@@ -178,7 +178,7 @@ def test_a_deadline_does_not_end_background_tasks(served: Served) -> None:
 
 def test_a_client_that_hangs_up_before_the_deadline_changes_nothing(served: Served) -> None:
     connection: Connection = served.connect()
-    connection.send_head("POST", "/wait", [field(), within(500), ("content-length", "0")])
+    connection.send_head("POST", "/wait", [within(500), ("content-length", "0")])
     wait_until(lambda: served.marked("began"), "the handler began")
     connection.close()
     wait_until(lambda: served.marked("cancelled"), "the deadline ends it")
@@ -187,7 +187,7 @@ def test_a_client_that_hangs_up_before_the_deadline_changes_nothing(served: Serv
 def test_over_the_wire_the_sweep_looks_at_deadlines_and_no_request_has_a_timer(served: Served) -> None:
     held: list[Any] = [served.connect(), served.connect()]
     held[0].send_head("GET", "/wait", [field()])
-    held[1].send_head("GET", "/wait", [field(), within(60_000)])
+    held[1].send_head("GET", "/wait", [within(60_000)])
     replica = served.server._replica
     assert replica is not None
     wait_until(lambda: len(replica._ongoing) == 2, "both are inside")
