@@ -399,7 +399,7 @@ def test_a_connection_that_the_replica_closed_is_not_used(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().status == 200
         idle = world.edge.statistics().idle
         victim.process.kill()
-        victim.process.wait(5)
+        victim.process.join(5)
         eventually(lambda: world.edge.statistics().idle == idle - 1)
         world.route(victim.endpoint(), survivor.endpoint())
         for _ in range(5):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app_toolkit.proxy.arrival import Capacity
 from app_toolkit.proxy.protocol import Patience
 
-from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually
+from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -36,11 +36,6 @@ def own(tmp_path: Path) -> Iterator[Callable[..., World]]:
     for world in made:
         world.close()
         world.edge.close()
-
-
-def later(world: World, seconds: float) -> None:
-    """What the proxy would do if so much time had passed."""
-    world.edge.call(lambda: world.edge.server.sweep(time.monotonic() + seconds))
 
 
 # How many

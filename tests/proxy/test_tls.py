@@ -20,8 +20,7 @@ from app_toolkit.proxy import tls
 from app_toolkit.proxy.protocol import ClientConnection, Patience
 
 from .certificates import Certificate, certificate
-from .test_connections import later
-from .world import PATIENCE, Edge, Raw, World, eventually
+from .world import PATIENCE, Edge, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
