@@ -311,6 +311,7 @@ def test_a_death_after_which_nothing_is_served_leaves_the_outcome_unknown(world:
     world.route(replica.endpoint())
     with world.raw() as raw:
         raw.send(GET % b"/die/at-once")
+        replica.join()  # a request waits for its first connection, too
         eventually(lambda: world.edge.statistics().waiting == 1)
         world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
         got = raw.answer()

@@ -24,7 +24,7 @@ GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Callable[..., World]]:
+def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Callable[..., World]]:
     """Worlds whose proxies have options of their own."""
     made: list[World] = []
 
@@ -34,8 +34,7 @@ def own(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
     yield own
     for world in made:
-        world.close()
-        world.edge.close()
+        put_away(world)
 
 
 # How many
@@ -78,7 +77,7 @@ def test_whoever_was_refused_and_does_not_go_is_closed(own: Callable[..., World]
     with world.raw(), world.raw() as refused:
         assert refused.answer().status == 503
         refused.send(b"and another thing")
-        eventually(lambda: not refused_at(world), timeout=5)
+        eventually(lambda: later(world, PATIENCE.linger_s + 1) or not refused_at(world))
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             assert refused.closed()
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -18,6 +18,7 @@ import pytest
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.replica.line import ON_DECK_S
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
 
@@ -88,10 +89,10 @@ GET = b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[World]:
+def other(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
     world = World(Edge(), tmp_path)
     yield world
-    world.edge.close()
+    put_away(world)
 
 
 def one_slot(*worlds: World, **policy: Any) -> Served:
@@ -240,7 +241,7 @@ def test_a_request_on_deck_behind_a_slow_one_is_not_lost(world: World, other: Wo
     body = b"b" * size
     replica = one_slot(world, other)
     with ThreadPoolExecutor(8) as pool:
-        slow = [pool.submit(httpx.get, each.url + "/nap/0.25") for _ in range(3) for each in (world, other)]
+        slow = [pool.submit(httpx.get, f"{each.url}/nap/{2 * ON_DECK_S}") for _ in range(3) for each in (world, other)]
         uploads = [pool.submit(httpx.post, each.url + "/digest", content=body) for each in (world, other)]
         assert {each.result(10).status_code for each in slow} == {200}
         assert {each.result(10).json()["length"] for each in uploads} == {len(body)}

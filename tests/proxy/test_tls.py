@@ -31,7 +31,9 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 @pytest.fixture
-def secured(certified: Certificate, tmp_path: Path) -> Iterator[Callable[..., World]]:
+def secured(
+    certified: Certificate, tmp_path: Path, put_away: Callable[[World], None]
+) -> Iterator[Callable[..., World]]:
     """Worlds whose proxies speak TLS."""
     made: list[World] = []
 
@@ -41,8 +43,7 @@ def secured(certified: Certificate, tmp_path: Path) -> Iterator[Callable[..., Wo
 
     yield secured
     for world in made:
-        world.close()
-        world.edge.close()
+        put_away(world)
 
 
 @pytest.fixture

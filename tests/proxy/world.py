@@ -106,12 +106,16 @@ class Edge:
         """What of it the proxy has written by itself."""
         return [json.loads(line) for batch in self._lines for line in batch.splitlines()]
 
-    def close(self) -> None:
-        for replica in self.stopping:
-            replica.join()
+    def end(self) -> None:
+        """Tell it to; `close` waits for it."""
         if self.thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
-            self.thread.join(5)
+
+    def close(self) -> None:
+        self.end()
+        for replica in self.stopping:
+            replica.join()
+        self.thread.join(5)
         assert not self.thread.is_alive()
 
 
