@@ -56,6 +56,10 @@ class Cluster:
             assert time.monotonic() < deadline, self.instance.status()["proxies"]
             time.sleep(0.05)
 
+    def address(self) -> str:
+        """Where others join it."""
+        return str(ray.get_runtime_context().gcs_address)
+
     def proxy_url(self) -> str:
         return self.instance.url()
 

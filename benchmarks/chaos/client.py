@@ -269,15 +269,16 @@ def hang_up(connection: socket.socket, reset: bool) -> None:
     connection.close()
 
 
-async def read_slowly(connection: socket.socket, rate: int, seconds: float) -> int | None:
-    """Bytes that were read, `rate` a second; None where the server ended it."""
-    loop, read, until = asyncio.get_running_loop(), 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+async def read_slowly(connection: socket.socket, rate: int, over: asyncio.Event) -> int | None:
+    """Bytes that were read, `rate` a second, until it is over; None where the server ended it."""
+    loop, read = asyncio.get_running_loop(), 0
+    while not over.is_set():
         with contextlib.suppress(ConnectionError):
             got = await loop.sock_recv(connection, rate)
             if got:
                 read += len(got)
-                await asyncio.sleep(1)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), 1)
                 continue
         return None
     return read

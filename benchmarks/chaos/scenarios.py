@@ -240,7 +240,7 @@ async def _medians(client: Client) -> float:
 
 
 async def slow_readers(system: System, short: bool) -> list[Row]:
-    readers, seconds = 20, 6 if short else 60
+    readers, seconds = 20, 4 if short else 60
     kinds = {
         "/stream": (),
         "/sse": (),
@@ -255,7 +255,7 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
         rate = 0.3 * await _capacity(client, short)
         before = await open_loop(client.get, rate, 2 if short else 10)
         probe = await stack.enter_async_context(Probe(await asyncio.to_thread(system.processes), seconds / 60))
-        ids, readings, ports = [], [], []
+        ids, readings, ports, over = [], [], [], asyncio.Event()
         for path, fields in kinds.items():
             for _ in range(readers):
                 connection = await connected(system.address, window=16_384)
@@ -263,11 +263,12 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
                 ids.append(new_id())
                 await _send(connection, client.head("GET", path, ids[-1], *fields))
                 ports.append(connection.getsockname()[1])
-                readings.append(read_slowly(connection, 1_024, seconds + 5))
+                readings.append(read_slowly(connection, 1_024, over))
         reading = asyncio.gather(*readings)
         # At first every stream fills the buffers on its way, as fast as the machine can.
         halted = await seconds_until(_Halted(system.ledger, ids), 10)
         during = await open_loop(client.get, rate, seconds)
+        over.set()
         read = await reading
         # What the kernel holds is bounded by the kernel, per connection, and is nobody's memory.
         held = queued(system.address[1])
@@ -483,11 +484,11 @@ async def overload(system: System, short: bool) -> list[Row]:
     path = f"/other/sleep/{service_s}"
     async with system.client() as client:
         get = partial(client.get, path=path)
-        seconds = 3 if short else 15
+        seconds = 2 if short else 15
         capacity = len(ok(await closed_loop(get, 8, seconds))) / seconds
         baseline = await open_loop(get, 0.3 * capacity, seconds)
         async with Probe(await asyncio.to_thread(system.processes), every_s=0.2) as probe:
-            seconds = 5 if short else 30
+            seconds = 3 if short else 30
             found = await open_loop(get, 10 * capacity, seconds)
         usual = latency_ms(baseline, 99)
         began, back = time.monotonic(), math.inf

@@ -8,7 +8,7 @@ from benchmarks.chaos.system import VICTIM
 from tests.cluster import Cluster, Served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def victim(cluster: Cluster) -> Iterator[Served]:
     served = cluster.deploy("victim:app", VICTIM.parent)
     yield served

@@ -3,14 +3,13 @@
 import signal
 
 import httpx
-import ray
 
 from tests.cluster import Served
 from tests.e2e.test_run import Run
 
 
 def test_a_guest_takes_along_what_is_its_own_and_nothing_else(victim: Served) -> None:
-    address = ray.get_runtime_context().gcs_address
+    address = victim.cluster.address()
     options = ("--address", address, "--route-prefix", "/guest", "--port", "0")
     guest = Run("examples/hello/app.py", "--name", "guest", *options)
     try:

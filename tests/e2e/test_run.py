@@ -16,6 +16,7 @@ import pytest
 from websockets import ConnectionClosed
 from websockets.sync.client import connect
 
+from tests.cluster import Served
 from tests.proxy.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
@@ -76,23 +77,17 @@ def run() -> Iterator[Callable[..., Run]]:
         one.process.communicate()
 
 
-def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..., Run]) -> None:
-    hello = run("examples/hello/app.py")
-    url = hello.url()
-    assert httpx.get(f"{url}/-/healthz", trust_env=False).json() == {"status": "ok"}
-    assert httpx.get(f"{url}/docs", trust_env=False).status_code == 200
-    assert hello.end(signal.SIGINT) == 0
-    assert "Traceback" not in hello.said, hello.said
-    wait_until(lambda: not hello.left(), 5)
-
-
-def test_with_a_certificate_it_serves_https(run: Callable[..., Run], tmp_path: Path) -> None:
+def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..., Run], tmp_path: Path) -> None:
     own = certificate(tmp_path)
     hello = run("examples/hello/app.py", "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
     url = hello.url()
     assert url.startswith("https://")
-    assert httpx.get(f"{url}/docs", trust_env=False, verify=own.believed).status_code == 200
+    with httpx.Client(base_url=url, trust_env=False, verify=own.believed) as client:
+        assert client.get("/-/healthz").json() == {"status": "ok"}
+        assert client.get("/docs").status_code == 200
     assert hello.end(signal.SIGINT) == 0
+    assert "Traceback" not in hello.said, hello.said
+    wait_until(lambda: not hello.left(), 5)
 
 
 def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(run: Callable[..., Run]) -> None:
@@ -117,7 +112,7 @@ def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(
 
 def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
     hello = run("examples/hello/app.py")
-    hello.url()
+    assert httpx.get(f"{hello.url()}/-/healthz", trust_env=False).json() == {"status": "ok"}
     os.kill(hello.process.pid, signal.SIGKILL)
     wait_until(lambda: not hello.left(), 40)
 
@@ -136,8 +131,9 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
-def test_a_startup_that_raises_is_told_with_the_users_traceback() -> None:
-    said = refused("tests/e2e/broken.py", "--port", "0")
+def test_a_startup_that_raises_is_told_with_the_users_traceback(victim: Served) -> None:
+    address = victim.cluster.address()  # that it fails has nothing to do with whose Ray it is
+    said = refused("tests/e2e/broken.py", "--port", "0", "--address", address, "--route-prefix", "/broken")
     assert "Error: 'app' did not come up: RuntimeError: the model file is missing" in said
     assert 'broken.py", line 11, in lifespan' in said
 

@@ -150,12 +150,7 @@ def test_an_app_whose_startup_raises_fails_with_the_users_traceback(cluster: Clu
 
 
 def test_a_replica_that_can_never_be_placed_is_told_with_what_it_asks_for(cluster: Cluster) -> None:
-    from app_toolkit.config.models import DeploymentConfig, IngressSpec
-
-    spec = cluster.deploy("broken:app").spec
-    cluster.instance.delete(spec.name)
-    greedy = DeploymentConfig(name="app", ray_actor_options={"num_gpus": 3})  # type: ignore[arg-type]
-    served = cluster.apply(spec.model_copy(update={"ingresses": (IngressSpec(config=greedy),)}))
+    served = cluster.deploy("greedy:app")
     try:
         ingress = served.ingress("app")
         assert ingress["status"] == "failed"

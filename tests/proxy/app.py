@@ -5,7 +5,6 @@ import hashlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -250,10 +249,10 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     )
 
 
-if __name__ == "__main__":
-    path, name, marks, most = sys.argv[1:]
+def serve_alone(path: Path, name: str, marks: Path, most: int) -> None:
+    """What a process of its own runs, until it is killed."""
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
+    listener.bind(str(path))
     listener.listen()
-    gate = Replica(build(name, Journal(), Path(marks)), name=name, max_ongoing_requests=int(most), secret=SECRET)
+    gate = Replica(build(name, Journal(), marks), name=name, max_ongoing_requests=most, secret=SECRET)
     serve(gate, listener).run([listener])

@@ -1,6 +1,7 @@
 """What the tests of the proxy share: one proxy, and for each test the replicas behind it."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,33 @@ def world(edge: Edge, tmp_path: Path) -> Iterator[World]:
         world.close()
 
 
+@pytest.fixture(scope="package")
+def put_away() -> Iterator[Callable[[World], None]]:
+    """Puts away a world whose proxy is its own. That takes half a second, in which the next tests run."""
+    ending: deque[World] = deque()
+
+    def put_away(world: World) -> None:
+        world.close()
+        world.edge.end()
+        ending.append(world)
+        while len(ending) > 3:
+            _is_gone(ending.popleft())
+
+    yield put_away
+    while ending:
+        _is_gone(ending.popleft())
+
+
+def _is_gone(world: World) -> None:
+    world.edge.close()
+    statistics = world.edge.server.statistics()
+    left = (statistics.waiting, statistics.ongoing, statistics.connections, statistics.idle)
+    assert left == (0, 0, 0, 0), world.folder
+
+
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[World]:
+def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
     """A world whose proxy is its own, so that it may be drained."""
     world = World(Edge(), tmp_path)
     yield world
-    world.close()
-    world.edge.close()
-    statistics = world.edge.server.statistics()
-    assert (statistics.waiting, statistics.ongoing, statistics.connections, statistics.idle) == (0, 0, 0, 0)
+    put_away(world)

@@ -311,6 +311,7 @@ def test_a_death_after_which_nothing_is_served_leaves_the_outcome_unknown(world:
     world.route(replica.endpoint())
     with world.raw() as raw:
         raw.send(GET % b"/die/at-once")
+        replica.join()  # a request waits for its first connection, too
         eventually(lambda: world.edge.statistics().waiting == 1)
         world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
         got = raw.answer()
@@ -399,7 +400,7 @@ def test_a_connection_that_the_replica_closed_is_not_used(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().status == 200
         idle = world.edge.statistics().idle
         victim.process.kill()
-        victim.process.wait(5)
+        victim.process.join(5)
         eventually(lambda: world.edge.statistics().idle == idle - 1)
         world.route(victim.endpoint(), survivor.endpoint())
         for _ in range(5):

@@ -1,8 +1,6 @@
 """What the client of a WebSocket sees when what is behind it ends: the replica, or the proxy itself."""
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 from app_toolkit.transport.frames import close_frame
 
 from .app import VAST
-from .world import Edge, Raw, World, eventually
+from .world import Raw, World, eventually
 
 HANDSHAKE = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -26,16 +24,6 @@ SWITCHING = (
 VAST_HEAD = b"\x82\x7f" + VAST.to_bytes(8, "big")
 BYE = b"\x81\x83\x00\x00\x00\x00bye"
 """The text "bye", under a mask of zeros."""
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[World]:
-    """A world whose proxy is its own, so that it may be stopped."""
-    world = World(Edge(), tmp_path)
-    yield world
-    world.close()
-    world.edge.close()
-    assert world.edge.server.statistics().connections == 0
 
 
 def one_that_can_be_killed(world: World) -> Any:

@@ -18,7 +18,7 @@ FIELDS = (
 
 
 @pytest.fixture
-def believing(tmp_path: Path) -> Iterator[Callable[[str], World]]:
+def believing(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Callable[[str], World]]:
     """Worlds whose proxies believe these."""
     made: list[World] = []
 
@@ -28,8 +28,7 @@ def believing(tmp_path: Path) -> Iterator[Callable[[str], World]]:
 
     yield believing
     for world in made:
-        world.close()
-        world.edge.close()
+        put_away(world)
 
 
 def get(*fields: tuple[str, str]) -> bytes:

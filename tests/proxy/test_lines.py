@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -18,6 +18,7 @@ import pytest
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.replica.line import ON_DECK_S
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
 
@@ -27,7 +28,7 @@ from .world import Edge, Served, World, eventually
 pytestmark = pytest.mark.anyio
 
 CALLERS = 8
-SECONDS = 2.0
+SECONDS = 1.2
 HANDLER_S = 0.02
 
 
@@ -77,6 +78,7 @@ async def test_eight_callers_keep_one_slot_busy_and_share_it(world: World, clien
         assert all(began >= ended for (_, ended), (began, _) in pairwise(naps))
         assert busy >= 0.9
         assert max(alike) <= 2 * min(alike)
+        await asyncio.gather(*(proxy.stop(0.0) for proxy in proxies))
     assert sum(len(proxy.proxy.lines) for proxy in proxies) == 0
 
 
@@ -87,10 +89,10 @@ GET = b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[World]:
+def other(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
     world = World(Edge(), tmp_path)
     yield world
-    world.edge.close()
+    put_away(world)
 
 
 def one_slot(*worlds: World, **policy: Any) -> Served:
@@ -239,7 +241,7 @@ def test_a_request_on_deck_behind_a_slow_one_is_not_lost(world: World, other: Wo
     body = b"b" * size
     replica = one_slot(world, other)
     with ThreadPoolExecutor(8) as pool:
-        slow = [pool.submit(httpx.get, each.url + "/nap/0.25") for _ in range(3) for each in (world, other)]
+        slow = [pool.submit(httpx.get, f"{each.url}/nap/{2 * ON_DECK_S}") for _ in range(3) for each in (world, other)]
         uploads = [pool.submit(httpx.post, each.url + "/digest", content=body) for each in (world, other)]
         assert {each.result(10).status_code for each in slow} == {200}
         assert {each.result(10).json()["length"] for each in uploads} == {len(body)}

@@ -20,8 +20,7 @@ from app_toolkit.proxy import tls
 from app_toolkit.proxy.protocol import ClientConnection, Patience
 
 from .certificates import Certificate, certificate
-from .test_connections import later
-from .world import PATIENCE, Edge, Raw, World, eventually
+from .world import PATIENCE, Edge, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -32,7 +31,9 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 @pytest.fixture
-def secured(certified: Certificate, tmp_path: Path) -> Iterator[Callable[..., World]]:
+def secured(
+    certified: Certificate, tmp_path: Path, put_away: Callable[[World], None]
+) -> Iterator[Callable[..., World]]:
     """Worlds whose proxies speak TLS."""
     made: list[World] = []
 
@@ -42,8 +43,7 @@ def secured(certified: Certificate, tmp_path: Path) -> Iterator[Callable[..., Wo
 
     yield secured
     for world in made:
-        world.close()
-        world.edge.close()
+        put_away(world)
 
 
 @pytest.fixture

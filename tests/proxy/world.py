@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import itertools
 import json
+import multiprocessing
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,12 +25,16 @@ from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.replica.replica import Replica
 from app_toolkit.router.router import Router
 
-from .app import SECRET, Journal, build, serve
+from .app import SECRET, Journal, build, serve, serve_alone
 
 T = TypeVar("T")
 
 PATIENCE = Patience(head_s=1.0, keep_alive_s=30.0, body_grace_s=1.0, discard_s=2.0, linger_s=1.0)
 TESTS = Path(__file__).parents[1]
+
+FORKS = multiprocessing.get_context("forkserver")
+"""One process that has imported the app, from which others fork: each would take most of a second to import it."""
+FORKS.set_forkserver_preload(["tests.proxy.app"])
 
 
 def eventually(condition: Callable[[], T], timeout: float = 5.0) -> T:
@@ -103,12 +106,16 @@ class Edge:
         """What of it the proxy has written by itself."""
         return [json.loads(line) for batch in self._lines for line in batch.splitlines()]
 
-    def close(self) -> None:
-        for replica in self.stopping:
-            replica.join()
+    def end(self) -> None:
+        """Tell it to; `close` waits for it."""
         if self.thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
-            self.thread.join(5)
+
+    def close(self) -> None:
+        self.end()
+        for replica in self.stopping:
+            replica.join()
+        self.thread.join(5)
         assert not self.thread.is_alive()
 
 
@@ -161,13 +168,12 @@ class Killable:
         self.most = most
         self.path = path
         self.marks = marks
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proxy.app", str(path), name, str(marks), str(most)], cwd=TESTS.parent
-        )
+        self.process = FORKS.Process(target=serve_alone, args=(path, name, marks, most), daemon=True)
+        self.process.start()
 
     def wait(self) -> None:
         def listens() -> bool:
-            assert self.process.poll() is None, f"the replica {self.name} ended while it started"
+            assert self.process.is_alive(), f"the replica {self.name} ended while it started"
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(str(self.path))
                 return True
@@ -182,7 +188,8 @@ class Killable:
         self.process.kill()
 
     def join(self) -> None:
-        self.process.wait(5)
+        self.process.join(5)
+        assert not self.process.is_alive()
 
 
 class Scripted:
@@ -329,6 +336,11 @@ class World:
         for replica in self.replicas:
             replica.stop()
         self.edge.stopping += self.replicas  # that takes a moment, which the next test need not wait for
+
+
+def later(world: World, seconds: float) -> None:
+    """What the proxy would do if so much time had passed."""
+    world.edge.call(lambda: world.edge.server.sweep(time.monotonic() + seconds))
 
 
 class Raw:

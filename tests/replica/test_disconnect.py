@@ -11,11 +11,15 @@ import pytest
 
 from app_toolkit import ConfigError, on_disconnect
 from app_toolkit.core.disconnect import stops
+from app_toolkit.replica import replica as replicas
 from app_toolkit.replica.client import KEPT, Client
-from app_toolkit.replica.replica import SWEEP_S, Statistics
+from app_toolkit.replica.replica import Statistics
 from app_toolkit.types import Message
 
 from .client import Connection, Serve, Served, dial, field, wait_until
+
+SWEEP_S = 0.05
+"""Some more often than replicas look by themselves; how soon that is, is asked of both engines, and of a system."""
 
 NOTICED_S = 2.0
 """Generous: it is noticed within two sweeps."""
@@ -232,6 +236,11 @@ class Visit:
         wait_until(lambda: self.statistics == Statistics(0, 0, 0, draining=False), "nobody is inside")
 
 
+@pytest.fixture(autouse=True)
+def _it_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "SWEEP_S", SWEEP_S)
+
+
 @pytest.fixture
 def visit(serve: Serve) -> Iterator[Visit]:
     visit = Visit(serve(APP))
@@ -333,7 +342,10 @@ def test_a_handler_that_is_stopped_is_no_error(visit: Visit, caplog: pytest.LogC
     assert caplog.records == []
 
 
-def test_the_end_of_the_server_is_not_taken_for_a_hang_up(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_the_server_is_not_taken_for_a_hang_up(
+    visit: Visit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # it ends before anybody waits for a hang-up
     visit.ask("/async")
     assert visit.served.server.stop(0)
     assert visit.notes == ["began", "cancelled"]
