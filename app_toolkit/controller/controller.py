@@ -104,7 +104,7 @@ class Controller:
     * It plans for a group only when something happened to it or came due; nothing polls.
     * A group whose handling fails is quarantined until it is applied again; the others go on.
     * One that has been replaced by a later epoch does nothing more.
-    * What a lease holds goes with it; once a lease has ended and no application is left, everything is put away.
+    * What a lease holds goes with it; once the last has ended and no application is left, everything is put away.
 
     `start` once, then `run` until it returns: after `shutdown`, after the last lease, or when it was
     replaced. Every method belongs to one event loop; only what the launcher emits may come from another
@@ -265,8 +265,8 @@ class Controller:
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Take or renew a lease. Where it runs out, what was applied under it is deleted.
 
-        Once a lease has ended and no application is left, the instance puts itself away; without any lease it stays
-        until it is shut down.
+        Once the last lease has ended and no application is left, the instance puts itself away; where there never was
+        a lease it stays until it is shut down.
         """
         self._check_open()
         self._leases.hold(owner, ttl_s, self._clock.now())
@@ -700,7 +700,7 @@ class Controller:
                     await self.delete(name)
         if over:
             self._changed()
-        if over and not self._applications:
+        if over and not self._applications and not self._leases:
             await self._put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
             return
         written = self._leases.plain()

@@ -25,6 +25,9 @@ class Leases:
     def __contains__(self, owner: str) -> bool:
         return owner in self._leases
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def read(self, kept: Mapping[str, Any], now: float) -> None:
         """Take what `plain` once gave; each begins anew."""
         self._leases = {owner: _Lease(now + ttl_s, ttl_s, set(held)) for owner, (ttl_s, held) in kept.items()}

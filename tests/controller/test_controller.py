@@ -696,6 +696,19 @@ async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
         assert not h.world.of("other/chat")
 
 
+async def test_whoever_is_about_to_deploy_keeps_the_instance_when_the_last_application_leaves():
+    async with house() as h:
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
+        h.controller.hold("another terminal")
+        leaving = asyncio.create_task(h.controller.leave("a terminal"))
+        await h.until(leaving.done, within_s=60)
+        await h.controller.apply(application(), owner="another terminal")
+        await h.until_healthy()
+        await h.until(h.run.done, within_s=90)
+        assert h.world.processes == {}
+
+
 async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():
     async with house(deployed=application(), caller=False) as h:
         h.controller._emit(Drained(h.world.of(CHAT)[0]))  # it was never told to
