@@ -128,6 +128,8 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._gone()
+        if self._transport is not None:  # the event loop would close what is below, and not see what is kept
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._leaving:

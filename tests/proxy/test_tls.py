@@ -230,3 +230,31 @@ def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_pat
         Served(lambda: Proxy(b"s", Router), options, watch).start()
     with pytest.raises(ConnectionRefusedError):
         Raw(port)
+
+
+def test_who_ends_its_side_with_its_request_reads_what_the_proxy_had_answered_by_then(
+    world: World, certified: Certificate
+) -> None:
+    heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = certified.believed.wrap_bio(heard, said, server_hostname="localhost")
+    with world.raw() as raw:
+
+        def hear() -> bytes:
+            raw.socket.sendall(said.read())
+            data = raw.socket.recv(65_536)
+            heard.write(data)
+            return data
+
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                hear()
+        tls.write(GET % b"/-/healthz")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.unwrap()
+        while hear():
+            pass
+        with pytest.raises(ssl.SSLError, match="(?i)application.data.after.close.notify"):  # it is there to be read
+            tls.unwrap()
