@@ -415,8 +415,11 @@ class ClientConnection(asyncio.Protocol):
 
 def _not_acknowledged(transport: asyncio.Transport) -> int:
     """Bytes that the kernel still holds; it has none only where nobody above has any for it, but for a moment."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:  # it was lost in this turn of the loop
+        return 0
     try:
-        answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
     except OSError:  # it has been closed
         return 0
     return int.from_bytes(answer, sys.byteorder)

@@ -3,6 +3,7 @@
 import hashlib
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -258,3 +259,28 @@ def test_who_ends_its_side_with_its_request_reads_what_the_proxy_had_answered_by
             pass
         with pytest.raises(ssl.SSLError, match="(?i)application.data.after.close.notify"):  # it is there to be read
             tls.unwrap()
+
+
+def test_a_client_that_is_lost_keeps_no_clock_of_the_others_from_being_looked_at(
+    world: World, certified: Certificate
+) -> None:
+    world.one()
+    failed: list[Exception] = []
+    sweeping = True
+
+    def sweep_in_every_turn() -> None:
+        try:
+            world.edge.server.sweep(time.monotonic())
+        except Exception as error:
+            failed.append(error)
+        if sweeping:
+            world.edge.loop.call_soon(sweep_in_every_turn)
+
+    with Raw(world.port, certified.believed) as raw:
+        assert raw.send(GET % b"/hello").answer().status == 200
+        world.edge.loop.call_soon_threadsafe(sweep_in_every_turn)
+        world.edge.call(lambda: None)
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: world.edge.statistics().connections == 0)
+    sweeping = False
+    assert failed == []
