@@ -257,7 +257,7 @@ def test_who_ends_its_side_with_its_request_reads_what_the_proxy_had_answered_by
             tls.unwrap()
         while hear():
             pass
-        with pytest.raises(ssl.SSLError, match="(?i)application.data.after.close.notify"):  # it is there to be read
+        with pytest.raises(ssl.SSLError, match=r"(?i)application.data.after.close.notify"):  # it is there to be read
             tls.unwrap()
 
 
