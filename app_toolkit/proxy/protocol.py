@@ -128,6 +128,8 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._gone()
+        if self._transport is not None:  # the event loop would close what is below, and not see what is kept
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._leaving:
@@ -413,8 +415,11 @@ class ClientConnection(asyncio.Protocol):
 
 def _not_acknowledged(transport: asyncio.Transport) -> int:
     """Bytes that the kernel still holds; it has none only where nobody above has any for it, but for a moment."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:  # it was lost in this turn of the loop
+        return 0
     try:
-        answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
     except OSError:  # it has been closed
         return 0
     return int.from_bytes(answer, sys.byteorder)

@@ -38,6 +38,8 @@ KEEP_ALIVE_S = 3600
 """Longer than any pool keeps a connection: where the replica closes first, a request may meet the closing."""
 FIRST_PROBE_S = 30.0
 """How long the first probe may take: the app's own tasks may still be warming up."""
+LOOK_S = 0.05
+"""How often a drain looks whether the last bytes have left."""
 CLOSING_S = 1.0
 """What WebSockets that were told 1012 get to answer."""
 SHUTDOWN_S = 10.0
@@ -125,12 +127,13 @@ class ReplicaServer:
         return self._alive()[0].statistics()
 
     def drain(self, timeout: float) -> bool:
-        """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
+        """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one, and all answers
+        have left.
 
         Gives whether that came about within `timeout` seconds. Raises `ReplicaGone`.
         """
         replica, loop = self._alive()
-        asked = self._ask(replica.drain(timeout), loop)
+        asked = self._ask(self._drain(replica, timeout), loop)
         try:
             return asked.result(timeout + 1)
         except TimeoutError:
@@ -209,6 +212,17 @@ class ReplicaServer:
         self._server = Server(Lifespan(self._replica), lambda: ready.set_result(None))
         await self._server.serve(sockets=self._listeners)
 
+    async def _drain(self, replica: Replica, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await replica.drain()
+                # Once in a life: no transport tells anybody that its last byte has left.
+                while self._server is not None and self._server.has_unsent_answers:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            return False
+        return True
+
     def _begin_stop(self, timeout: float) -> None:
         if self._server is not None:  # else the loop has not begun to turn
             drained = self._replica is not None and self._replica.draining
@@ -258,6 +272,14 @@ class Server(uvicorn.Server):
         self._startup = lifespan
         self._started = started
         logging.getLogger("uvicorn.error").addFilter(_not_reported)
+
+    @property
+    def has_unsent_answers(self) -> bool:
+        """Whether a caller has yet to take what its last request was answered; WebSockets do not count."""
+        return any(
+            isinstance(connection, CallerConnection) and connection.transport.get_write_buffer_size()
+            for connection in self.server_state.connections
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

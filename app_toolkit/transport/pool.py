@@ -26,7 +26,7 @@ LARGE = 64 * 1024
 """Bytes from which on a piece of a body is passed on where it lies, not copied."""
 
 LAST_WORDS = 1024 * 1024
-"""Bytes of a tunnel that are still read where a write has failed: what a socket holds, and not without end."""
+"""Bytes that are still read where a write has failed: what a socket holds, and not without end."""
 
 DIAL_S = 5.0
 """A replica accepts in milliseconds; a black hole on the network must not hold a request for longer."""
@@ -147,10 +147,6 @@ class Connection(asyncio.BufferedProtocol):
         self._answer: Answer | None = None
 
     @property
-    def _tunnels(self) -> bool:
-        return self._answer is not None and self._answer.status == 101
-
-    @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
@@ -205,11 +201,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = CorkedTransport(cast(asyncio.Transport, transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        transport, self._transport = self._transport, None
-        self._parser = None
+        if exc is not None:
+            self._hear_out()
+        self._transport = self._parser = None
         listener, self._listener = self._listener, None
-        if exc is not None and transport is not None and listener is not None and self._tunnels:
-            _hear_out(transport, listener)
         if listener is None:
             self._idle_lost(self)
         elif exc is None and self._answer is not None and self._answer.extent == "until_close":
@@ -236,7 +231,11 @@ class Connection(asyncio.BufferedProtocol):
         if nbytes >= LARGE and self._answer is not None and self._answer.status != 101:
             self._read_body(self._room.view[:nbytes], listener)
             return
-        data = bytes(self._room.view[:nbytes])
+        self._read(bytes(self._room.view[:nbytes]), listener)
+
+    # Reading an answer
+
+    def _read(self, data: bytes, listener: Listener) -> None:
         if self._answer is None:
             data = self._read_heads(self._head + data if self._head else data)
             if self._answer is None or self._listener is not listener:
@@ -247,7 +246,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._read_body(data, listener)
 
-    # Reading an answer
+    def _hear_out(self) -> None:
+        """A write that fails ends the reading, too. Take what had come before: a close frame, or the answer of who does
+        not want the rest of a body."""
+        if self._transport is None or self._listener is None:
+            return
+        left = LAST_WORDS
+        own = os.dup(self._transport.get_extra_info("socket").fileno())
+        with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
+            while left > 0 and self._listener is not None:
+                data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
+                if not data:
+                    return
+                left -= len(data)
+                self._read(data, self._listener)
 
     def _read_heads(self, data: bytes) -> bytes:
         """Take heads up to the final one; gives what follows it."""
@@ -356,16 +368,6 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
     if answer.extent == "until_close":
         answer.reusable = answer.reusable and (bodyless or status in (204, 304))
     return answer
-
-
-def _hear_out(transport: asyncio.Transport, listener: Listener) -> None:
-    """A write that fails ends the reading, too: pass on what had come before, such as a close frame."""
-    left = LAST_WORDS
-    own = os.dup(transport.get_extra_info("socket").fileno())
-    with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
-        while left > 0 and (data := rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)):
-            left -= len(data)
-            listener.received(data)
 
 
 @dataclass(slots=True)

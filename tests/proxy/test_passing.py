@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request, Response
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -410,3 +411,24 @@ def test_json_of_the_app_is_not_touched(world: World) -> None:
         got = raw.send(GET % b"/hello").answer()
     assert json.loads(got.body) == got.json()
     assert got.header("content-length") == str(len(got.body))
+
+
+def test_an_app_that_has_read_enough_and_closes_is_heard(world: World) -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    async def up(request: Request) -> Response:
+        read = 0
+        async for piece in request.stream():
+            read += len(piece)
+            if read > 1_000_000:
+                break
+        return Response("too much", 413, headers={"connection": "close"})
+
+    world.one(app=app)
+    for _ in range(20):
+        with world.raw() as raw:
+            raw.send(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 8000000\r\n\r\n")
+            with contextlib.suppress(OSError):  # it has answered, and reads no more
+                raw.send(bytes(8_000_000))
+            assert raw.answer().status == 413

@@ -3,6 +3,7 @@
 import hashlib
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -230,3 +231,56 @@ def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_pat
         Served(lambda: Proxy(b"s", Router), options, watch).start()
     with pytest.raises(ConnectionRefusedError):
         Raw(port)
+
+
+def test_who_ends_its_side_with_its_request_reads_what_the_proxy_had_answered_by_then(
+    world: World, certified: Certificate
+) -> None:
+    heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = certified.believed.wrap_bio(heard, said, server_hostname="localhost")
+    with world.raw() as raw:
+
+        def hear() -> bytes:
+            raw.socket.sendall(said.read())
+            data = raw.socket.recv(65_536)
+            heard.write(data)
+            return data
+
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                hear()
+        tls.write(GET % b"/-/healthz")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.unwrap()
+        while hear():
+            pass
+        with pytest.raises(ssl.SSLError, match=r"(?i)application.data.after.close.notify"):  # it is there to be read
+            tls.unwrap()
+
+
+def test_a_client_that_is_lost_keeps_no_clock_of_the_others_from_being_looked_at(
+    world: World, certified: Certificate
+) -> None:
+    world.one()
+    failed: list[Exception] = []
+    sweeping = True
+
+    def sweep_in_every_turn() -> None:
+        try:
+            world.edge.server.sweep(time.monotonic())
+        except Exception as error:
+            failed.append(error)
+        if sweeping:
+            world.edge.loop.call_soon(sweep_in_every_turn)
+
+    with Raw(world.port, certified.believed) as raw:
+        assert raw.send(GET % b"/hello").answer().status == 200
+        world.edge.loop.call_soon_threadsafe(sweep_in_every_turn)
+        world.edge.call(lambda: None)
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: world.edge.statistics().connections == 0)
+    sweeping = False
+    assert failed == []

@@ -231,6 +231,43 @@ def test_a_drain_leaves_websockets_open(serve: Serve) -> None:
     assert socket.closed_with() == 1012
 
 
+VAST = """
+    from fastapi import Response
+
+    app = FastAPI()
+
+    @app.get("/vast")
+    async def vast():
+        return Response(bytes(20_000_000))
+
+    @app.websocket("/vast")
+    async def send_vast(ws: WebSocket):
+        await ws.accept()
+        await ws.send_bytes(bytes(20_000_000))
+        mark("sent")
+"""
+
+
+def test_a_drain_waits_until_an_answer_has_left_to_its_last_byte(serve: Serve) -> None:
+    served = serve(VAST)
+    answer = served.connect().ask("/vast")
+    wait_until(lambda: served.server.statistics().running == 0, "the handler ends")
+    assert not served.server.drain(0.1)
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(served.server.drain(5)))
+    draining.start()
+    assert len(answer.read()) == 20_000_000
+    draining.join(5)
+    assert drained == [True]
+
+
+def test_a_drain_does_not_wait_for_a_websocket_that_nobody_reads(serve: Serve) -> None:
+    served = serve(VAST)
+    served.websocket("/vast")
+    wait_until(lambda: served.marked("sent"), "the handler has sent")
+    assert served.server.drain(5)
+
+
 # Stopping
 
 

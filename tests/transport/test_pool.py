@@ -328,3 +328,50 @@ async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> N
     connection.abort()
     await pool.aclose()
     server.close()
+
+
+@pytest.mark.parametrize("answered", [b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 413 No\r\ncontent-len"])
+async def test_the_answer_of_who_closes_in_the_middle_of_an_upload_arrives_also_where_a_write_fails_first(
+    tmp_path: Path, answered: bytes
+) -> None:
+    answer = b"HTTP/1.1 413 No\r\ncontent-length: 8\r\nconnection: close\r\n\r\ntoo much"
+    answer = answer if answered.startswith(b"HTTP/1.1 100") else answer[len(answered) :]
+    path = tmp_path / "r.sock"
+    pool = Pool()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        connection = await dialled(pool, Address(f"unix:{path}"))
+        replica, _ = listener.accept()
+    notes = Notes()
+    connection.begin(notes)
+    connection.write(b"POST / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n")
+    await asyncio.sleep(0)
+    with replica:
+        replica.sendall(answered)
+        await asyncio.sleep(0.01)
+        replica.sendall(answer)
+    connection.write(bytes(500_000))  # before the loop has looked at what came
+    await asyncio.wait_for(notes.over.wait(), 5)
+    assert notes.events[-2:] == [413, "ended"]
+    assert notes.body == b"too much"
+    await pool.aclose()
+
+
+async def test_an_answer_that_is_not_whole_when_a_write_fails_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "r.sock"
+    pool = Pool()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        connection = await dialled(pool, Address(f"unix:{path}"))
+        replica, _ = listener.accept()
+    notes = Notes()
+    connection.begin(notes)
+    with replica:
+        replica.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nhalf")
+    connection.write(bytes(500_000))
+    await asyncio.wait_for(notes.over.wait(), 5)
+    assert notes.events == [200, "lost"]
+    assert notes.body == b"half"
+    await pool.aclose()
