@@ -100,7 +100,7 @@ def measure(contenders: Sequence[Contender], rounds: int, seconds: int, seed: in
                     for name in contender.measures:
                         try:
                             _note(figures[contender.name], name, number, take(MEASURES[name], server, seconds))
-                        except (Failed, OSError, subprocess.SubprocessError) as error:
+                        except (Failed, ValueError, OSError, subprocess.SubprocessError) as error:
                             failed.append(_failure(contender, name, number, error))
             except CannotStart as error:
                 failed.append(_failure(contender, "start", number, error))

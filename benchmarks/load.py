@@ -60,7 +60,7 @@ def generator() -> str:
 def parse_wrk(said: str) -> Load:
     """Raises `ValueError` where it is not the output of `wrk --latency`."""
     total = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m),", said)
-    percentiles = dict(re.findall(r"^ +(50|99)% +([\d.]+(?:us|ms|s|m))$", said, re.MULTILINE))
+    percentiles = dict(re.findall(r"^ +(50|99)% +([\d.]+(?:us|ms|s|m)) *$", said, re.MULTILINE))
     if total is None or len(percentiles) != 2:
         raise ValueError(f"this is not what wrk --latency prints: {said!r}")
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)

@@ -29,6 +29,10 @@ def test_what_wrk_prints_is_read_in_milliseconds() -> None:
     assert found.rps == pytest.approx(7_177.1, abs=0.1)
 
 
+def test_whole_seconds_are_read_which_wrk_ends_with_a_space() -> None:
+    assert parse_wrk(SAID.replace("1.02s", "1.97s ")).p99_ms == pytest.approx(1_970)
+
+
 def test_refused_requests_and_broken_connections_are_failures() -> None:
     said = SAID + "  Socket errors: connect 1, read 2, write 3, timeout 4\n  Non-2xx or 3xx responses: 5\n"
     assert parse_wrk(said).failed == 15
