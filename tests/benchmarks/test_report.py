@@ -85,6 +85,12 @@ def test_what_was_not_measured_has_no_verdict() -> None:
     assert bounds_table(verdicts).count("not measured") == len(BOUNDS)
 
 
+def test_a_miss_is_told_with_its_size_and_what_the_machine_did_to_bare() -> None:
+    said = document(results({"bare": gets(100, 120), "toolkit-2": gets(88, 105.6)}))
+    assert "Missed: GET, 32 clients: requests/s against bare, by 20%. Bare alone made 100 to 120 GETs" in said
+    assert "Missed:" not in document(results({"bare": gets(100), "toolkit-2": gets(150)}))
+
+
 def test_a_bound_from_above_holds_at_its_limit() -> None:
     bound = Bound("time", lambda need: need("bare", "get_32", "p50_ms"), limit=4.0, at_most=True)
     assert [verdict.holds for verdict in judge(results({"bare": gets(1)}), [bound])] == [True]
