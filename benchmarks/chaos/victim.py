@@ -6,6 +6,7 @@ The ledger is the file that `VICTIM_LEDGER` names. A handler whose request names
 """
 
 import asyncio
+import gc
 import hashlib
 import os
 import time
@@ -69,6 +70,11 @@ async def ok(id: Id = None) -> dict[str, str | None]:
 @app.get("/pid")
 async def pid() -> int:
     return os.getpid()
+
+
+@app.get("/frozen")
+async def frozen() -> int:
+    return gc.get_freeze_count()
 
 
 @app.get("/sleep/{seconds}")

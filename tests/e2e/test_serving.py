@@ -31,6 +31,11 @@ def test_each_ingress_is_served_by_replicas_of_its_own(victim: Served) -> None:
         assert {"/pid", "/other/pid"} <= set(paths)
 
 
+def test_what_a_replica_began_with_is_not_looked_through_again_for_what_may_be_thrown_away(victim: Served) -> None:
+    with victim.client() as client:
+        assert client.get("/frozen").json() > 50_000, "FastAPI, Ray, and the app"
+
+
 def test_a_websocket_passes_through(victim: Served) -> None:
     with connect(victim.url.replace("http", "ws") + "/other/echo", proxy=None) as socket:
         for text in ("one", "two"):
