@@ -296,8 +296,9 @@ def _paragraphs(results: Results) -> Iterator[str]:
         "app_toolkit with two replicas. Ratios are worked out within each round; Ray Serve's best is the better of "
         "one and two replicas."
     )
-    yield bounds_table(judge(results))
-    yield from _misses(results)
+    verdicts = judge(results)
+    yield bounds_table(verdicts)
+    yield from _misses(results, verdicts)
     yield "![Requests per second at 32 clients, and streams](benchmarks.svg)"
     yield "## Figures"
     for name, measure in MEASURES.items():
@@ -307,9 +308,9 @@ def _paragraphs(results: Results) -> Iterator[str]:
     yield from _where_the_time_goes(results)
 
 
-def _misses(results: Results) -> Iterator[str]:
+def _misses(results: Results, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """By how much, and how much of that the machine does by itself."""
-    missed = [verdict for verdict in judge(results) if verdict.holds is False]
+    missed = [verdict for verdict in verdicts if verdict.holds is False]
     bare = [value for value in rounds(results, BARE, "get_32", "rps") if value is not None]
     if missed and bare:
         each = "; ".join(f"{verdict.bound.says}, by {verdict.short:.0%}" for verdict in missed)

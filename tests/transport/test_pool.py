@@ -65,6 +65,21 @@ async def dialled(pool: Pool, address: Address) -> Connection:
         return await answer
 
 
+async def met(pool: Pool, folder: Path) -> tuple[Connection, socket.socket]:
+    """A connection, and its other end in our hands."""
+    path = str(folder / "r.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        return await dialled(pool, Address(f"unix:{path}")), listener.accept()[0]
+
+
+async def the_loop_looks() -> None:
+    """What lies in sockets by now has been read, and what was written has been sent."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def exchange(
     folder: Path, reply: bytes, *, head_only: bool = False, decode: bool = False, close: bool = False
 ) -> Notes:
@@ -207,25 +222,18 @@ async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, reply: bytes) -
 
 
 async def test_what_came_through_a_tunnel_is_heard_although_a_write_into_it_failed(tmp_path: Path) -> None:
-    pool = Pool()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "r.sock"))
-        listener.listen()
-        connection = await dialled(pool, Address(f"unix:{tmp_path}/r.sock"))
-        replica, _ = listener.accept()
-        notes = Notes()
-        connection.begin(notes)
-        with replica:
-            replica.sendall(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
-            async with asyncio.timeout(5):
-                while notes.answer is None:  # noqa: ASYNC110 a listener is not told to wait for
-                    await asyncio.sleep(0)
-            connection.write(b"unread")
-            await asyncio.sleep(0)
-            replica.sendall(b"last words" * 10_000)
-        connection.write(b"too late")
-        async with asyncio.timeout(5):
-            await notes.over.wait()
+    pool, notes = Pool(), Notes()
+    connection, replica = await met(pool, tmp_path)
+    connection.begin(notes)
+    with replica:
+        replica.sendall(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        await the_loop_looks()
+        connection.write(b"unread")
+        await asyncio.sleep(0)
+        replica.sendall(b"last words" * 10_000)
+    connection.write(b"too late")
+    async with asyncio.timeout(5):
+        await notes.over.wait()
     assert (notes.body, notes.events) == (b"last words" * 10_000, [101, "lost"])
     await pool.aclose()
 
@@ -336,20 +344,14 @@ async def test_the_answer_of_who_closes_in_the_middle_of_an_upload_arrives_also_
 ) -> None:
     answer = b"HTTP/1.1 413 No\r\ncontent-length: 8\r\nconnection: close\r\n\r\ntoo much"
     answer = answer if answered.startswith(b"HTTP/1.1 100") else answer[len(answered) :]
-    path = tmp_path / "r.sock"
-    pool = Pool()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        connection = await dialled(pool, Address(f"unix:{path}"))
-        replica, _ = listener.accept()
-    notes = Notes()
+    pool, notes = Pool(), Notes()
+    connection, replica = await met(pool, tmp_path)
     connection.begin(notes)
     connection.write(b"POST / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n")
     await asyncio.sleep(0)
     with replica:
         replica.sendall(answered)
-        await asyncio.sleep(0.01)
+        await the_loop_looks()
         replica.sendall(answer)
     connection.write(bytes(500_000))  # before the loop has looked at what came
     await asyncio.wait_for(notes.over.wait(), 5)
@@ -359,14 +361,8 @@ async def test_the_answer_of_who_closes_in_the_middle_of_an_upload_arrives_also_
 
 
 async def test_an_answer_that_is_not_whole_when_a_write_fails_is_lost(tmp_path: Path) -> None:
-    path = tmp_path / "r.sock"
-    pool = Pool()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        connection = await dialled(pool, Address(f"unix:{path}"))
-        replica, _ = listener.accept()
-    notes = Notes()
+    pool, notes = Pool(), Notes()
+    connection, replica = await met(pool, tmp_path)
     connection.begin(notes)
     with replica:
         replica.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nhalf")
