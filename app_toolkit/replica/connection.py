@@ -19,4 +19,10 @@ class CallerConnection(HttpToolsProtocol):
         own: socket.socket | None = transport.get_extra_info("socket")
         if own is not None and own.family == socket.AF_UNIX:  # TCP finds the right size by itself
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-        super().connection_made(cast(Any, CorkedTransport(transport)))
+        self._corked = CorkedTransport(transport)
+        super().connection_made(cast(Any, self._corked))
+
+    def on_response_complete(self) -> None:
+        # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
+        self._corked.flush()
+        super().on_response_complete()
