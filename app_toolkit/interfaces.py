@@ -1,10 +1,11 @@
 """What the components need of each other and of an engine. They meet here, and nowhere else."""
 
-from collections.abc import Callable, Mapping
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId
+from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
 
 ROUTES = "routes"
 """The board's key of the applications and their route tables."""
@@ -52,6 +53,59 @@ Stand = Callable[[Endpoint, Callable[[], None], Callable[[], None]], Place]
 `called` is called whenever a slot there is promised to this caller, `ended` once where the line ends from the other
 side. Neither is called before `stand` has returned.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a method of a deployment."""
+
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    timeout_s: float | None = None
+    """Seconds from now on; None: what its deployment allows."""
+    retry: Retry | None = None
+    """None: as its deployment says."""
+
+
+class Caller(Protocol):
+    """Brings the calls of this process to the replicas of one deployment. For `loop`, and nowhere else."""
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    async def call(self, call: Call) -> Any:
+        """What the method gives. Raises what it raised, or a `RequestError`; to cancel it cancels the method."""
+        ...
+
+    def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """What the method yields; to close it closes the method."""
+        ...
+
+
+class Deployable(Protocol):
+    """What a handle stands for, as an engine needs to know it. Compared by identity."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> Any:
+        """Its `DeploymentConfig`."""
+        ...
+
+    @property
+    def cls(self) -> type: ...
+
+    def make(self) -> object:
+        """An ordinary object of the class, constructed with what was bound."""
+        ...
+
+
+class Plane(Protocol):
+    """The data plane of this process, as handles see it."""
+
+    def caller(self, deployment: Deployable) -> Caller: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,3 +22,6 @@ NodeId = NewType("NodeId", str)
 
 OnDisconnect = Literal["auto", "cancel", "continue"]
 """What becomes of a handler whose client has gone."""
+
+Retry = Literal["idempotent", "all", "none"]
+"""What is tried again where a replica was lost with it before it answered."""

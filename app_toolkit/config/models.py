@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app_toolkit.errors import ConfigError
-from app_toolkit.types import OnDisconnect
+from app_toolkit.types import OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -109,7 +109,7 @@ class Policy(Model):
         int | None, Field(ge=0, description="bytes that the body of a request may have; more is refused with 413")
     ] = None
     retry: Annotated[
-        Literal["idempotent", "all", "none"],
+        Retry,
         Field(description="methods that are tried again where a replica was lost with them before it answered"),
     ] = "idempotent"
 
