@@ -1,8 +1,27 @@
 """Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve."""
 
 from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.deployment import Deployment, deployment
 from app_toolkit.errors import ConfigError, RequestError, ToolkitError
+from app_toolkit.observability.context import deadline, replica_context, request_id
+from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.router.handle import options, remote
 from app_toolkit.toolkit import Toolkit
 
-__all__ = ["ConfigError", "DeploymentConfig", "RequestError", "Toolkit", "ToolkitError", "on_disconnect"]
+__all__ = [
+    "ConfigError",
+    "Deployment",
+    "DeploymentConfig",
+    "RequestError",
+    "Toolkit",
+    "ToolkitError",
+    "batch",
+    "deadline",
+    "deployment",
+    "on_disconnect",
+    "options",
+    "remote",
+    "replica_context",
+    "request_id",
+]

@@ -8,6 +8,7 @@
       StartupError          the app was found but did not come up
   - InstanceEnded           what was asked has been shut down, by somebody else
   - RequestError            one request failed; carries the HTTP status that its client sees
+      BatchError            500  the batch that a request was in gave it no answer
       BadRequest            400  the head or the framing is not HTTP as we accept it
       NoApplication         404  no application has a route prefix above the path
       RequestTimeout        408  the request did not arrive in time
@@ -15,6 +16,7 @@
       URITooLong            414
       Misdirected           421  a route of another ingress
       HeadTooLarge          431
+      RemoteError           500  what a deployment raised or gave, and what cannot be brought to its caller as itself
       NotSupported          501  a method or a transfer coding we do not speak
       ReplicaLost           502  the replica went away and the outcome is unknown
       NoReplica             503  nothing serves this deployment (any more)
@@ -77,6 +79,10 @@ class RequestError(ToolkitError):
         return {"error": self.reason, "detail": str(self), "request_id": request_id}
 
 
+class BatchError(RequestError):
+    reason = "batch_failed"
+
+
 class BadRequest(RequestError):
     status = 400
     reason = "bad_request"
@@ -112,6 +118,11 @@ class HeadTooLarge(RequestError):
     reason = "head_too_large"
 
 
+class RemoteError(RequestError):
+    status = 500
+    reason = "remote_error"
+
+
 class NotSupported(RequestError):
     status = 501
     reason = "not_supported"
@@ -141,6 +152,10 @@ class QueueTimeout(RequestError):
     reason = "queue_timeout"
     retry_after_s = 1.0
     frequent = True
+
+
+NOT_TAKEN = NoReplica, QueueFull, QueueTimeout
+"""They say that nothing ran, and that it may come again: not to what was lost with a replica before."""
 
 
 class TooManyWebSockets(RequestError):

@@ -1,9 +1,10 @@
 """What the components need of each other and of an engine. They meet here, and nowhere else."""
 
+from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
 
@@ -11,7 +12,7 @@ ROUTES = "routes"
 """The board's key of the applications and their route tables."""
 
 REPLICAS = "replicas/"
-"""Begins the board's key of a replica set; what follows is `APPLICATION/INGRESS`."""
+"""Begins the board's key of a replica set; what follows is `APPLICATION/DEPLOYMENT`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,23 +84,26 @@ class Caller(Protocol):
         ...
 
 
-class Deployable(Protocol):
-    """What a handle stands for, as an engine needs to know it. Compared by identity."""
+class Deployable(ABC):
+    """A class with its arguments and options: what a handle stands for, and an engine runs. Compared by identity."""
 
     @property
+    @abstractmethod
     def name(self) -> str: ...
 
     @property
-    def config(self) -> Any:
-        """Its `DeploymentConfig`."""
-        ...
+    @abstractmethod
+    def needs(self) -> "Sequence[Deployable]":
+        """What it calls itself: the deployments whose handles are among its arguments."""
 
-    @property
-    def cls(self) -> type: ...
-
+    @abstractmethod
     def make(self) -> object:
         """An ordinary object of the class, constructed with what was bound."""
-        ...
+
+    #: The class that replicas construct.
+    cls: type
+    #: Its `ClassConfig`.
+    config: Any
 
 
 class Plane(Protocol):
@@ -114,7 +118,7 @@ class ReplicaSpec:
 
     id: ReplicaId
     application: str
-    ingress: str
+    deployment: str
     revision: str
     target: str
     app_dir: str
@@ -123,6 +127,11 @@ class ReplicaSpec:
     graceful_shutdown_timeout_s: float
     max_open_websockets: int = 1_000
     on_disconnect: OnDisconnect = "auto"
+    kind: Literal["ingress", "class"] = "ingress"
+    callees: tuple[str, ...] = ()
+    """The deployments that handles may call; where there are any, it learns from the board where they are."""
+    sync_threads: int = 1
+    """Of a class: how many threads run its `def` methods."""
     working_dir: str = ""
     """The folder that relative paths of the app begin at; empty: wherever the process is."""
 

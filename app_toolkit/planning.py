@@ -1,11 +1,12 @@
-"""From an app to plain data: which ingresses it has, and who owns which route."""
+"""From an app to plain data: which ingresses it has, who owns which route, and which deployments they call."""
 
 import os
 from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec
+from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentConfig, IngressSpec
+from app_toolkit.replica.graph import find
 from app_toolkit.toolkit import Toolkit, route_table
 
 
@@ -21,10 +22,10 @@ def plan(
 ) -> ApplicationSpec:
     """Lay an app out as ingresses.
 
-    `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path;
-    `num_replicas` overrides every ingress's own; the app's relative paths begin at `working_dir`, by default the
-    current one. A plain FastAPI is one ingress. Raises `PlanningError` for an app
-    that cannot be split as it asks, `ConfigError` for an option out of bounds.
+    `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
+    overrides every ingress's own; the app's relative paths begin at `working_dir`, by default the current one. A plain
+    FastAPI is one ingress. Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an
+    option out of bounds.
     """
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
@@ -34,6 +35,7 @@ def plan(
         default = "app"
     if num_replicas is not None:
         configs = tuple(_with(config, {"num_replicas": num_replicas}) for config in configs)
+    classes = find(app)
     return ApplicationSpec(
         name=name,
         target=target,
@@ -42,7 +44,10 @@ def plan(
         route_prefix=route_prefix,
         title=app.title,
         default=default,
-        ingresses=tuple(IngressSpec(config=config) for config in configs),
+        deployments=(
+            *(IngressSpec(config=config) for config in configs),
+            *(ClassSpec(config=bound.config) for bound in classes),
+        ),
         routes=tuple(route_table(app)),
     )
 

@@ -1,8 +1,10 @@
 """`Toolkit`: a FastAPI whose routers may be served by replicas of their own."""
 
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, params
@@ -16,8 +18,12 @@ from starlette.routing import Route as StarletteRoute
 
 from app_toolkit.config.models import DeploymentConfig, Route
 from app_toolkit.core.routes import RouteTable
+from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
-from app_toolkit.errors import Misdirected, PlanningError
+from app_toolkit.errors import Misdirected, PlanningError, RequestError
+from app_toolkit.observability.context import request_id
+from app_toolkit.replica.batching import is_raw, slots_for
+from app_toolkit.replica.graph import find
 from app_toolkit.types import Receive, Scope, Send
 
 # What decides whether a request is theirs by (kind, method, path) alone, and so can be written down as data.
@@ -32,10 +38,17 @@ class Toolkit(FastAPI):
     404, 405 and redirects are the whole app's everywhere.
     """
 
-    def __init__(self, *, deployment: DeploymentConfig | None = None, **fastapi: Any) -> None:
+    def __init__(
+        self, *, deployment: DeploymentConfig | None = None, deployments: Sequence[Bound[Any]] = (), **fastapi: Any
+    ) -> None:
         """`deployment`: the app's own ingress, which serves every router that names no other; default `app`,
-        one replica. All other keywords are FastAPI's. Raises `PlanningError` for two ingresses of one name.
+        one replica. `deployments`: bound deployments that no route depends on, because only a middleware, a lifespan
+        or a script calls them. All other keywords are FastAPI's. Raises `PlanningError` for what is no deployment.
         """
+        for each in deployments:
+            if not isinstance(each, Bound):
+                raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")
+        self.deployments = tuple(deployments)
         self.default_ingress = deployment or DeploymentConfig(name="app")
         self._ingresses = {self.default_ingress.name: self.default_ingress}
         # By identity: FastAPI's nodes are not hashable. The nodes themselves live as long as the app does.
@@ -43,6 +56,8 @@ class Toolkit(FastAPI):
         self._serving: str | None = None
         self._embedded: Embedded | None = None
         super().__init__(**fastapi)
+        # A handle's refusal is the answer of the route that it was called in, unless the app says otherwise.
+        self.exception_handlers.setdefault(RequestError, _refusal)
 
     def include_router(
         self,
@@ -144,17 +159,19 @@ class Toolkit(FastAPI):
             await super().__call__(scope, receive, send)
             return
         if self._embedded is None:
-            self._embedded = Embedded(super().__call__, self._ingresses, self._table)
+            self._embedded = Embedded(super().__call__, self._ingresses, self._table, partial(find, self))
         await self._embedded(scope, receive, send)
 
 
 def route_table(app: FastAPI) -> Iterator[Route]:
     """Every route with its owner, in the order in which the app tries them."""
-    several = isinstance(app, Toolkit) and len(app.ingresses) > 1
+    ingresses = app.ingresses if isinstance(app, Toolkit) else {}
+    several = len(ingresses) > 1
     for node in app.router.routes:
         owner = app.owner_of(node) if isinstance(app, Toolkit) else "app"
         for context in iter_route_contexts([node]):
             original = context.original_route
+            _refuse_batches(original, context, ingresses.get(owner))
             if several:
                 _refuse_unwritable(original, context)
             if isinstance(original, Host):
@@ -172,6 +189,20 @@ def route_table(app: FastAPI) -> Iterator[Route]:
                 )
 
 
+def _refuse_batches(route: BaseRoute, context: RouteContext, ingress: DeploymentConfig | None) -> None:
+    endpoint = getattr(route, "endpoint", None)
+    if endpoint is None:
+        return
+    if is_raw(endpoint):
+        raise PlanningError(f"the route {context.path!r}: @batch stands above its decorator, and belongs below it")
+    slots = slots_for(endpoint)
+    if ingress is not None and slots > ingress.max_ongoing_requests:
+        raise PlanningError(
+            f"the route {context.path!r}: its batches are full with {slots} requests at a time, and the "
+            f"max_ongoing_requests of {ingress.name!r} is {ingress.max_ongoing_requests}"
+        )
+
+
 def _refuse_unwritable(route: BaseRoute, context: RouteContext) -> None:
     """With several ingresses the proxy must know the owner from the method and the path alone."""
     if isinstance(route, Host):
@@ -184,6 +215,12 @@ def _refuse_unwritable(route: BaseRoute, context: RouteContext) -> None:
             f"the route {context.path!r} is a {type(route).__name__}, which has a matches() of its own; an app with "
             "several ingresses needs routes that match by method and path: serve it with one ingress"
         )
+
+
+async def _refusal(request: Any, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
+    return JSONResponse(error.document(request_id() or ""), error.status, headers)
 
 
 def _misdirected(owner: str, ingress: str) -> Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]:

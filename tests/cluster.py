@@ -92,10 +92,10 @@ class Served:
 
     def status(self) -> Mapping[str, Any]:
         applications = self.cluster.instance.status()["applications"]
-        return next((a for a in applications if a["name"] == self.spec.name), {"status": "unknown", "ingresses": ()})
+        return next((a for a in applications if a["name"] == self.spec.name), {"status": "unknown", "deployments": ()})
 
     def ingress(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = next(i for i in self.status()["ingresses"] if i["name"].rpartition("/")[2] == name)
+        found: Mapping[str, Any] = next(i for i in self.status()["deployments"] if i["name"].rpartition("/")[2] == name)
         return found
 
     def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "path", list(sys.path))
     app, where = load(resolve("shop.py", folder=tmp_path))
     spec = plan(app, target=where, app_dir=str(tmp_path))
-    assert {i.config.name: i.config.num_replicas for i in spec.ingresses} == {"app": 1, "chat": 2}
+    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2}
     with TestClient(app) as client:
         assert client.post("/catalog/score", json={"name": "tea", "price": 2}).json() == 1.5
         assert 'data: {"text":"HELLO"}' in client.get("/chat", params={"prompt": "hello"}).text
@@ -46,8 +46,9 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_on_every_page_can_be_run(page: Path) -> None:
-    for block in blocks(page.read_text("utf-8"), "python"):
-        exec(compile(block, str(page), "exec"), {"__name__": "page"})
+    names = {"__name__": "page"}
+    for block in blocks(page.read_text("utf-8"), "python"):  # each goes on where the one before it ended
+        exec(compile(block, str(page), "exec"), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -167,7 +167,7 @@ def test_a_plain_fastapi_is_one_ingress() -> None:
     app = FastAPI()
     app.add_api_route("/a", lambda: 1)
     spec = plan(app, target="x:app", app_dir="/", num_replicas=3)
-    assert [(i.config.name, i.config.num_replicas) for i in spec.ingresses] == [("app", 3)]
+    assert [(i.config.name, i.config.num_replicas) for i in spec.deployments] == [("app", 3)]
     assert {route.owner for route in spec.routes} == {"app"}
 
 

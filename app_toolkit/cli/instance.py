@@ -59,7 +59,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One ingress, or the proxies, as people see them."""
+    """One deployment, or the proxies, as people see them."""
 
     name: str
     status: str
@@ -86,7 +86,7 @@ class Row:
 
 
 def rows(status: Status, application: str) -> list[Row]:
-    """The proxies and the ingresses of one application; nothing while the engine does not know it."""
+    """The proxies and the deployments of one application; nothing while the engine does not know it."""
     for each in status["applications"]:
         if each["name"] == application:
             proxies = status["proxies"]
@@ -94,7 +94,7 @@ def rows(status: Status, application: str) -> list[Row]:
             return [
                 *(_row(group, _proxies(group["name"]) if several else "proxy") for group in proxies),
                 # A group of replicas is named APPLICATION/INGRESS.
-                *(_row(group, group["name"].rpartition("/")[2]) for group in each["ingresses"]),
+                *(_row(group, group["name"].rpartition("/")[2]) for group in each["deployments"]),
             ]
     return []
 

@@ -101,7 +101,7 @@ def _logical_cpus(options: RunOptions, spec: ApplicationSpec, screen: Screen) ->
     if options.address is not None:
         return None
     physical = os.cpu_count() or 1
-    asked = sum(i.config.num_replicas * i.config.ray_actor_options.num_cpus for i in spec.ingresses)
+    asked = sum(i.config.num_replicas * i.config.ray_actor_options.num_cpus for i in spec.deployments)
     if asked > physical:
         screen.say(f"The replicas ask for {asked:g} logical CPUs; this machine has {physical} physical ones.")
     return max(math.ceil(asked), physical)

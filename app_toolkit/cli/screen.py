@@ -51,23 +51,24 @@ class Screen:
             yield
 
     def plan(self, spec: ApplicationSpec) -> None:
-        """An application as a table, or as one line per ingress and route."""
+        """An application as a table, or as one line per deployment and route."""
         self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}) at {spec.route_prefix}")
-        ingresses = [
+        deployments = [
             (
-                ingress.config.name + (" (default)" if ingress.config.name == spec.default else ""),
-                str(ingress.config.num_replicas),
-                str(ingress.config.max_ongoing_requests),
-                str(sum(route.owner == ingress.config.name for route in spec.routes)),
+                each.config.name + (" (default)" if each.config.name == spec.default else ""),
+                each.kind,
+                str(each.config.num_replicas),
+                str(each.config.max_ongoing_requests),
+                str(sum(route.owner == each.config.name for route in spec.routes)) if each.kind == "ingress" else "",
             )
-            for ingress in spec.ingresses
+            for each in spec.deployments
         ]
-        self._rows(("ingress", "replicas", "max ongoing requests", "routes"), ingresses)
+        self._rows(("deployment", "kind", "replicas", "max ongoing requests", "routes"), deployments)
         routes = [(route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes]
         self._rows(("path", "methods", "ingress"), routes)
 
     def status(self, status: Status) -> None:
-        """Every application with its proxies and ingresses, a line for each."""
+        """Every application with its proxies and deployments, a line for each."""
         for application in status["applications"]:
             self.say(f"application {application['name']} at {application['route_prefix']}")
             for row in rows(status, application["name"]):

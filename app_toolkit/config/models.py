@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from app_toolkit.errors import ConfigError
 from app_toolkit.types import OnDisconnect, Retry
@@ -22,14 +31,14 @@ of those restarts nothing."""
 NOT_YET = frozenset(
     {
         "autoscaling_config",
-        "user_config",
         "max_replicas_per_node",
         "placement_group_bundles",
         "placement_group_strategy",
         "logging_config",
         "max_surge",
         "max_unavailable",
-        "sync_threads",
+        "session_id",
+        "shard_key",
     }
 )
 
@@ -89,6 +98,9 @@ class RayActorOptions(Model):
     num_gpus: Annotated[float, Field(ge=0, le=64, description="logical GPUs; fractions share one")] = 0
     memory: Annotated[int | None, Field(ge=1, description="bytes of memory to book")] = None
     resources: Annotated[dict[str, float], Field(description="custom resources by name")] = {}
+    runtime_env: Annotated[
+        dict[str, JsonValue] | None, Field(description="the environment of its process, as Ray describes it")
+    ] = None
 
 
 class Policy(Model):
@@ -164,6 +176,57 @@ class DeploymentConfig(Policy):
         return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
 
 
+class ClassActorOptions(RayActorOptions):
+    """As of an ingress, but that a model computes where an ingress mostly waits."""
+
+    num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 1
+
+
+class ClassConfig(DeploymentConfig):
+    """How a class is served: what an ingress may say, and what only objects have."""
+
+    max_ongoing_requests: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100_000,
+            description="calls that one replica runs at a time; by default 16, or as many as its batches need",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = 16
+    ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra=RESTARTS)] = ClassActorOptions()
+    sync_threads: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="threads that run the constructor and the `def` methods of one replica",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = 1
+    user_config: Annotated[
+        dict[str, JsonValue] | None,
+        Field(description="what `reconfigure` is given at the start", json_schema_extra=RESTARTS),
+    ] = None
+
+    @classmethod
+    def called(cls, option: str = "") -> str:
+        return option or "a class"
+
+
+class CallOptions(Model):
+    """How one caller wants its calls made. What is not said is as the deployment says."""
+
+    timeout_s: Annotated[float | None, Field(gt=0, le=86_400, description="seconds from each call on")] = None
+    retry: Annotated[
+        Retry | None, Field(description="which calls are made again where a replica was lost with them")
+    ] = None
+
+    @classmethod
+    def called(cls, option: str = "") -> str:
+        return option or "options()"
+
+
 class Route(Model):
     """One row of the route table, in the order in which the app tries them."""
 
@@ -181,9 +244,20 @@ class Route(Model):
 
 
 class IngressSpec(Model):
-    """One ingress of an application: replicas that serve some of its routes."""
+    """One ingress of an application: its replicas serve some of the routes."""
 
+    kind: Literal["ingress"] = "ingress"
     config: DeploymentConfig
+
+
+class ClassSpec(Model):
+    """One class of an application: its replicas are called by handles."""
+
+    kind: Literal["class"] = "class"
+    config: ClassConfig
+
+
+DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
 
 
 class ApplicationSpec(Model):
@@ -197,18 +271,23 @@ class ApplicationSpec(Model):
     route_prefix: Annotated[str, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
     title: str = ""
     default: Annotated[Name, Field(description="the ingress that owns what no route matches")]
-    ingresses: tuple[IngressSpec, ...]
+    deployments: tuple[DeploymentSpec, ...]
     routes: tuple[Route, ...] = ()
 
-    def revision(self, ingress: str) -> str:
-        """A hash of what only a new replica of this ingress would take up."""
-        config = next(i.config for i in self.ingresses if i.config.name == ingress)
+    @property
+    def callees(self) -> tuple[str, ...]:
+        """The deployments that handles may call."""
+        return tuple(deployment.config.name for deployment in self.deployments if deployment.kind == "class")
+
+    def revision(self, deployment: str) -> str:
+        """A hash of what only a new replica of this deployment would take up."""
+        config = next(d.config for d in self.deployments if d.config.name == deployment)
         kept = {
             name: config.model_dump(mode="json")[name]
-            for name, field in DeploymentConfig.model_fields.items()
+            for name, field in type(config).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
-        facts = [self.target, self.app_dir, self.working_dir, self.route_prefix, ingress, kept]
+        facts = [self.target, self.app_dir, self.working_dir, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

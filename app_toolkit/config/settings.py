@@ -57,3 +57,8 @@ def show_ray_token() -> None:
     """
     if (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def hide_devices() -> None:
+    """For a process that asked for no GPU: Ray leaves all of them visible to it. Before user code is imported."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -118,10 +118,13 @@ class Board:
 
     # The callers' side
 
-    async def watch(self, caller: str, seen: Mapping[str, Version], timeout_s: float) -> dict[str, Snapshot]:
+    async def watch(
+        self, caller: str, seen: Mapping[str, Version], timeout_s: float, beginning: str = ""
+    ) -> dict[str, Snapshot]:
         """The keys that are newer than `seen`, at once or as soon as there are any; none after `timeout_s`.
 
-        What is passed as seen is thereby acknowledged. A removed key is told as a snapshot of None.
+        Only keys with this `beginning`: of what a caller is never told, it need not take note. What is passed as seen
+        is thereby acknowledged. A removed key is told as a snapshot of None.
         """
         self._forget_the_dead()
         timeout_s = min(timeout_s, LONGEST_WATCH_S)
@@ -131,10 +134,10 @@ class Board:
         known.told.clear()
         known.watching += 1
         try:
-            news = self._newer(seen)
+            news = self._newer(seen, beginning)
             if not news:
                 await self._changed(timeout_s)
-                news = self._newer(seen)
+                news = self._newer(seen, beginning)
             known.told.update((key, snapshot.version) for key, snapshot in news.items())
             return news
         finally:
@@ -142,8 +145,12 @@ class Board:
             if not known.watching:
                 known.until = self._clock.now() + LEASE_S
 
-    def _newer(self, seen: Mapping[str, Version]) -> dict[str, Snapshot]:
-        news = {key: s for key, s in self._snapshots.items() if key not in seen or seen[key] < s.version}
+    def _newer(self, seen: Mapping[str, Version], beginning: str) -> dict[str, Snapshot]:
+        news = {
+            key: s
+            for key, s in self._snapshots.items()
+            if key.startswith(beginning) and (key not in seen or seen[key] < s.version)
+        }
         for key, version in seen.items():
             if key in self._snapshots:
                 continue

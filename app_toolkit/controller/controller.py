@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any
 
 from app_toolkit.clock import Clock
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, DeploymentSpec, HTTPOptions
 from app_toolkit.controller.board import Board, within
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
@@ -81,7 +81,7 @@ class _Group:
     record: GroupRecord
     spec: GroupSpec | None = None
     config: DeploymentConfig | None = None
-    """Of an ingress: what callers are told of its limits."""
+    """Of a deployment: what callers are told of its limits."""
     wanted: bool = False
     touched: bool = True
     due: float | None = None
@@ -242,8 +242,8 @@ class Controller:
                 self.hold(owner)
                 self._leases.add(owner, spec.name)
             self.story.tell(spec.name, "Applied")
-            for ingress in spec.ingresses:
-                group = self._groups.get(f"{spec.name}/{ingress.config.name}")
+            for deployment in spec.deployments:
+                group = self._groups.get(f"{spec.name}/{deployment.config.name}")
                 if group is not None:
                     group.quarantine = None
                     group.record = replace(group.record, failures=())
@@ -292,7 +292,7 @@ class Controller:
         }
         applications = []
         for spec in sorted(self._applications.values(), key=lambda spec: spec.name):
-            mine = tuple(groups[name] for i in spec.ingresses if (name := f"{spec.name}/{i.config.name}") in groups)
+            mine = tuple(groups[name] for d in spec.deployments if (name := f"{spec.name}/{d.config.name}") in groups)
             applications.append(ApplicationStatus(spec.name, worst(g.status for g in mine), spec.route_prefix, mine))
         home = proxies_of(self._proxies.home)
         proxies = tuple(groups[n] for n in sorted(filter(are_proxies, groups), key=lambda n: (n != home, n)))
@@ -327,14 +327,16 @@ class Controller:
         finally:
             self._waiters.discard(waiter)
 
-    async def watch(self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0) -> Mapping[str, Snapshot]:
-        """`Board.watch`. A proxy comes under its own `ReplicaId`, and is forgotten when it exits."""
+    async def watch(
+        self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0, beginning: str = ""
+    ) -> Mapping[str, Snapshot]:
+        """`Board.watch`. A process of ours comes under its own `ReplicaId`, and is forgotten when it exits."""
         self._check_open(also_while_stopping=True)
         # The watch takes down what was seen before it waits; whoever is woken here runs only then.
         if self._unrouting:
             self._wake()
         self._loop.call_soon(self._notify)
-        return await self.board.watch(caller, seen, timeout_s)
+        return await self.board.watch(caller, seen, timeout_s, beginning)
 
     # The tick
 
@@ -589,9 +591,9 @@ class Controller:
         if self._farewell not in (None, Farewell.REQUESTS):
             return wanted
         for spec in self._applications.values():
-            for ingress in spec.ingresses:
-                group = _ingress_spec(spec, ingress.config, spread=self._proxies.spread)
-                wanted[group.group] = (group, ingress.config)
+            for deployment in spec.deployments:
+                group = _group_spec(spec, deployment, spread=self._proxies.spread)
+                wanted[group.group] = (group, deployment.config)
         if self._applications and self._farewell is None:
             wanted |= {name: (proxies, None) for name, proxies in self._followed.items()}
         return wanted
@@ -748,7 +750,8 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig, *, spread: bool) -> GroupSpec:
+def _group_spec(spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> GroupSpec:
+    config = deployment.config
     revision = spec.revision(config.name)
     return GroupSpec(
         group=f"{spec.name}/{config.name}",
@@ -757,7 +760,7 @@ def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig, *, spread: bo
         template=ReplicaSpec(
             id=ReplicaId(""),
             application=spec.name,
-            ingress=config.name,
+            deployment=config.name,
             revision=revision,
             target=spec.target,
             app_dir=spec.app_dir,
@@ -766,6 +769,9 @@ def _ingress_spec(spec: ApplicationSpec, config: DeploymentConfig, *, spread: bo
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
             max_open_websockets=config.max_open_websockets,
             on_disconnect=config.on_disconnect,
+            kind=deployment.kind,
+            callees=spec.callees,
+            sync_threads=getattr(config, "sync_threads", 1),
             working_dir=spec.working_dir,
         ),
         options=config.ray_actor_options,

@@ -1,6 +1,7 @@
 """How long a request may take: the deployment says, and the request itself may ask for less."""
 
 import re
+from collections.abc import Iterable
 
 from app_toolkit.errors import BadRequest
 
@@ -24,3 +25,14 @@ def timeout_s(asked: bytes | None, limit: float | None) -> float | None:
             "with at most six digits before the point and six behind it"
         )
     return seconds if limit is None else min(seconds, limit)
+
+
+def until(now: float, allowed: Iterable[float | None], outer: float | None) -> float | None:
+    """When a call must have ended: the first of what it is allowed, in seconds from now, and of the request's own end.
+
+    None where nothing bounds it.
+    """
+    ends = [now + seconds for seconds in allowed if seconds is not None]
+    if outer is not None:
+        ends.append(outer)
+    return min(ends, default=None)

@@ -12,8 +12,19 @@ SHARE = 0.2
 FLOOR_PER_S = 10
 """So many a second are always tried again: a share of few requests is none."""
 
+DEATHS = 2
+"""What saw one replica die is tried once more; what saw two may be what kills them."""
+
+LOSSES = 4
+"""A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
+
 ONE_DEATH_S = 1.0
 """What is lost with one replica within this time is lost in one death, and is counted once."""
+
+
+def spent(replicas: int, losses: int) -> bool:
+    """Whether what was lost so often, with so many replicas, has had its tries."""
+    return replicas >= DEATHS or losses >= LOSSES
 
 
 class RetryBudget:

@@ -54,7 +54,7 @@ class ApplicationStatus:
     name: str
     status: str
     route_prefix: str
-    ingresses: tuple[GroupStatus, ...]
+    deployments: tuple[GroupStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)

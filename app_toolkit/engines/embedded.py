@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import math
+import traceback
 import uuid
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from starlette.responses import JSONResponse
@@ -14,21 +14,17 @@ from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
-from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError
-from app_toolkit.interfaces import Endpoint, Place
+from app_toolkit.engines.local import CALLER, IN_PROCESS, Local
+from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError, ToolkitError
+from app_toolkit.interfaces import Deployable
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
-from app_toolkit.replica import line
 from app_toolkit.replica.client import Client
-from app_toolkit.replica.replica import ANSWERS, Replica
-from app_toolkit.router.router import Router
+from app_toolkit.replica.replica import ANSWERS
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport.hop import is_internal
-from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
-
-CALLER = "embedded"
-"""The one caller that stands in line here."""
 
 
 class Embedded:
@@ -39,19 +35,52 @@ class Embedded:
     """
 
     def __init__(
-        self, app: ASGIApp, ingresses: Mapping[str, DeploymentConfig], table: Callable[[], RouteTable]
+        self,
+        app: ASGIApp,
+        ingresses: Mapping[str, DeploymentConfig],
+        table: Callable[[], RouteTable],
+        deployments: Callable[[], Sequence[Deployable]],
     ) -> None:
         self._app = app
         self._configs = ingresses
         self._make_table = table
+        self._find = deployments
         self._table: RouteTable | None = None
         self._planes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Ingress]] = WeakKeyDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+            return
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         await self._ingress(scope)(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The app's own lifespan inside that of the deployments it uses: it may call them on its way up and down."""
+        startup = await receive()
+        try:
+            self._make_table()  # what cannot be planned does not start; requests look again, for later routes
+            await IN_PROCESS.start(self._find())
+        except ToolkitError as error:
+            await IN_PROCESS.stop()
+            await send({"type": "lifespan.startup.failed", "message": "".join(traceback.format_exception(error))})
+            return
+        messages = [startup]
+
+        async def receive_again() -> Message:
+            return messages.pop() if messages else await receive()
+
+        async def send_last(message: Message) -> None:
+            if message["type"] != "lifespan.startup.complete":
+                await IN_PROCESS.stop()
+            await send(message)
+
+        try:
+            await self._app(scope, receive_again, send_last)
+        finally:
+            await IN_PROCESS.stop()
 
     def _ingress(self, scope: Scope) -> "Ingress":
         plane = self._planes.setdefault(asyncio.get_running_loop(), {})
@@ -70,21 +99,12 @@ class Embedded:
         return self._table.owner(scope["type"], scope.get("method", ""), path)
 
 
-class Ingress:
+class Ingress(Local):
     """One ingress within one event loop."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
-        self.replica = Replica(
-            app,
-            name=name,
-            max_ongoing_requests=config.max_ongoing_requests,
-            max_open_websockets=config.max_open_websockets,
-            on_disconnect=config.on_disconnect,
-        )
-        self.router = Router(name, self._stand, policy=config.policy)
+        super().__init__(name, app, config)
         self._answers = Recent()
-        only = Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)
-        self.router.update([only])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)
@@ -193,18 +213,6 @@ class Ingress:
                     raise self.router.waited_too_long() from None
             finally:
                 self.router.give_back(turn)
-
-    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
-        loop = asyncio.get_running_loop()
-
-        def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
-            loop.call_soon(callback)
-
-        try:
-            return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
-        except ReplicaBusy:  # as over the wire: the line has ended before it began
-            soon(ended)
-            return line.Place(self.replica.line, CALLER, called, ended)
 
     async def _wait(self, client: Client, again: bool, since: float, deadline: float) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""

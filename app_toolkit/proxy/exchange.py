@@ -10,12 +10,12 @@ from typing import Protocol
 
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
+from app_toolkit.core.retries import spent
 from app_toolkit.errors import (
+    NOT_TAKEN,
     ContentTooLarge,
     DeadlineExceeded,
     NoReplica,
-    QueueFull,
-    QueueTimeout,
     ReplicaGone,
     ReplicaLost,
     RequestError,
@@ -36,15 +36,6 @@ log = logging.getLogger("app_toolkit.proxy")
 
 DISCARDED_BODY = 1024 * 1024
 """Bytes of a body that nobody wants which are read nevertheless, so that the connection can be used again."""
-
-DEATHS = 2
-"""A request that saw one replica die is tried once more; one that saw two may be what kills them."""
-
-LOSSES = 4
-"""A dying process still takes connections for a moment: losing some more to it is the same death, up to this."""
-
-NOT_TAKEN = NoReplica, QueueFull, QueueTimeout
-"""They say that nothing ran, and that it may come again: not to a request that was lost with a replica before."""
 
 OK = "ok"
 CUT = "cut"
@@ -627,7 +618,7 @@ class Exchange:
         replica, method = self._replica, request.method.decode()
         if not self._may_run_twice():
             why = f"replica {replica} was lost; the outcome of this {method} is unknown"
-        elif len(self._died_with_it) >= DEATHS or self._losses >= LOSSES:
+        elif spent(len(self._died_with_it), self._losses):
             why = f"replica {replica} was lost, as one was before it; this is not tried again"
         elif not request.body.whole:
             why = f"replica {replica} was lost; the body of this {method} is no longer held"

@@ -1,7 +1,6 @@
 """Whose request it is: applications by their prefix, their route tables, and one router per ingress."""
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +10,8 @@ from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoApplication, NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
 from app_toolkit.transport.pool import Pool
-from app_toolkit.types import Address, NodeId, ReplicaId
+from app_toolkit.transport.published import Published
+from app_toolkit.types import NodeId, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -89,11 +89,9 @@ class Routes:
         self.ready = False
         self.routers: dict[str, Router] = {}
         self._new_router = new_router
-        self._pool = pool
         self._failed = failed
-        self._node = node
         self._versions: dict[str, Version] = {}
-        self._published: dict[str, dict[Address, int]] = {}
+        self._published = Published(pool, node)
 
     def find(self, kind: str, method: str, path: str) -> str:
         """The owner, by its name in `routers`. Raises `NoApplication`; before any routes `NoReplica`."""
@@ -154,21 +152,9 @@ class Routes:
             self._router(name)
 
     def _take_replicas(self, name: str, value: Mapping[str, Any] | None) -> None:
-        before = self._published.pop(name, {})
-        endpoints: list[Endpoint] = []
+        endpoints = self._published.take(name, value)
         if value is not None:
-            endpoints = [
-                Endpoint(replica["id"], address, replica["max_ongoing_requests"])
-                for replica in value["replicas"]
-                if (address := way(replica, self._node)) is not None
-            ]
-            router = self._router(name)
-            router.policy = Policy(**value["policy"])
-            self._published[name] = {endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints}
-        for endpoint in endpoints:
-            self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
-        for address in before.keys() - self._published.get(name, {}).keys():
-            self._pool.forget(address)
+            self._router(name).policy = Policy(**value["policy"])
         if name in self.routers:
             self.routers[name].update(endpoints)
 
@@ -186,21 +172,7 @@ class Routes:
         }
 
     def _close_unnamed(self) -> None:
-        for name in self.routers.keys() - self._named_by_routes() - self._published.keys():
+        for name in self.routers.keys() - self._named_by_routes() - self._published.names:
             router = self.routers.pop(name)
             for waiter in router.close():
                 self._failed(waiter, NoReplica(f"{name} is not served any more"))
-
-
-def way(replica: Mapping[str, Any], node: NodeId) -> Address | None:
-    """The address by which a caller on this node reaches a replica as the board shows it; None: there is none.
-
-    On the same node that is the replica's own socket, unless its file cannot be opened from here (another container,
-    another user). The file's name is made of the replica's id: who answers there is that replica.
-    """
-    address, remote = Address(replica["address"]), replica.get("remote_address")
-    if replica.get("node", "") != node:
-        return remote
-    if remote is None or not address.startswith("unix:") or os.access(address.removeprefix("unix:"), os.W_OK):
-        return address
-    return Address(remote)

@@ -1,15 +1,19 @@
 """The user's app: found by its import path, told what it serves, and asked why it did not come up."""
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Awaitable
 from functools import reduce
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from app_toolkit.errors import TargetError
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+
+OURS = f"{Path(__file__).parents[1]}{os.sep}"
 
 SHOWN_FRAMES = 6
 """How much of a user's traceback is shown: its end, where the mistake is."""
@@ -102,12 +106,12 @@ def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetErr
     else:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     found = TargetError(f"the module {name!r} does not import: {reason.splitlines()[0]}")
-    found.add_note(_users_traceback(error))
+    found.add_note(users_traceback(error))
     return found
 
 
-def _users_traceback(error: BaseException) -> str:
-    """The end of a traceback, from the user's own code on."""
+def users_traceback(error: BaseException) -> str:
+    """The end of a traceback, without what is ours of it."""
     shown = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in shown.stack if _is_the_users(frame)]
     shown.stack = traceback.StackSummary.from_list(frames[-SHOWN_FRAMES:])
@@ -117,10 +121,7 @@ def _users_traceback(error: BaseException) -> str:
 
 
 def _is_the_users(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith("<frozen importlib") and frame.filename not in (
-        __file__,
-        importlib.__file__,
-    )
+    return frame.filename != importlib.__file__ and not frame.filename.startswith(("<frozen importlib", OURS))
 
 
 def _names(module: ModuleType) -> str:

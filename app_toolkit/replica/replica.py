@@ -17,8 +17,9 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.core.disconnect import stops
 from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.replica.batching import buffered
 from app_toolkit.replica.client import Client
-from app_toolkit.replica.context import REQUEST_ID
 from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.replica.line import Line, hold
 from app_toolkit.transport import hop
@@ -64,6 +65,8 @@ class Statistics:
     """Whether it has stopped to admit anybody."""
     lines: int = 0
     """Callers that stand in line."""
+    buffered: int = 0
+    """Of the ongoing: items that wait for their batch."""
 
 
 class Replica:
@@ -144,8 +147,8 @@ class Replica:
             await _refuse(kind, refusal, send)
             return
         with Exchange(self, scope, receive, send, held=hop.EXPECT in said) as exchange:
-            if origin is not None and origin.timeout_ms is not None:
-                exchange.deadline = time.monotonic() + origin.timeout_ms / 1_000
+            if origin is not None and origin.timeout_ms is not None and kind == "http":
+                exchange.bound(origin.timeout_ms / 1_000)
             try:
                 await self.app(scope, exchange.receive, exchange.send)
             except ClientDisconnected:
@@ -209,10 +212,10 @@ class Replica:
         scope["scheme"] = (
             origin.scheme if scope["type"] == "http" else WEBSOCKET_SCHEMES.get(origin.scheme, origin.scheme)
         )
-        scope["extensions"] = {
-            **scope.get("extensions", {}),
-            "app_toolkit": {"request_id": origin.request_id},
-        }
+        ours = {"request_id": origin.request_id}
+        if hop.CALL in said:
+            ours["call"] = said[hop.CALL].decode()
+        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         return said
 
     # In one process
@@ -236,7 +239,9 @@ class Replica:
             )
         if refusal is not None:
             raise ReplicaBusy(len(self._ongoing))
-        with Exchange(self, scope, receive, send, timeout=timeout) as exchange:
+        with Exchange(self, scope, receive, send) as exchange:
+            if timeout is not None:
+                exchange.bound(timeout, to_the_moment=True)
             await self.app(scope, exchange.receive, exchange.send)
         if exchange.cut is not None:
             raise exchange.cut
@@ -297,7 +302,9 @@ class Replica:
 
     def statistics(self) -> Statistics:
         """Safe from any thread."""
-        return Statistics(len(self._ongoing), len(self._running), len(self._websockets), self.draining, len(self.line))
+        return Statistics(
+            len(self._ongoing), len(self._running), len(self._websockets), self.draining, len(self.line), buffered()
+        )
 
     def __repr__(self) -> str:
         return f"<Replica {self.name} [{len(self._ongoing)} ongoing, {len(self._websockets)} websockets]>"
@@ -316,6 +323,8 @@ class Exchange:
     _old = False
     _stopped = False
     _chunks = 0
+    _outer_deadline: float | None = None
+    _bounded = False
     _client: Client | None = None
     _completion: asyncio.Event | None = None
     _timer: asyncio.TimerHandle | None = None
@@ -330,16 +339,13 @@ class Exchange:
         send: Send,
         *,
         held: bool = False,
-        timeout: float | None = None,
     ) -> None:
-        """`held`: its caller waits for a `100 Continue` that its client has not asked for. `timeout`: seconds until it
-        is stopped, to the moment."""
+        """`held`: its caller waits for a `100 Continue` that its client has not asked for."""
         self._replica = replica
         self._scope = scope
         self._receive = receive
         self._send = send
         self._held = held
-        self._timeout = timeout
         self._request_id = _request_id(scope)
         self._live = replica._running if scope["type"] == "http" else replica._websockets
 
@@ -353,15 +359,26 @@ class Exchange:
         self._live.add(self)
         if self._live is replica._running:
             replica._ongoing.add(self)
-        if self._timeout is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, self._timeout), self._expired)
         return self
+
+    def bound(self, timeout: float, *, to_the_moment: bool = False) -> None:
+        """Stop it in so many seconds: at the sweep after them, or to the moment."""
+        due = time.monotonic() + timeout
+        self._bounded = True
+        self._outer_deadline = DEADLINE.get()
+        DEADLINE.set(due)
+        if to_the_moment:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, timeout), self._expired)
+        else:
+            self.deadline = due
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
         REQUEST_ID.set(self._outer_id)
+        if self._bounded:
+            DEADLINE.set(self._outer_deadline)
         replica = self._replica
         self._leave_slot()
         self._live.discard(self)
@@ -397,6 +414,8 @@ class Exchange:
             if not message.get("more_body", False):
                 self.complete = True
                 self._leave_slot()
+                if self._bounded:
+                    DEADLINE.set(None)  # what runs on is background work
                 if self._completion is not None:
                     self._completion.set()
                 return

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,10 @@ import uvloop
 
 from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.host import Lifespan, host, load
+from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
 from app_toolkit.transport.keepalive import keep_alive
@@ -65,13 +67,22 @@ class ReplicaServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self._replica: Replica | None = None
+        self._instance: Instance | None = None
 
-    def start(self, spec: ReplicaSpec, secret: bytes, address: Address, remote_host: str | None = None) -> Address:
+    def start(
+        self,
+        spec: ReplicaSpec,
+        secret: bytes,
+        address: Address,
+        remote_host: str | None = None,
+        around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> Address:
         """Import the app, run its startup, listen, answer one probe; gives the address that it listens on.
 
         `address`: `unix:/path` (where that cannot be, some port of this host alone), or `tcp:host:port` with
         port 0 for any free one. `remote_host`: listen on some port of this host as well, for callers on other
-        nodes; there the secret is asked of everybody. Raises `TargetError`, `PlanningError`, or `StartupError`
+        nodes; there the secret is asked of everybody. `around` is entered on the data loop before anything of the app
+        is there, and left when all of it has gone. Raises `TargetError`, `PlanningError`, or `StartupError`
         with the traceback of the app's own.
         """
         if self._thread is not None:
@@ -91,7 +102,7 @@ class ReplicaServer:
         _close_in_children(self)
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(spec, secret, ready), name=f"app-toolkit data {spec.id}", daemon=True
+            target=self._run, args=(spec, secret, ready, around), name=f"app-toolkit data {spec.id}", daemon=True
         )
         self._thread.start()
         try:
@@ -108,11 +119,14 @@ class ReplicaServer:
     def probe(self, timeout: float) -> Statistics:
         """Ask the data loop, where user code runs, whether it still turns.
 
-        Raises `TimeoutError` where it does not within `timeout` seconds, `ReplicaGone` where it has ended.
+        Where it serves a class with a `check_health`, that is asked as well. Raises `TimeoutError` where there is no
+        answer within `timeout` seconds, `ReplicaGone` where the loop has ended, and what `check_health` raises.
         """
         replica, loop = self._alive()
 
         async def answer() -> Statistics:
+            if self._instance is not None:
+                await self._instance.check_health()
             return replica.statistics()
 
         asked = self._ask(answer(), loop)
@@ -178,11 +192,17 @@ class ReplicaServer:
 
     # On the data thread
 
-    def _run(self, spec: ReplicaSpec, secret: bytes, ready: Future[None]) -> None:
+    def _run(
+        self,
+        spec: ReplicaSpec,
+        secret: bytes,
+        ready: Future[None],
+        around: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
         run_in_batches()
         try:
             with asyncio.Runner(loop_factory=self._new_loop) as runner:
-                runner.run(self._serve(spec, secret, ready))
+                runner.run(self._serve_within(around, spec, secret, ready))
         except BaseException as error:  # the thread's edge: nobody else would hear of it
             if not ready.done():
                 ready.set_exception(error)
@@ -196,9 +216,24 @@ class ReplicaServer:
         self._loop = uvloop.new_event_loop() if self._signals is None else self._signals.new_loop()
         return self._loop
 
+    async def _serve_within(
+        self,
+        around: Callable[[], AbstractAsyncContextManager[None]],
+        spec: ReplicaSpec,
+        secret: bytes,
+        ready: Future[None],
+    ) -> None:
+        async with around():
+            await self._serve(spec, secret, ready)
+
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None]) -> None:
         # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
-        app = host(load(spec.target, spec.app_dir), spec.ingress)
+        app = load(spec.target, spec.app_dir)
+        if spec.kind == "class":
+            app = calls = host_class(app, spec)
+            self._instance = calls.instance
+        else:
+            app = host(app, spec.deployment)
         self._replica = Replica(
             app,
             name=spec.id,

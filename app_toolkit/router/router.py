@@ -57,6 +57,8 @@ class Router:
         self._targets: dict[ReplicaId, Target] = {}
         self._all: Sequence[Target] = ()
         self._leaving: set[Target] = set()
+        #: Coroutines that wait, to be told where the router is closed.
+        self._asleep: dict[Waiter, asyncio.Future[Turn]] = {}
         self._closed = False
 
     # Turns
@@ -139,27 +141,36 @@ class Router:
         """`try_turn` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
         turn = self.try_turn(avoid)
         if turn is None:
-            turn = await self._wait(avoid)
+            turn = await self.wait_turn(asyncio.get_running_loop().time(), avoid=avoid)
         try:
             yield turn
         finally:
             self.give_back(turn)
 
-    async def _wait(self, avoid: Collection[ReplicaId]) -> Turn:
-        loop = asyncio.get_running_loop()
-        granted: asyncio.Future[Turn] = loop.create_future()
-        waiter = self.wait(granted.set_result, loop.time(), avoid=avoid)
+    async def wait_turn(self, since: float, *, avoid: Collection[ReplicaId] = NOBODY, again: bool = False) -> Turn:
+        """`wait`, for coroutines: the turn, to be given back. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
+        granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+
+        def take(turn: Turn) -> None:
+            if granted.done():  # whoever waited was cancelled, and has not left the queue yet
+                self.give_back(turn)
+            else:
+                granted.set_result(turn)
+
+        waiter = self.wait(take, since, avoid=avoid, again=again)
+        self._asleep[waiter] = granted
         try:
-            async with asyncio.timeout(self.policy.max_queue_wait_s):
+            async with asyncio.timeout_at(since + self.policy.max_queue_wait_s):
                 return await granted
         except TimeoutError:
             raise self.waited_too_long() from None
         except asyncio.CancelledError:
             # Granted and cancelled in the same turn of the loop: the place is ours to give back.
-            if granted.done() and not granted.cancelled():
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self.give_back(granted.result())
             raise
         finally:
+            del self._asleep[waiter]
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
@@ -205,6 +216,8 @@ class Router:
         self._queues.clear()
         for waiter in waiters:
             waiter.done = True
+            if waiter in self._asleep:
+                self._asleep[waiter].set_exception(NoReplica(f"{self.name} is not served any more"))
         return waiters
 
     # Looking in

@@ -8,6 +8,9 @@ code cannot answer so. Nothing under the internal prefix ever crosses the edge i
 A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
 field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a call. A request that follows a call has
 `x-app-toolkit-called` as its second field. Both fields carry the caller's name.
+
+A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
+`transport.calls` makes of the arguments. Nobody believes that field who has not compared the secret.
 """
 
 import hmac
@@ -20,6 +23,7 @@ HOP = b"x-app-toolkit-hop"
 REFUSED = b"x-app-toolkit-refused"
 LINE = b"x-app-toolkit-line"
 CALLED = b"x-app-toolkit-called"
+CALL = b"x-app-toolkit-call"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 

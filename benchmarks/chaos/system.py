@@ -49,7 +49,7 @@ class System:
 
     def replicas(self, ingress: str) -> dict[str, int]:
         """The running ones: pid by id."""
-        groups = {str(group["name"]).rpartition("/")[2]: group for group in self._status()["ingresses"]}
+        groups = {str(group["name"]).rpartition("/")[2]: group for group in self._status()["deployments"]}
         return self._running(groups[ingress])
 
     def proxies(self) -> dict[str, int]:

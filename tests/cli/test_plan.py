@@ -39,12 +39,12 @@ def test_json_is_the_whole_spec() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     spec = ApplicationSpec(**json.loads(done.stdout))
     assert (spec.name, spec.route_prefix, spec.target) == ("greeter", "/g", "hello.app:app")
-    assert [i.config.num_replicas for i in spec.ingresses] == [3, 3]
+    assert [i.config.num_replicas for i in spec.deployments] == [3, 3]
 
 
 def test_the_table_is_plain_lines_where_nobody_looks_at_a_terminal() -> None:
     done = plan(str(EXAMPLE))
-    assert "ingress=chat  replicas=2" in done.stdout
+    assert "deployment=chat  kind=ingress  replicas=2" in done.stdout
     assert "path=/chat/ws  methods=websocket  ingress=chat" in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -79,7 +79,7 @@ def test_a_child_plans_what_this_process_would() -> None:
         spec = planning.result(always)
     assert spec is not None
     assert (spec.name, spec.route_prefix, spec.app_dir) == ("greeter", "/g", str(EXAMPLE.parents[1]))
-    assert {i.config.num_replicas for i in spec.ingresses} == {4}
+    assert {i.config.num_replicas for i in spec.deployments} == {4}
 
 
 def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(

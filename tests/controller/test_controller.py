@@ -45,7 +45,7 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **opti
         app_dir="/srv",
         route_prefix=prefix,
         default=name,
-        ingresses=(
+        deployments=(
             IngressSpec(config=DeploymentConfig(name=name, num_replicas=replicas, **options)),
             IngressSpec(
                 config=DeploymentConfig(
@@ -136,7 +136,7 @@ class House:
 
     def group(self, name):
         status = self.controller.status()
-        groups = [g for a in status.applications for g in a.ingresses]
+        groups = [g for a in status.applications for g in a.deployments]
         return next(g for g in (*groups, *status.proxies, *status.leaving) if g.name == name)
 
     def performed(self, kind, group=None):
@@ -387,7 +387,7 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
             await old.apply(application(chat=5))
         with pytest.raises(StaleEpoch):
             await old.watch("a caller", {})
-        assert json.loads(await store.get("applications/shop"))["ingresses"][1]["config"]["num_replicas"] == 2
+        assert json.loads(await store.get("applications/shop"))["deployments"][1]["config"]["num_replicas"] == 2
         assert h.world.refused == []
         assert not [action for action in h.world.performed if not isinstance(action, Probe)]
 

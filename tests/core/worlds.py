@@ -48,7 +48,7 @@ def group_spec(revision="v1", target=3, **changes):
     template = ReplicaSpec(
         id=ReplicaId(""),
         application="shop",
-        ingress="chat",
+        deployment="chat",
         revision=revision,
         target="shop:app",
         app_dir=".",

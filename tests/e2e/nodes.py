@@ -47,9 +47,9 @@ class Nodes:
             health_check_period_s=0.5,
             ray_actor_options={"num_cpus": cpus},  # type: ignore[arg-type]
         )
-        others = [i for i in spec.ingresses if i.config.name != "app"]
-        ingresses = (IngressSpec(config=config), *others)
-        spec = spec.model_copy(update={"ingresses": ingresses})
+        others = [i for i in spec.deployments if i.config.name != "app"]
+        deployments = (IngressSpec(config=config), *others)
+        spec = spec.model_copy(update={"deployments": deployments})
         self.instance.deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies))
 
     def status(self) -> Any:

@@ -108,7 +108,7 @@ def load(url: str, clients: int = 3) -> Iterator[list[tuple[float, object]]]:
 
 
 def replicas(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [replica for group in status["applications"][0]["ingresses"] for replica in group["replicas"]]
+    return [replica for group in status["applications"][0]["deployments"] for replica in group["replicas"]]
 
 
 def proxies(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -9,13 +9,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
 import pytest
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Stop
@@ -27,9 +24,10 @@ from app_toolkit.interfaces import Store
 from app_toolkit.types import ReplicaId
 from tests.engines.contract import launched
 from tests.engines.contract.app import DESK, HASTY
-from tests.engines.contract.ground import AGAIN_S, Ground, eventually
+from tests.engines.contract.ground import Ground, eventually
 from tests.engines.contract.launched import BAD, GOOD, Bench, start
-from tests.engines.contract.served import PATIENCE_S, InOneProcess, Load, OnRay, Served
+from tests.engines.contract.served import InOneProcess, OnRay, Served
+from tests.engines.contract.visit import Visit, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -49,51 +47,10 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
             yield on_ray
 
 
-@dataclass
-class Visit:
-    """One test's dealings with the app: its clients, and the ground that it shares with the handlers."""
-
-    served: Served
-    client: httpx.AsyncClient
-    ground: Ground
-
-    def get(self, path: str, *, id: str | None = None) -> asyncio.Task[httpx.Response]:
-        headers = {} if id is None else {"x-request-id": id}
-        return asyncio.create_task(self.client.get(path, headers=headers))
-
-    def talk(self, path: str = "/desk/talk") -> connect:
-        return connect(f"{self.served.url.replace('http', 'ws')}{path}?ground={self.ground.folder}", proxy=None)
-
-    async def noted(self, *events: str) -> None:
-        """Wait until the ledger has these among its entries."""
-        async with asyncio.timeout(PATIENCE_S):
-            await eventually(lambda: set(events) <= set(self.ground.notes))
-
-    async def loaded(self, condition: Callable[[Load], bool]) -> None:
-        """Wait until what goes on in the engine is so."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition(load := await self.served.load()):
-            assert time.monotonic() < deadline, f"it never came about: {load}"
-            await asyncio.sleep(AGAIN_S)
-
-
 @pytest.fixture
 async def visit(served: Served, tmp_path: Path) -> AsyncIterator[Visit]:
-    """Once the test is over, whatever it did: nobody waits, and every turn and every slot has been given back."""
-    ground = Ground(tmp_path)
-    async with httpx.AsyncClient(
-        base_url=served.url,
-        params={"ground": str(tmp_path)},
-        trust_env=False,
-        timeout=PATIENCE_S,
-        # A connection for each request: uvicorn closes those on which a handler has raised.
-        limits=httpx.Limits(max_keepalive_connections=0),
-    ) as client:
-        visit = Visit(served, client, ground)
+    async with visiting(served, tmp_path, "hold", "background", "stay") as visit:
         yield visit
-    for gate in ("hold", "background", "stay"):  # also where the test failed before it came to that
-        ground.open(gate)
-    await visit.loaded(lambda load: load == Load(0, 0, 0))
 
 
 async def test_both_ingresses_answer(visit: Visit) -> None:

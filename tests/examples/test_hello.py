@@ -95,5 +95,5 @@ def test_the_page_addresses_everything_relative_to_itself(client: TestClient) ->
 
 def test_the_chat_has_replicas_of_its_own(app: FastAPI) -> None:
     spec = plan(app, target="hello.app:app", app_dir=str(EXAMPLES))
-    assert {i.config.name: i.config.num_replicas for i in spec.ingresses} == {"app": 1, "chat": 2}
+    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2}
     assert {route.path for route in spec.routes if route.owner == "chat"} == {"/chat", "/chat/ws"}

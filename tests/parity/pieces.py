@@ -49,7 +49,7 @@ def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) ->
         ReplicaSpec(
             id=ReplicaId(f"{ingress.config.name}-{number}"),
             application=spec.name,
-            ingress=ingress.config.name,
+            deployment=ingress.config.name,
             revision="1",
             target=spec.target,
             app_dir=spec.app_dir,
@@ -71,7 +71,7 @@ def serve(replicas: int) -> None:
     snapshots: dict[str, Snapshot] = {}
     processes, pipes = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for ingress in spec.ingresses:
+        for ingress in spec.deployments:
             started = []
             for replica_spec in replica_specs(spec, ingress, replicas):
                 ours, theirs = spawn.Pipe()

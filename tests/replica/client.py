@@ -1,5 +1,6 @@
 """A real replica over a real socket, and a client that speaks the hop byte by byte."""
 
+import asyncio
 import http.client
 import itertools
 import os
@@ -34,6 +35,13 @@ def wait_until(condition: Callable[[], bool], what: str, within: float = 5.0) ->
     while not condition():
         assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
         time.sleep(0.005)
+
+
+async def until(condition: Callable[[], bool], within: float = 5.0) -> None:
+    """Let the loop run until something is so."""
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 - a condition that nobody tells of
+            await asyncio.sleep(0)
 
 
 def field(
@@ -223,7 +231,7 @@ class Serve:
         return ReplicaSpec(
             id=ReplicaId("shop/chat-1-1"),
             application="shop",
-            ingress="chat",
+            deployment="chat",
             revision="r1",
             target=f"{module}:{attribute}",
             app_dir=str(folder),

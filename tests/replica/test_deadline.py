@@ -17,8 +17,20 @@ APP = """
     import time
     from starlette.responses import StreamingResponse
     from app_toolkit import on_disconnect
+    from app_toolkit.observability.context import deadline
 
     app = FastAPI()
+
+    @app.get("/due")
+    async def due(tasks: BackgroundTasks):
+        tasks.add_task(lambda: mark(f"afterwards due: {deadline()}"))
+        return deadline()
+
+    @app.websocket("/ws")
+    async def talk(ws: WebSocket):
+        await ws.accept()
+        await ws.send_json(deadline())
+        await ws.close()
 
     async def until_cancelled():
         mark("began")
@@ -120,6 +132,16 @@ def test_what_ends_in_time_is_not_touched_and_does_not_see_the_deadline(served: 
     seen = json.loads(connection.ask("/quick", hop=within(10_000)).read())
     assert seen == {"host": "shop.example"}
     assert connection.ask("/quick").status == 200
+
+
+def test_a_handler_knows_its_deadline_and_background_work_and_websockets_have_none(served: Served) -> None:
+    connection = served.connect()
+    began = time.monotonic()
+    due = json.loads(connection.ask("/due", hop=within(10_000)).read())
+    assert began + 10 <= due <= time.monotonic() + 10
+    wait_until(lambda: served.marked("afterwards due: None"), "the background task has run")
+    assert connection.ask("/due").read() == b"null"
+    assert served.websocket("/ws", within(10_000)).receive() == "null"
 
 
 def test_a_deadline_that_has_passed_is_answered_at_once(served: Served) -> None:

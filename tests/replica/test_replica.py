@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from app_toolkit.errors import ReplicaBusy
-from app_toolkit.replica.context import request_id
+from app_toolkit.observability.context import request_id
 from app_toolkit.replica.replica import Replica, Statistics
 from app_toolkit.types import Message, Receive, Scope, Send
 
 from .client import Serve, Served, dial, field, wait_until
 
 ECHO = """
-    from app_toolkit.replica.context import request_id
+    from app_toolkit.observability.context import request_id
 
     app = FastAPI()
 

@@ -364,6 +364,46 @@ async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -
     assert (router.waiting, router.ongoing) == (0, 0)
 
 
+async def test_a_turn_for_a_caller_cancelled_a_moment_before_goes_to_the_next() -> None:
+    router = router_of(endpoint("a"))
+    holding = router.try_turn()
+    assert holding is not None
+    served = asyncio.Event()
+
+    async def wants() -> None:
+        async with router.turn():
+            served.set()
+
+    cancelled, following = asyncio.create_task(wants()), asyncio.create_task(wants())
+    await asyncio.sleep(0)
+    assert router.waiting == 2
+    cancelled.cancel()
+    router.give_back(holding)
+    await following
+    assert served.is_set()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert (router.waiting, router.ongoing) == (0, 0)
+
+
+async def test_coroutines_that_wait_are_told_where_the_router_is_closed() -> None:
+    router = router_of(endpoint("a"))
+    holding = router.try_turn()
+    assert holding is not None
+
+    async def wants() -> None:
+        async with router.turn():
+            raise AssertionError("there was no turn")
+
+    task = asyncio.create_task(wants())
+    await asyncio.sleep(0)
+    router.close()
+    with pytest.raises(NoReplica, match="shop/chat is not served any more"):
+        await task
+    router.give_back(holding)
+    assert (router.waiting, router.ongoing) == (0, 0)
+
+
 async def test_waiting_ends_with_a_sentence() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=0.01))
     with pytest.raises(QueueTimeout, match=r"no replica of shop/chat had room within 0.01 s"):

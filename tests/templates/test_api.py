@@ -55,7 +55,7 @@ def test_it_is_laid_out_as_its_project_file_says(project: Path) -> None:
     done = run(project, "app_toolkit.cli", "plan")
     assert done.returncode == 0, done.stderr
     assert "application my-api (my_api.app:app" in done.stdout
-    assert "ingress=events  replicas=2" in done.stdout
+    assert "deployment=events  kind=ingress  replicas=2" in done.stdout
 
 
 @pytest.mark.parametrize("license", ["Apache-2.0", "MIT", "none"])

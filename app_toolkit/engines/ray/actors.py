@@ -10,8 +10,9 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,6 +20,7 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
+from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.interfaces import Location, ProxySpec, ReplicaSpec, Snapshot, Version
@@ -27,6 +29,8 @@ from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
+from app_toolkit.router import handle
+from app_toolkit.router.remote import Called, Callers
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, NodeId, ReplicaId
 
@@ -147,16 +151,24 @@ class _Replica(Controlled):
         self.server: ReplicaServer = ReplicaServer(Signals())
 
     @control
+    def calling(self) -> Mapping[str, Called]:
+        """What its handles have under way, by deployment."""
+        plane = handle.plane()
+        return plane.called() if isinstance(plane, Callers) else {}
+
+    @control
     def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
             os.chdir(spec.working_dir or os.curdir)
+        if not ray.get_runtime_context().get_accelerator_ids()["GPU"]:
+            settings.hide_devices()
         # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
         address = Address(f"unix:{_sockets() / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
 
         def start() -> Location:
             # Where there is one node only, no port is opened.
             remote_host = _host() if len(_living_nodes()) > 1 else None
-            local = self.server.start(spec, secret, address, remote_host)
+            local = self.server.start(spec, secret, address, remote_host, partial(_calling, spec, secret))
             return Location(local, _node(), self.server.remote_address)
 
         return self.run_as(group, revision, epoch, start)
@@ -177,7 +189,7 @@ class _Proxy(Controlled):
             self.server: Edge = Edge(
                 lambda: Proxy(secret, Router, node, self._access(options)),
                 options,
-                self._watch,
+                partial(_watch, self.name),
                 _sockets() if shared else None,
             )
             return Location(self.server.start(), node)
@@ -189,15 +201,37 @@ class _Proxy(Controlled):
             return None
         return AccessLog(LogFile(_logs() / f"app_toolkit-access-{self.name}.log").write)
 
-    async def _watch(self, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
-        """What is new on the board, from whichever controller there is; nothing, and after a while, from none."""
-        try:
-            controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            news: Mapping[str, Snapshot] = await controller.watch.remote(self.name, dict(seen))
-        except (RayActorError, ValueError):
-            await asyncio.sleep(WATCH_AGAIN_S)
-            return {}
-        return news
+
+# Functions, not methods: with a coroutine among its methods Ray would take the whole actor for an asynchronous one.
+
+
+async def _watch(name: ReplicaId, seen: Mapping[str, Version], beginning: str = "") -> Mapping[str, Snapshot]:
+    """What is new on the board, from whichever controller there is; nothing, and after a while, from none."""
+    try:
+        controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+        news: Mapping[str, Snapshot] = await controller.watch.remote(name, dict(seen), beginning)
+    except (RayActorError, ValueError):
+        await asyncio.sleep(WATCH_AGAIN_S)
+        return {}
+    return news
+
+
+@contextlib.asynccontextmanager
+async def _calling(spec: ReplicaSpec, secret: bytes) -> AsyncIterator[None]:
+    """What handles need, on the loop that serves: who may be called, and where."""
+    callers = Callers(secret, spec.application, spec.callees, _node())
+    handle.use(callers)  # to the end of the process: a handle never falls back on objects of this process's own
+    if not spec.callees:
+        yield
+        return
+    watch = partial(_watch, spec.id, beginning=callers.beginning)
+    following = asyncio.get_running_loop().create_task(callers.run(watch))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await callers.aclose()
 
 
 ReplicaActor: Any = remote(max_restarts=0, concurrency_groups=GROUPS)(_Replica)

@@ -54,8 +54,8 @@ class _Controller:
         """The process that decides just now."""
         return os.getpid()
 
-    async def watch(self, caller: str, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
-        news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen)
+    async def watch(self, caller: str, seen: Mapping[str, Version], beginning: str = "") -> Mapping[str, Snapshot]:
+        news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, beginning=beginning)
         return news
 
     async def status(self) -> Any:

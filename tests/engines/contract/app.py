@@ -10,7 +10,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response, WebS
 from fastapi.responses import StreamingResponse
 
 from app_toolkit import DeploymentConfig, Toolkit, on_disconnect
-from app_toolkit.replica.context import request_id
+from app_toolkit.observability.context import request_id
 from tests.engines.contract.ground import AGAIN_S, Ground
 
 DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1, max_open_websockets=3)

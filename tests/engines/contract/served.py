@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from typing import Protocol
 import ray
 import uvicorn
 
+from app_toolkit.engines.local import IN_PROCESS, Local
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.toolkit import Toolkit
 from tests import cluster
 from tests.engines.contract import app as contract
+from tests.engines.contract.ground import AGAIN_S
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 10.0
@@ -72,7 +75,9 @@ class InOneProcess:
     async def _load(self) -> Load:
         # One process has no controller that could be asked.
         assert self._app._embedded is not None
-        plane = self._app._embedded._planes[self._loop].values()
+        ingresses = self._app._embedded._planes.get(self._loop, {}).values()
+        classes = [deployed for deployed in IN_PROCESS._deployed.values() if deployed.loop is self._loop]
+        plane: list[Local] = [*ingresses, *classes]
         replicas = [ingress.replica.statistics() for ingress in plane]
         return Load(
             waiting=sum(ingress.router.waiting for ingress in plane),
@@ -82,10 +87,13 @@ class InOneProcess:
 
     @classmethod
     @contextmanager
-    def running(cls) -> Iterator["InOneProcess"]:
-        served = cls(contract.app)
+    def running(cls, app: Toolkit = contract.app) -> Iterator["InOneProcess"]:
+        served = cls(app)
         served._thread.start()
         try:
+            while not served._server.started:
+                assert served._thread.is_alive(), "the app did not start"
+                time.sleep(AGAIN_S)
             yield served
         finally:
             served._server.should_exit = True
@@ -103,7 +111,7 @@ class OnRay:
         self._proxy = ray.get_actor(proxy["id"], namespace=NAMESPACE)
         self._replicas = [
             ray.get_actor(replica["id"], namespace=NAMESPACE)
-            for ingress in served.status()["ingresses"]
+            for ingress in served.status()["deployments"]
             for replica in ingress["replicas"]
         ]
 
@@ -113,16 +121,18 @@ class OnRay:
     async def load(self) -> Load:
         proxy = await self._proxy.statistics.remote()
         replicas = await asyncio.gather(*(replica.statistics.remote() for replica in self._replicas))
+        calling = await asyncio.gather(*(replica.calling.remote() for replica in self._replicas))
+        routers = [proxy, *(called for callers in calling for called in callers.values())]
         return Load(
-            waiting=proxy.waiting,
-            ongoing=proxy.ongoing + sum(s.ongoing for s in replicas),
+            waiting=sum(router.waiting for router in routers),
+            ongoing=sum(router.ongoing for router in routers) + sum(s.ongoing for s in replicas),
             running=sum(s.running + s.websockets for s in replicas),
         )
 
     @classmethod
     @contextmanager
-    def running(cls, on: cluster.Cluster) -> Iterator["OnRay"]:
-        served = on.deploy(f"{contract.__name__}:app", ROOT)
+    def running(cls, on: cluster.Cluster, module: str = contract.__name__) -> Iterator["OnRay"]:
+        served = on.deploy(f"{module}:app", ROOT)
         try:
             assert served.status()["status"] == "healthy", served.status()
             yield cls(served)

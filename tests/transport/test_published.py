@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from app_toolkit.proxy.routes import way
+from app_toolkit.transport.published import way
 from app_toolkit.types import NodeId
 
 HERE, THERE = NodeId("here"), NodeId("there")

@@ -1,0 +1,217 @@
+"""Classes that are served: what they say of themselves, and what is bound to them."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+
+from app_toolkit.config.models import ClassConfig
+from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.errors import ConfigError
+from app_toolkit.interfaces import Deployable
+from app_toolkit.replica.batching import slots_for
+from app_toolkit.router import handle as handles
+from app_toolkit.router.handle import Handle, deployment_of
+from app_toolkit.types import Retry
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+handles.default = lambda: IN_PROCESS
+
+CALLS = 16
+"""That one replica runs at a time, where nothing else is said and no batch needs more."""
+
+_SAID = "__app_toolkit_deployment__"
+
+
+class ActorKeywords(TypedDict, total=False):
+    """`ClassActorOptions`, for type checkers."""
+
+    num_cpus: float
+    num_gpus: float
+    memory: int | None
+    resources: dict[str, float]
+    runtime_env: dict[str, Any] | None
+
+
+class DeploymentKeywords(TypedDict, total=False):
+    """The options of a class, for type checkers; `ClassConfig` has their units, defaults and bounds."""
+
+    name: str
+    num_replicas: int
+    max_ongoing_requests: int
+    max_queued_requests: int
+    max_queue_wait_s: float
+    request_timeout_s: float | None
+    retry: Retry
+    startup_timeout_s: float
+    graceful_shutdown_timeout_s: float
+    health_check_period_s: float
+    health_check_timeout_s: float
+    health_check_failure_threshold: int
+    ray_actor_options: ActorKeywords
+    sync_threads: int
+    user_config: Mapping[str, Any] | None
+
+
+OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
+"""Options about HTTP; a class that only answers calls has no use for them."""
+
+
+class Bound(Deployable, Generic[T_co]):
+    """One deployment: a class, its options, and the arguments that each replica constructs it with.
+
+    As a dependency, `Annotated[Writer, Depends(writer)]`, it gives a route the handle. No two of them are equal.
+    """
+
+    config: ClassConfig
+
+    def __init__(self, cls: type, config: ClassConfig, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.cls = cls
+        self.config = config
+        self._args = args
+        self._kwargs = kwargs
+        self._handle = Handle(self)
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def handle(self) -> T_co:
+        """Calls its replicas; for scripts, lifespans, and as an argument of another deployment's `bind`."""
+        return cast(T_co, self._handle)
+
+    @property
+    def needs(self) -> "tuple[Bound[Any], ...]":
+        """The deployments whose handles it was bound with, in order; also those in lists, tuples, sets and dicts."""
+        handles = [value for value in _leaves((self._args, self._kwargs)) if isinstance(value, Handle)]
+        return tuple(each for each in map(deployment_of, handles) if isinstance(each, Bound))
+
+    def make(self) -> T_co:
+        """An ordinary object of the class."""
+        return cast(T_co, self.cls(*self._args, **self._kwargs))
+
+    # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
+    async def __call__(self) -> T_co:
+        return self.handle
+
+    def __repr__(self) -> str:
+        return f"<{self.cls.__name__} bound as {self.name}>"
+
+    if not TYPE_CHECKING:  # else every name would be right to a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            said = f"a bound deployment has no attribute {name!r}"
+            if not name.startswith("_"):
+                said += f"; methods of {self.cls.__name__} are called through its `handle`"
+            raise AttributeError(said)
+
+
+class Configured(Generic[P, T]):
+    """A class with options."""
+
+    def __init__(self, cls: Callable[P, T], said: Mapping[str, Any]) -> None:
+        if not isinstance(cls, type):
+            raise ConfigError(f"a deployment is made of a class, not of {cls!r}")
+        self._cls = cls
+        self._said = said
+        self._config = _config(cls, said)
+
+    def options(self, **said: Unpack[DeploymentKeywords]) -> "Configured[P, T]":
+        """The same class with other options; what is not said stays. Raises `ConfigError` for what cannot be."""
+        return Configured(cast(Callable[P, T], self._cls), {**self._said, **said})
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[T]:
+        """A deployment whose replicas construct the class with these arguments.
+
+        Raises `ConfigError` for arguments that the constructor does not take, and for an abstract class.
+        """
+        cls = self._cls
+        if inspect.isabstract(cls):
+            raise ConfigError(
+                f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cast(Any, cls).__abstractmethods__))}"
+            )
+        try:
+            inspect.signature(cls).bind(*args, **kwargs)
+        except TypeError as error:
+            raise ConfigError(f"{cls.__name__}.bind(): {error}") from None
+        except ValueError:  # a class made in C may have no signature: its constructor will say
+            pass
+        for value in _leaves((args, kwargs)):
+            if isinstance(value, Bound):
+                raise ConfigError(f"{cls.__name__}.bind() is given {value!r}, and it is to be given its `handle`")
+        return Bound(cls, self._config, args, kwargs)
+
+
+class Deployment:
+    """A base class for what is served: `class Writer(Deployment, num_replicas=2)`, then `Writer.bind("small")`.
+
+    The class stays an ordinary one. A class that inherits from it inherits its options, but for `name`. Raises
+    `ConfigError` for an option that is out of bounds, unknown or not there yet.
+    """
+
+    def __init_subclass__(cls, **said: Unpack[DeploymentKeywords]) -> None:
+        super().__init_subclass__()
+        # A dataclass with slots makes its class a second time, from the first one's attributes.
+        setattr(cls, _SAID, {**cls.__dict__.get(_SAID, {}), **said})
+        _config(cls, _said(cls))
+
+    @classmethod
+    def bind(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Bound[T]:
+        """A deployment whose replicas construct this class with these arguments."""
+        return Configured(cls, _said(cls)).bind(*args, **kwargs)
+
+    @classmethod
+    def options(cls: Callable[P, T], **said: Unpack[DeploymentKeywords]) -> Configured[P, T]:
+        """This class with other options; what is not said stays as the class says."""
+        return Configured(cls, {**_said(cls), **said})
+
+
+def deployment(cls: Callable[P, T], **said: Unpack[DeploymentKeywords]) -> Configured[P, T]:
+    """What `Deployment` gives, for a class that one cannot subclass: `deployment(Model, num_replicas=2).bind(...)`."""
+    return Configured(cls, said)
+
+
+def _said(cls: object) -> dict[str, Any]:
+    """The options of a class and of those it inherits from; a name is its own."""
+    said: dict[str, Any] = {}
+    classes = cls.__mro__ if isinstance(cls, type) else ()
+    for each in reversed(classes):
+        said.pop("name", None)
+        said.update(each.__dict__.get(_SAID, {}))
+    return said
+
+
+def _config(cls: type, said: Mapping[str, Any]) -> ClassConfig:
+    for option in sorted(said.keys() & OF_INGRESSES):
+        raise ConfigError(f"class {cls.__name__}: {option!r} is an option of ingresses, and a class answers calls")
+    slots = max((slots_for(getattr(cls, name)) for name in dir(cls) if not name.startswith("_")), default=0)
+    try:
+        config = ClassConfig(**{"name": _kebab(cls.__name__), "max_ongoing_requests": max(CALLS, slots), **said})
+        if config.max_ongoing_requests < slots:
+            raise ConfigError(
+                f"max_ongoing_requests = {config.max_ongoing_requests}: its batches are full with {slots} at a time"
+            )
+        return config
+    except ConfigError as error:
+        raise ConfigError(f"class {cls.__name__}: {error}") from None
+
+
+def _kebab(name: str) -> str:
+    """`TextEncoder` is `text-encoder`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower().strip("_-")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What lists, tuples, sets and the values of dicts hold, however deep."""
+    within, seen = [value], set()
+    while within:
+        value = within.pop()
+        if not isinstance(value, Mapping | list | tuple | set | frozenset):
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            within += reversed(list(value.values() if isinstance(value, Mapping) else value))

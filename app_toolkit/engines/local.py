@@ -1,0 +1,318 @@
+"""Deployments of classes in one process: a router in front of one replica, a function call away."""
+
+import asyncio
+import atexit
+import logging
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import uvloop
+
+from app_toolkit.config.models import ClassConfig, DeploymentConfig
+from app_toolkit.core import deadlines
+from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
+from app_toolkit.interfaces import Call, Deployable, Endpoint, Place
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.replica import line
+from app_toolkit.replica.calls import Calls
+from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.replica import Replica
+from app_toolkit.router.router import Router
+from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
+
+logger = logging.getLogger("app_toolkit.replica")
+
+CALLER = "embedded"
+"""The one caller that stands in line here."""
+
+STOP_S = 10.0
+"""What instances get to close, where the process ends and nobody waits for them."""
+
+
+class Local:
+    """One deployment within one event loop: its router, and the gate of its one replica."""
+
+    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
+        self.replica = Replica(
+            app,
+            name=name,
+            max_ongoing_requests=config.max_ongoing_requests,
+            max_open_websockets=config.max_open_websockets,
+            on_disconnect=config.on_disconnect,
+        )
+        self.router = Router(name, self._stand, policy=config.policy)
+        self.router.update([Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)])
+
+    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+        loop = asyncio.get_running_loop()
+
+        def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
+            loop.call_soon(callback)
+
+        try:
+            return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
+        except ReplicaBusy:  # as over the wire: the line has ended before it began
+            soon(ended)
+            return line.Place(self.replica.line, CALLER, called, ended)
+
+
+class Reply:
+    """What a call gives: one value, or an error, or items that are taken one by one."""
+
+    def __init__(self) -> None:
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.over = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._item: list[Any] = []
+        self._news = asyncio.Event()
+
+    # What the replica says
+
+    def value(self, value: Any) -> None:
+        self._value = value
+
+    def error(self, error: BaseException) -> None:
+        self._error = error
+
+    async def item(self, item: Any) -> None:
+        """Gives back once there is room for another one: the method is never more than one item ahead."""
+        await self._room.wait()
+        self._room.clear()
+        self._item.append(item)
+        self._news.set()
+
+    def end(self) -> None:
+        pass
+
+    # What the caller hears
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.over.set()
+        self._news.set()
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._item:
+                item = self._item.pop()
+                self._room.set()
+                yield item
+            if self.over.is_set() and not self._item:
+                return
+
+
+class Deployed(Local):
+    """One class's deployment: what a handle calls. Its object is constructed when it is first needed."""
+
+    def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
+        config: ClassConfig = deployment.config
+        self.instance = Instance(deployment.make, name=deployment.name, sync_threads=config.sync_threads)
+        self._user_config = config.user_config
+        self._starting: asyncio.Task[None] | None = None
+        self.loop = loop
+        super().__init__(deployment.name, Calls(self.instance), config)
+
+    async def start(self) -> None:
+        """Construct the object, once for all who need it. Raises `StartupError`; whoever comes later tries anew."""
+        if self._starting is None:
+            self._starting = self.loop.create_task(self.instance.start(self._user_config))
+        try:
+            await asyncio.shield(self._starting)
+        except StartupError:
+            self._starting = None
+            raise
+
+    async def aclose(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            with suppress(BaseException):
+                await self._starting
+            await self.instance.aclose()
+
+    # The caller
+
+    async def call(self, call: Call) -> Any:
+        reply = Reply()
+        await self._run(call, reply)
+        return reply.result()
+
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        reply = Reply()
+        running = self.loop.create_task(self._run(call, reply))
+        running.add_done_callback(lambda _: reply.close())
+        items = reply.items()
+        try:
+            async for item in items:
+                yield item
+            await running
+            reply.result()
+        finally:
+            await items.aclose()
+            running.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await running
+
+    async def _run(self, call: Call, reply: Reply) -> None:
+        """Run it in turn. Raises a `RequestError` where it was not run, or not to its end."""
+        if self._starting is None or not self._starting.done():
+            await self.start()
+        since = self.loop.time()
+        until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
+        if until is None:
+            await self._in_turn(call, reply, since, None)
+            return
+        try:
+            async with asyncio.timeout_at(until):
+                await self._in_turn(call, reply, since, until)
+        except TimeoutError:
+            raise self._late(call) from None
+
+    async def _in_turn(self, call: Call, reply: Reply, since: float, until: float | None) -> None:
+        answer = _Answer()
+        again = False
+        while True:
+            turn = self.router.try_turn() or await self.router.wait_turn(since, again=again)
+            try:
+                caller = CALLER if turn.claim() else None
+                left = None if until is None else until - self.loop.time()
+                await self.replica.admit(_scope(call, reply), _nobody_leaves, answer.send, left, caller=caller)
+                break
+            except ReplicaBusy:
+                self.router.refused(turn)
+                again = True
+            finally:
+                self.router.give_back(turn)
+        if answer.status == DeadlineExceeded.status:
+            raise self._late(call)
+        if answer.status != 200:
+            raise ReplicaLost(f"{self.replica.name} answered {call.method} with status {answer.status}")
+
+    def _late(self, call: Call) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{call.method} of {self.replica.name} did not end within its time")
+
+
+class InProcess:
+    """Every class's deployment that this process uses, each on one event loop: its *home*.
+
+    That is the loop of the app whose lifespan runs (the latest, where several do), else one of our own in a thread,
+    which starts at first use: where every request has a loop (`TestClient` without `with`), or nobody has one, an
+    object outlives the loop that needed it first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._deployed: dict[Deployable, Deployed] = {}
+        #: Of apps whose lifespan runs.
+        self._homes: list[asyncio.AbstractEventLoop] = []
+        self._own: _OwnLoop | None = None
+
+    def caller(self, deployment: Deployable) -> Deployed:
+        with self._lock:
+            deployed = self._deployed.get(deployment)
+            if deployed is None:
+                deployed = self._deployed[deployment] = Deployed(deployment, self._home())
+            return deployed
+
+    def _home(self) -> asyncio.AbstractEventLoop:
+        if self._homes:
+            return self._homes[-1]
+        if self._own is None:
+            self._own = _OwnLoop()
+        return self._own.loop
+
+    async def start(self, deployments: Sequence[Deployable]) -> None:
+        """Make the running loop a home, and construct these in their order. Raises `StartupError`.
+
+        What lived on the loop of our own is closed before, and constructed anew here when it is needed.
+        """
+        if self._own is not None:
+            await asyncio.to_thread(self.close)
+        with self._lock:
+            self._homes.append(asyncio.get_running_loop())
+        for deployment in deployments:
+            await self.caller(deployment).start()
+
+    async def stop(self) -> None:
+        """Close what lives on the running loop, last first; it is no home any more."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            mine = [each for each in self._deployed.values() if each.loop is loop]
+            self._deployed = {key: each for key, each in self._deployed.items() if each.loop is not loop}
+            self._homes = [home for home in self._homes if home is not loop]
+        for each in reversed(mine):
+            await each.aclose()
+
+    def close(self) -> None:
+        """Close what lives on the loop of our own, and end that; nothing happens where there is none."""
+        with self._lock:
+            own, self._own = self._own, None
+        if own is not None:
+            own.close(self.stop())
+
+
+class _OwnLoop:
+    """An event loop in a thread, until the process ends."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="app-toolkit embedded", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run this, and end; from another thread."""
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(last, self.loop).result(STOP_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(STOP_S)
+
+
+#: That of this process.
+IN_PROCESS = InProcess()
+atexit.register(IN_PROCESS.close)
+
+
+class _Answer:
+    """What the gate says instead of a result: a status."""
+
+    status = 200
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+
+
+async def _nobody_leaves() -> Message:
+    """Whoever calls is cancelled, and does not hang up."""
+    await asyncio.get_running_loop().create_future()
+    return {"type": "http.disconnect"}
+
+
+def _scope(call: Call, reply: Reply) -> Scope:
+    request_id = REQUEST_ID.get() or uuid.uuid4().hex
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": f"/{call.method}",
+        "headers": [],
+        "extensions": {"app_toolkit": {"request_id": request_id, "call": call, "reply": reply}},
+    }

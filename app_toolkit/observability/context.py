@@ -1,0 +1,46 @@
+"""What user code may ask about the request that it serves, and about where it runs."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from app_toolkit.types import ReplicaId
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("app_toolkit_request_id", default=None)
+DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaContext:
+    """Which replica this is."""
+
+    application: str
+    deployment: str
+    replica_id: ReplicaId
+
+
+REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", default=None)
+
+
+def request_id() -> str | None:
+    """The id of the request that is being served: the one its client reads in `X-Request-ID`.
+
+    None outside a request, and where a request came without one. Tasks and threads that a handler starts
+    through asyncio or AnyIO see the id of the request that started them.
+    """
+    return REQUEST_ID.get()
+
+
+def deadline() -> float | None:
+    """When the request that is being served must have ended, as `time.monotonic()` counts; None: whenever it has."""
+    return DEADLINE.get()
+
+
+def replica_context() -> ReplicaContext:
+    """Which replica of which deployment this is: for the methods, the constructor and the end of a deployment's object.
+
+    Raises `RuntimeError` elsewhere.
+    """
+    found = REPLICA.get()
+    if found is None:
+        raise RuntimeError("replica_context() was asked outside of a deployment's object")
+    return found

@@ -1,0 +1,504 @@
+"""`@batch`: a function over lists that its callers call with one item each.
+
+A caller's item stands in a buffer until its batch closes (`core/batch.py` decides when), and the caller waits for its
+own entry of the result. There is one buffer for each function, or instance of a method's class, and event loop; it is
+there as long as somebody waits or a batch runs, so it keeps neither alive.
+"""
+
+import asyncio
+import functools
+import inspect
+import operator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+    Sized,
+)
+from contextlib import aclosing
+from contextvars import Context, ContextVar
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from weakref import WeakValueDictionary
+
+from app_toolkit.core.batch import Buffer, Limits
+from app_toolkit.errors import BatchError, ConfigError
+from app_toolkit.observability.context import request_id
+from app_toolkit.replica.signatures import shape_of
+from app_toolkit.replica.threads import threads_of
+
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+P = ParamSpec("P")
+
+AHEAD = 64
+"""Entries of a stream that one caller has not taken yet. A batch goes on when its slowest caller has fewer."""
+
+MARK = "__app_toolkit_batch__"
+SIZED = "__app_toolkit_batch_sized__"
+
+REQUEST_IDS: ContextVar[tuple[str | None, ...]] = ContextVar("app_toolkit_batch_request_ids", default=())
+
+
+def batch_request_ids() -> tuple[str | None, ...]:
+    """Within a batch: the id of each item's request, in the order of the items. Outside of one: nothing."""
+    return REQUEST_IDS.get()
+
+
+class Batched(Protocol[P, R_co]):
+    """A batch function, as it is called: with one item."""
+
+    @property
+    def batch(self) -> Limits: ...
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class BatchedMethod(Protocol[S_contra, P, R_co]):
+    """A batch method, as its class has it."""
+
+    @property
+    def batch(self) -> Limits: ...
+
+    def __call__(self, instance: S_contra, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Batched[Concatenate[S_contra, P], R_co]: ...
+
+    @overload
+    def __get__(self, instance: S_contra, owner: type | None = None, /) -> Batched[P, R_co]: ...
+
+
+Answer = Coroutine[Any, Any, R]
+Result = Awaitable[Sequence[R | Exception]] | Sequence[R | Exception]
+Stream = AsyncIterator[R]
+Steps = AsyncIterator[Sequence[R | Exception | None]]
+
+
+class Decorator(Protocol):
+    """What `batch(...)` gives. Type checkers follow up to two lists; with more parameters, the result alone."""
+
+    @overload
+    def __call__(self, function: Callable[[list[A]], Steps[R]], /) -> Batched[[A], Stream[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[list[A], list[B]], Steps[R]], /) -> Batched[[A, B], Stream[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[S, list[A]], Steps[R]], /) -> BatchedMethod[S, [A], Stream[R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[S, list[A], list[B]], Steps[R]], /
+    ) -> BatchedMethod[S, [A, B], Stream[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[list[A]], Result[R]], /) -> Batched[[A], Answer[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[list[A], list[B]], Result[R]], /) -> Batched[[A, B], Answer[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[S, list[A]], Result[R]], /) -> BatchedMethod[S, [A], Answer[R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[S, list[A], list[B]], Result[R]], /
+    ) -> BatchedMethod[S, [A, B], Answer[R]]: ...
+    @overload
+    def __call__(self, function: Callable[..., Steps[R]], /) -> Batched[..., Stream[R]]: ...
+    @overload
+    def __call__(self, function: Callable[..., Result[R]], /) -> Batched[..., Answer[R]]: ...
+
+
+def batch(
+    *,
+    max_batch_size: int = 8,
+    batch_wait_timeout_s: float = 0.01,
+    max_concurrent_batches: int = 1,
+    size_fn: Callable[..., int] | None = None,
+) -> Decorator:
+    """Let a function over lists be called with one item at a time; stands below a route's own decorator.
+
+    Every parameter loses one `list`, and so does the result; a bound deployment is shared by all items. An exception in
+    the result is the answer of its item. An async generator yields lists with an entry for each item, of which None is
+    skipped; a `def` function runs in a thread, a `def` method on a thread of its object. The limits are those of
+    `Limits`, and can be set later, on the decorated function: `f.batch.max_batch_size = 16`; those of a method hold for
+    its class. `size_fn` gives the size of an item from what its caller passed, a whole number from 0 on; without it
+    each counts 1.
+
+    Raises `ConfigError` for a limit out of its bounds, and for a parameter or result that is no list.
+    """
+    limits = Limits(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigError(f"@batch: {function!r} must be an `async def` or a `def` function that does not yield")
+        return _seen(Batching(function, replace(limits), size_fn))
+
+    return decorate
+
+
+def slots_for(function: Callable[..., Any]) -> int:
+    """How many calls a replica must run at a time for full batches of this function; 0 where it makes none.
+
+    Where items have sizes, nobody knows how many fill a batch: 1.
+    """
+    limits = getattr(function, "batch", None)
+    if not isinstance(limits, Limits):
+        return 0
+    return 1 if getattr(function, SIZED) else limits.max_batch_size * limits.max_concurrent_batches
+
+
+def buffered() -> int:
+    """Items of this process that no batch has taken yet. Safe from any thread."""
+    batches = [reference() for reference in _BATCHES.valuerefs()]
+    return sum(len(each) for each in batches if each is not None)
+
+
+def is_raw(endpoint: Callable[..., Any]) -> bool:
+    """Whether `@batch` stood above the decorator that registered this function.
+
+    Such a route would call it with one item where it expects lists.
+    """
+    return MARK in getattr(endpoint, "__dict__", {})
+
+
+def _seen(batching: "Batching") -> Callable[..., Any]:
+    """The function that callers see."""
+
+    async def answer(*args: Any, **kwargs: Any) -> Any:
+        item = batching.enter(args, kwargs)
+        try:
+            while not item.over:
+                await item.wait()
+        except asyncio.CancelledError:
+            if not item.over:
+                await item.leave()
+            raise
+        return item.answer()
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        item = batching.enter(args, kwargs)
+        try:
+            while not item.over or item.steps:
+                while item.steps:
+                    yield item.step()
+                if not item.over:
+                    await item.wait()
+        finally:
+            if not item.over:
+                await item.leave()
+        item.answer()
+
+    function, shape = batching.function, batching.shape
+    seen: Any = functools.wraps(function)(stream if batching.streams else answer)
+    seen.__signature__ = shape.seen
+    seen.__annotations__ = {p.name: p.annotation for p in shape.seen.parameters.values() if p.annotation is not p.empty}
+    if shape.seen.return_annotation is not inspect.Signature.empty:
+        seen.__annotations__["return"] = shape.seen.return_annotation
+    seen.batch = batching.limits
+    setattr(seen, SIZED, batching.size_fn is not None)
+    setattr(function, MARK, True)
+    return cast(Callable[..., Any], seen)
+
+
+class Item:
+    """One caller's part of a batch: what it passed, and what it gets."""
+
+    __slots__ = ("batch", "buffer", "error", "news", "over", "request_id", "result", "steps", "values")
+
+    def __init__(self, buffer: "Batches", values: tuple[Any, ...]) -> None:
+        self.buffer = buffer
+        self.values = values
+        self.request_id = request_id()
+        self.batch: Batch | None = None
+        """Which has taken it."""
+        self.news: asyncio.Future[None] | None = None
+        """What its caller waits for."""
+        self.steps: list[Any] = []
+        """Of a stream: what its caller has not taken yet, `AHEAD` at the most."""
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.over = False
+        """It has its answer, or nobody waits for one."""
+
+    # Its caller
+
+    @property
+    def leaving(self) -> bool:
+        """Its caller was cancelled, and has not run since."""
+        return self.news is not None and self.news.cancelled()
+
+    async def wait(self) -> None:
+        """Until there is something new."""
+        self.news = self.buffer.loop.create_future()
+        await self.news
+
+    def step(self) -> Any:
+        step = self.steps.pop(0)
+        if self.batch is not None and len(self.steps) < AHEAD:
+            self.batch.has_room()
+        return step
+
+    def answer(self) -> Any:
+        if self.error is None:
+            return self.result
+        try:
+            raise self.error
+        finally:
+            self.error = None  # its traceback holds the frame that holds this item
+
+    async def leave(self) -> None:
+        """Before its batch begins, an item just leaves. From then on, its caller stays until the batch has ended.
+
+        What a request brought along (a session, an upload) is closed when its caller is gone, and the batch works with
+        it; and as long as it does, the request takes room at its replica. A batch that nobody waits for is cancelled.
+        """
+        self.over = True
+        if self.batch is None:
+            self.buffer.remove(self)
+        else:
+            await self.batch.left()
+
+    # Its batch
+
+    def end(self, result: Any = None, error: Exception | None = None) -> None:
+        if not self.over:
+            self.result, self.error, self.over = result, error, True
+            self.tell()
+
+    def tell(self) -> None:
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
+
+
+class Batching:
+    """One function that was decorated."""
+
+    def __init__(self, function: Callable[..., Any], limits: Limits, size_fn: Callable[..., int] | None) -> None:
+        self.function = function
+        self.limits = limits
+        self.size_fn = size_fn
+        self.streams = inspect.isasyncgenfunction(function)
+        self.in_thread = not self.streams and not inspect.iscoroutinefunction(function)
+        self.shape = shape_of(function, stream=self.streams)
+
+    @property
+    def name(self) -> str:
+        return self.function.__qualname__
+
+    def enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Item:
+        """A call came. Raises what `size_fn` raises, TypeError for arguments that do not fit."""
+        instance = None
+        if self.shape.has_instance:
+            if not args:
+                raise TypeError(f"{self.name} is a method, and was called without an instance")
+            instance, args = args[0], args[1:]
+        values = self.shape.values(args, kwargs)
+        size = 1 if self.size_fn is None else self._size(values)
+        item = Item(self._batches(instance), values)
+        item.buffer.add(item, size)
+        return item
+
+    def _size(self, values: tuple[Any, ...]) -> int:
+        assert self.size_fn is not None
+        size = self.size_fn(*self.shape.sized(values))
+        try:
+            number = operator.index(size)
+        except TypeError:
+            number = -1
+        if number < 0:
+            raise BatchError(f"size_fn of {self.name} gave {size!r}: it must be a whole number from 0 on")
+        return number
+
+    def _batches(self, instance: object) -> "Batches":
+        loop = asyncio.get_running_loop()
+        key = id(self), id(loop), id(instance)
+        batches = _BATCHES.get(key)
+        if batches is None:
+            batches = _BATCHES[key] = Batches(self, loop, instance)
+        return batches
+
+
+class Batches:
+    """The items and batches of one function, or one instance's method, on one event loop."""
+
+    def __init__(self, batching: Batching, loop: asyncio.AbstractEventLoop, instance: object) -> None:
+        self.batching = batching
+        self.loop = loop
+        self.instance = instance
+        self._buffer: Buffer[Item] = Buffer(batching.limits)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Items that wait."""
+        return len(self._buffer.items)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def add(self, item: Item, size: int) -> None:
+        now = self.loop.time()
+        self._buffer.add(item, size, now)
+        self._look(now)
+
+    def remove(self, item: Item) -> None:
+        self._buffer.remove(item)
+        self._look(self.loop.time())
+
+    def ended(self) -> None:
+        self._buffer.ended()
+        self._look(self.loop.time())
+
+    def _look(self, now: float) -> None:
+        """Run what is to run now, and set the clock for what is to run later."""
+        while items := self._buffer.close(now):
+            Batch(self, items)
+        closes_at = self._buffer.closes_at
+        if closes_at is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        elif self._timer is None or closes_at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(closes_at, self._wake, closes_at)
+
+    def _wake(self, closes_at: float) -> None:
+        self._timer = None
+        self._look(max(self.loop.time(), closes_at))  # a loop's clock may be a tick behind its timers
+
+
+_BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionary()
+"""By the ids of function, loop and instance. Each holds these three itself, so no id is another's while it is here; and
+each is held by its items and batches alone."""
+
+
+class Batch:
+    """Items that run together."""
+
+    def __init__(self, batches: Batches, items: list[Item]) -> None:
+        self._batches = batches
+        self._items = items
+        self._room: asyncio.Future[None] | None = None
+        """What a stream waits for while a caller is `AHEAD` behind."""
+        self._begun = False
+        for item in items:
+            item.batch = self
+        # Not in the context of whoever came first or last: the batch is no part of one request.
+        self._task = batches.loop.create_task(self._run(), context=Context())
+        self._task.add_done_callback(self._ended)
+
+    @property
+    def _live(self) -> list[Item]:
+        return [item for item in self._items if not item.over]
+
+    def has_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    async def left(self) -> None:
+        """A caller left: it waits for the end, unless the batch has not even begun."""
+        if not self._begun:
+            return
+        self.has_room()
+        if not self._batches.batching.in_thread and not self._live:
+            self._task.cancel()
+        while not self._task.done():
+            try:
+                await asyncio.wait([self._task])
+            except asyncio.CancelledError:
+                continue  # it is being cancelled already, and says so at the end
+
+    async def _run(self) -> None:
+        self._begun = True
+        for item in self._items:
+            if item.over or item.leaving:
+                item.batch = None
+        self._items = [item for item in self._items if item.batch is self]
+        if not self._items:
+            return
+        batching = self._batches.batching
+        REQUEST_IDS.set(tuple([item.request_id for item in self._items]))
+        args, kwargs = batching.shape.arguments([item.values for item in self._items])
+        if batching.shape.has_instance:
+            args = [self._batches.instance, *args]
+        try:
+            if batching.streams:
+                await self._pass_on(batching.function(*args, **kwargs))
+            elif batching.in_thread:
+                self._answer(await self._in_thread(functools.partial(batching.function, *args, **kwargs)))
+            else:
+                self._answer(await batching.function(*args, **kwargs))
+        except Exception as error:
+            for item in self._live:
+                item.end(error=_copy(error, batching.name))
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        threads = threads_of(self._batches.instance)
+        return await (asyncio.to_thread(function) if threads is None else threads.run(function))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        for item in self._live:
+            item.end(error=BatchError(f"the batch of {self._batches.batching.name} was cancelled"))
+        self._batches.ended()
+
+    def _answer(self, results: Any) -> None:
+        for item, result in zip(self._items, self._checked(results), strict=True):
+            if isinstance(result, Exception):
+                item.end(error=_copy(result, self._batches.batching.name))
+            else:
+                item.end(result)
+
+    async def _pass_on(self, steps: AsyncGenerator[Any, None]) -> None:
+        async with aclosing(steps):
+            async for step in steps:
+                for item, entry in zip(self._items, self._checked(step), strict=True):
+                    if item.over or entry is None:
+                        continue
+                    if isinstance(entry, Exception):
+                        item.end(error=_copy(entry, self._batches.batching.name))
+                    else:
+                        item.steps.append(entry)
+                        item.tell()
+                while any(len(item.steps) >= AHEAD for item in self._live):
+                    self._room = self._batches.loop.create_future()
+                    await self._room
+                if not self._live:
+                    return
+        for item in self._items:
+            item.end()
+
+    def _checked(self, results: Any) -> Iterable[Any]:
+        """One entry for each item, or a `BatchError`."""
+        name, wanted = self._batches.batching.name, len(self._items)
+        if not isinstance(results, Sized) or isinstance(results, str | bytes | Mapping):
+            raise BatchError(f"{name} gave {type(results).__name__} for {wanted} items, not a list")
+        if len(results) != wanted:
+            raise BatchError(f"{name} got {wanted} items and gave {len(results)} results")
+        return cast(Iterable[Any], results)
+
+
+def _copy(error: Exception, name: str) -> Exception:
+    """The same error for one more caller: raised in several places, one object would collect all their tracebacks."""
+    kind = type(error)
+    # Made as Python itself makes what it has pickled, past the constructor of a user's class, which may want anything.
+    base: Any = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+    try:
+        _, args, *state = base.__reduce__(error)
+        copy = kind.__new__(kind, *args)
+        base.__init__(copy, *args)
+        for each in state:
+            base.__setstate__(copy, each)
+    except Exception:
+        copy = BatchError(f"the batch of {name} failed with {kind.__name__}: {error}")
+        copy.__cause__ = error
+        return copy
+    if hasattr(error, "__notes__"):
+        copy.__notes__ = list(error.__notes__)
+    copy.__cause__, copy.__context__ = error.__cause__, error.__context__
+    copy.__suppress_context__ = error.__suppress_context__
+    return copy.with_traceback(error.__traceback__)

@@ -1,0 +1,66 @@
+"""Which deployments an app calls: the graph that its dependencies make."""
+
+from collections.abc import Iterator, Sequence
+
+from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
+from starlette.routing import BaseRoute, Host, Mount
+
+from app_toolkit.errors import PlanningError
+from app_toolkit.interfaces import Deployable
+
+
+def find(app: FastAPI) -> tuple[Deployable, ...]:
+    """The deployments that an app calls, and those that they call, each after those that it is bound with.
+
+    Found are the dependencies of its routes, WebSockets and mounted apps, and what `Toolkit(deployments=...)` names.
+    Raises `PlanningError` where deployments are bound with each other in a circle, and where two have one name.
+    """
+    found: dict[int, Deployable] = {}
+    for each in _used(app):
+        _gather(each, (), found)
+    taken = dict.fromkeys(getattr(app, "ingresses", ()), "an ingress")
+    for each in found.values():
+        cls = each.cls.__name__
+        if each.name in taken:
+            raise PlanningError(
+                f"{taken[each.name]} and a deployment of {cls} are both named {each.name!r}: "
+                f'give one another name, as in {cls}.options(name="...").bind(...)'
+            )
+        taken[each.name] = f"a deployment of {cls}"
+    return tuple(found.values())
+
+
+def _used(app: FastAPI) -> Iterator[Deployable]:
+    yield from getattr(app, "deployments", ())
+    yield from _used_by(app.routes)
+
+
+def _used_by(routes: Sequence[BaseRoute]) -> Iterator[Deployable]:
+    for context in iter_route_contexts(routes):
+        route = context.original_route
+        if isinstance(route, Mount) and isinstance(route.app, FastAPI):
+            yield from _used(route.app)
+        elif isinstance(route, Mount | Host):
+            yield from _used_by(route.routes)
+        elif isinstance(route, APIRoute | APIWebSocketRoute):
+            yield from _called(context.dependant)
+
+
+def _called(dependant: Dependant) -> Iterator[Deployable]:
+    if isinstance(dependant.call, Deployable):
+        yield dependant.call
+    for each in dependant.dependencies:
+        yield from _called(each)
+
+
+def _gather(each: Deployable, callers: tuple[Deployable, ...], found: dict[int, Deployable]) -> None:
+    if id(each) in found:
+        return
+    if each in callers:
+        circle = [*callers[callers.index(each) :], each]
+        raise PlanningError(f"deployments are bound in a circle: {' -> '.join(one.name for one in circle)}")
+    for need in each.needs:
+        _gather(need, (*callers, each), found)
+    found[id(each)] = each

@@ -1,0 +1,196 @@
+"""The signature of a batch function, and what its callers see of it: every parameter loses one `list`."""
+
+import ast
+import functools
+import inspect
+import operator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from app_toolkit.errors import ConfigError
+
+EMPTY = inspect.Parameter.empty
+POSITIONAL_ONLY, KEYWORD_ONLY = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+
+
+class NotAList(Exception):
+    """An annotation has no `list` to lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the arguments of single calls become those of a batch."""
+
+    seen: inspect.Signature
+    """What callers see, with the instance of a method."""
+    item: inspect.Signature
+    """The same without the instance."""
+    has_instance: bool
+    shared: tuple[bool, ...]
+    """Of each parameter: it is a deployment, which all items of a batch have in common."""
+    keywords: tuple[str, ...]
+    """The last parameters, which can be passed by name only."""
+    names: tuple[str, ...] | None
+    """Of all parameters; None: some cannot be passed by name."""
+
+    def values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What one call passed, defaults included, in the order of the parameters. Raises TypeError like any call."""
+        if not kwargs and not self.keywords and len(args) == len(self.shared):
+            return args
+        if not args and self.names is not None and len(kwargs) == len(self.names):  # as FastAPI calls
+            try:
+                return tuple([kwargs[name] for name in self.names])
+            except KeyError:
+                pass  # said better below
+        bound = self.item.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    def arguments(self, items: Sequence[tuple[Any, ...]]) -> tuple[list[Any], dict[str, Any]]:
+        """What the batch function is called with, from the values of its items."""
+        columns = [
+            column[0] if shared else list(column)
+            for shared, column in zip(self.shared, zip(*items, strict=True), strict=True)
+        ]
+        first = len(columns) - len(self.keywords)
+        return columns[:first], dict(zip(self.keywords, columns[first:], strict=True))
+
+    def sized(self, values: tuple[Any, ...]) -> list[Any]:
+        """What `size_fn` is called with: the values of one item, without what is shared."""
+        return [value for shared, value in zip(self.shared, values, strict=True) if not shared]
+
+
+def shape_of(function: Callable[..., Any], *, stream: bool) -> Shape:
+    """Raises `ConfigError` for a parameter or a result that has no `list` to lose."""
+    name = function.__qualname__
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=_evaluated(p.annotation, function)) for p in signature.parameters.values()]
+    instance = parameters[:1] if _is_method(name) and parameters and not _is_list(parameters[0]) else []
+    shared, seen = [], []
+    for parameter in parameters[len(instance) :]:
+        shared.append(_is_deployment(parameter))
+        seen.append(parameter if shared[-1] else _of_one_item(parameter, name))
+    if all(shared):
+        raise ConfigError(f"@batch: {name} has no parameter that is a list, with one entry for each item")
+    result = _evaluated(signature.return_annotation, function)
+    if result is not EMPTY:
+        try:
+            result = _of_one_stream(result) if stream else _answer(_element(result), BaseException)
+        except NotAList:
+            wanted = "an async iterator of lists" if stream else "a list"
+            raise ConfigError(
+                f"@batch: the result of {name} is {_said(result)}: it must be {wanted}, with one entry for each item"
+            ) from None
+    return Shape(
+        seen=inspect.Signature([*instance, *seen], return_annotation=result),
+        item=inspect.Signature(seen),
+        has_instance=bool(instance),
+        shared=tuple(shared),
+        keywords=tuple(p.name for p in seen if p.kind is KEYWORD_ONLY),
+        names=None if any(p.kind is POSITIONAL_ONLY for p in seen) else tuple(p.name for p in seen),
+    )
+
+
+def _of_one_item(parameter: inspect.Parameter, function: str) -> inspect.Parameter:
+    if parameter.kind in VARIADIC:
+        raise ConfigError(f"@batch: {function} takes *{parameter.name}: name its parameters")
+    try:
+        annotation = _element(parameter.annotation)
+    except NotAList:
+        raise ConfigError(
+            f"@batch: the parameter {parameter.name!r} of {function} is {_said(parameter.annotation)}: it must be a "
+            "list, with one entry for each item, or a bound deployment"
+        ) from None
+    if isinstance(parameter.default, list) and get_origin(annotation) is not list:
+        raise ConfigError(f"@batch: the default of {parameter.name!r} of {function} must be that of one item")
+    return parameter.replace(annotation=annotation)
+
+
+def _is_method(qualified_name: str) -> bool:
+    around = qualified_name.rpartition(".")[0]
+    return around != "" and not around.endswith("<locals>")
+
+
+def _is_list(parameter: inspect.Parameter) -> bool:
+    try:
+        _element(parameter.annotation)
+    except NotAList:
+        return False
+    return True
+
+
+def _is_deployment(parameter: inspect.Parameter) -> bool:
+    """Whether FastAPI is to fill it with a bound deployment: `Annotated[Writer, Depends(writer)]`."""
+    marks = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
+    dependencies = [getattr(mark, "dependency", None) for mark in marks]
+    return any(hasattr(dependency, "cls") and hasattr(dependency, "make") for dependency in dependencies)
+
+
+def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+    """What a text means; the text itself where it names what is not there yet, or for type checkers only."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, getattr(inspect.unwrap(function), "__globals__", {}))
+    except Exception:
+        return annotation
+
+
+def _element(annotation: Any) -> Any:
+    """`X` of `list[X]`, also inside `Annotated`."""
+    if isinstance(annotation, str):
+        return ast.unparse(_element_node(_parsed(annotation)))
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        return Annotated[(_element(inner), *metadata)]
+    if annotation is list:
+        return Any
+    if get_origin(annotation) is not list:
+        raise NotAList
+    return get_args(annotation)[0]
+
+
+def _of_one_stream(annotation: Any) -> Any:
+    """`AsyncIterator[X]` of `AsyncIterator[list[X]]`, and the like."""
+    if isinstance(annotation, str):
+        node = _parsed(annotation)
+        if not isinstance(node, ast.Subscript):
+            raise NotAList
+        inner, *others = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        inside = ", ".join(ast.unparse(each) for each in (_element_node(inner), *others))
+        return f"{ast.unparse(node.value)}[{inside}]"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin not in STREAMS:
+        raise NotAList
+    return origin[(_answer(_element(arguments[0]), BaseException, NoneType), *arguments[1:])]
+
+
+def _answer(annotation: Any, *never: type) -> Any:
+    """Without what a caller never gets: `Score` of `Score | HTTPException`."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    left = [each for each in get_args(annotation) if not (isinstance(each, type) and issubclass(each, never))]
+    return functools.reduce(operator.or_, left) if left else annotation
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise NotAList from None
+
+
+def _element_node(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("list", "List", "typing.List"):
+        return node.slice
+    raise NotAList
+
+
+def _said(annotation: Any) -> str:
+    if annotation is EMPTY:
+        return "not annotated"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,447 @@
+"""What user code holds of a deployment: a handle, typed as the class itself, and the answers of its calls."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+
+from app_toolkit.config.models import CallOptions
+from app_toolkit.core.methods import STREAMS, Kind, kind_of
+from app_toolkit.errors import ConfigError, NoReplica
+from app_toolkit.interfaces import Call, Caller, Deployable, Plane
+from app_toolkit.types import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+default: Callable[[], Plane] | None = None
+"""Makes the plane of a process in which nobody has called `use`, at the first call. It is called under a lock, so it is
+not to wait for what may call handles itself."""
+
+ENDED = "the engine that served this process has ended"
+
+_plane: Plane | None = None
+_making = threading.Lock()
+
+
+def use(plane: Plane | None) -> None:
+    """From now on every handle of this process calls through this plane; None: through none, or the default one."""
+    global _plane
+    _plane = plane
+
+
+def plane() -> Plane:
+    """The one that every handle of this process calls through. Raises `ConfigError` where there is none."""
+    global _plane
+    if (here := _plane) is not None:
+        return here
+    with _making:
+        if _plane is None:
+            if default is None:
+                raise ConfigError("no engine runs in this process, so handles reach nobody")
+            _plane = default()
+        return _plane
+
+
+class Handle:
+    """Calls one deployment. It has the methods of the deployment's class, and no public name beside them.
+
+    An `async def` method is awaited, one that yields is iterated, from any event loop. A `def` method called where no
+    loop runs blocks until it is answered; where one runs it raises `TypeError`. Safe in every thread.
+    """
+
+    _deployment: Deployable
+    _options: CallOptions
+
+    def __init__(self, deployment: Deployable, options: CallOptions | None = None) -> None:
+        self.__dict__.update(_deployment=deployment, _options=options or CallOptions())
+
+    def __getattr__(self, name: str) -> "Method":
+        method = Method(self._deployment, name, _kind(self._deployment.cls, name), self._options)
+        self.__dict__[name] = method  # found without us from now on
+        return method
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a handle has no attribute {name!r} to set: what it calls lives in its replicas")
+
+    def __reduce__(self) -> Never:
+        raise TypeError(f"the handle of {self._deployment.name!r} cannot be pickled: bind it, or send what it answers")
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self._deployment.name}: {self._deployment.cls.__name__}>"
+
+
+class CallKeywords(TypedDict, total=False):
+    """`CallOptions`, for type checkers."""
+
+    timeout_s: float | None
+    retry: Retry | None
+
+
+def options(handle: T, **said: Unpack[CallKeywords]) -> T:
+    """The same handle, with options of its own for the calls made through it.
+
+    `timeout_s`: seconds that a call may take, queue included; `retry`: "all" where every call may be made again when a
+    replica was lost with it, "none" where none may. What is not said stays as it is. Raises `ConfigError` for what is
+    out of bounds, unknown or not there yet.
+    """
+    old = _handle(handle, "options(model, ...)")
+    return cast(T, Handle(old._deployment, CallOptions(**{**old._options.model_dump(), **said})))
+
+
+def deployment_of(handle: object) -> Deployable:
+    """What a handle stands for. Raises `TypeError` for anything else."""
+    return _handle(handle, "deployment_of(model)")._deployment
+
+
+def _handle(value: object, usage: str) -> Handle:
+    if not isinstance(value, Handle):
+        raise TypeError(f"{usage} takes a handle, not {value!r}")
+    return value
+
+
+@lru_cache(maxsize=1024)  # `options` makes handles for single calls
+def _kind(cls: type, name: str) -> Kind:
+    """Raises `AttributeError` for what callers may not call."""
+    if name.startswith("_"):
+        raise AttributeError(f"{cls.__name__}.{name} is private, and not for callers")
+    if isinstance(inspect.getattr_static(cls, name, None), classmethod):
+        raise AttributeError(f"{cls.__name__}.{name} is a class method, which needs no replica: call it on the class")
+    method = getattr(cls, name, None)
+    if _is_method(method):
+        return kind_of(cast(Callable[..., Any], method))
+    if hasattr(cls, name):
+        raise AttributeError(f"{cls.__name__}.{name} is no method, and a handle has nothing but methods")
+    public = [each for each in dir(cls) if not each.startswith("_") and _is_method(getattr(cls, each, None))]
+    near = " or ".join(get_close_matches(name, public))
+    raise AttributeError(f"{cls.__name__} has no method {name!r}" + (f"; did you mean {near}?" if near else ""))
+
+
+def _is_method(value: object) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+class Method:
+    """One method of a handle."""
+
+    def __init__(self, deployment: Deployable, name: str, kind: Kind, options: CallOptions) -> None:
+        self.deployment = deployment
+        self.name = name
+        self.kind = kind
+        self._timeout_s = options.timeout_s
+        self._retry = options.retry
+
+    def __repr__(self) -> str:
+        return f"<{self.deployment.cls.__name__}.{self.name} of {self.deployment.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self.call(args, kwargs)
+        if self.kind == "coroutine":
+            return self.answer(call)
+        if self.kind == "stream":
+            return self._items(call)
+        if running_loop() is not None:
+            what, way = ("", "await ") if self.kind == "sync" else (" that yields", "async for ... in ")
+            raise TypeError(
+                f"{self.deployment.cls.__name__}.{self.name} is a `def` method{what}, which would block the event loop "
+                f"that runs here: {way}remote(model.{self.name}, ...)"
+            )
+        if self.kind == "sync":
+            return Response(self, call).result()
+        return self._sync_items(call)
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        return Call(self.name, args, kwargs, self._timeout_s, self._retry)
+
+    @property
+    def caller(self) -> Caller:
+        return plane().caller(self.deployment)
+
+    async def answer(self, call: Call) -> Any:
+        """What the method gives, from whichever loop."""
+        call = await resolved(call)
+        caller = self.caller
+        if caller.loop is asyncio.get_running_loop():
+            return await caller.call(call)
+        return await asyncio.wrap_future(submit(caller.loop, caller.call, call))
+
+    async def _items(self, call: Call) -> AsyncGenerator[Any, None]:
+        call = await resolved(call)
+        caller = self.caller
+        if caller.loop is asyncio.get_running_loop():
+            async with aclosing(caller.stream(call)) as items:
+                async for item in items:
+                    yield item
+        else:
+            async with aclosing(Stream[Any](self, call)) as stream:
+                async for item in stream:
+                    yield item
+
+    def _sync_items(self, call: Call) -> Generator[Any, None, None]:
+        yield from Stream[Any](self, call)  # which is let go with this generator, and so closed
+
+
+# What yields is also something that gives a result, an iterator: the first that fits is meant.
+@overload
+def remote(  # type: ignore[overload-overlap]
+    method: Callable[P, AsyncIterable[R]], *args: P.args, **kwargs: P.kwargs
+) -> "Stream[R]": ...
+@overload
+def remote(method: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> "Response[R]": ...
+@overload
+def remote(  # type: ignore[overload-overlap]
+    method: Callable[P, Iterator[R]], *args: P.args, **kwargs: P.kwargs
+) -> "Stream[R]": ...
+@overload
+def remote(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Response[R]": ...
+def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a handle now, and have its answer later: `remote(model.predict, x)`.
+
+    A `Stream` of what the method yields, where it does, else a `Response`. For all kinds of methods, in event loops and
+    threads. A `Response` among the arguments is resolved before the call is sent.
+    """
+    if not isinstance(method, Method):
+        raise TypeError(f"remote() takes a method of a handle, as in remote(model.predict, x), not {method!r}")
+    call = method.call(args, kwargs)
+    return Stream(method, call) if method.kind in STREAMS else Response(method, call)
+
+
+async def resolved(call: Call) -> Call:
+    """The call with the results of those of its arguments that are responses."""
+    for value in (*call.args, *call.kwargs.values()):
+        if isinstance(value, Response):
+            break
+    else:
+        return call
+    args = [await value if isinstance(value, Response) else value for value in call.args]
+    kwargs = {name: await value if isinstance(value, Response) else value for name, value in call.kwargs.items()}
+    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def submit(
+    loop: asyncio.AbstractEventLoop, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+) -> "Future[R]":
+    """Run it on another thread's loop, in a copy of the context here. To cancel the future cancels the work."""
+    run = _heard(work, *args, **kwargs)
+    try:
+        return asyncio.run_coroutine_threadsafe(run, loop)
+    except RuntimeError:  # the loop is closed
+        run.close()
+        raise NoReplica(ENDED) from None
+
+
+async def _heard(work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+    # Once the future is cancelled, nobody asks the task for what it raises on its way out.
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine on an event loop has a task"
+    task.add_done_callback(_retrieve)
+    return await work(*args, **kwargs)
+
+
+async def _follow(task: "asyncio.Task[R]") -> R:
+    return await task
+
+
+def _retrieve(task: "asyncio.Task[Any]") -> None:
+    # An exception that nobody awaits is nobody's concern: asyncio is not to complain of it.
+    if not task.cancelled():
+        task.exception()
+
+
+class Response(Generic[R]):
+    """The answer of a call that is under way: `await` it, or wait in a thread with `result()`.
+
+    It may be awaited more than once. As a task's, whoever is cancelled while it awaits cancels the call. A response
+    that nobody holds any more is cancelled, and so is one whose event loop ends.
+    """
+
+    def __init__(self, method: Method, call: Call) -> None:
+        self._method = method
+        loop = running_loop()
+        self._work: asyncio.Task[R] | Future[R]
+        if loop is None:
+            self._work = submit(method.caller.loop, method.answer, call)
+        else:
+            self._work = loop.create_task(method.answer(call))
+            self._work.add_done_callback(_retrieve)
+
+    def __repr__(self) -> str:
+        return f"<Response of {self._method!r}: {'done' if self._work.done() else 'under way'}>"
+
+    def __await__(self) -> Generator[Any, None, R]:
+        # A generator, so that its frame holds the response for as long as somebody awaits it.
+        work = self._work
+        if isinstance(work, asyncio.Task):
+            if work.get_loop() is asyncio.get_running_loop():
+                return (yield from work)
+            work = submit(work.get_loop(), _follow, work)
+        return (yield from asyncio.wrap_future(work))
+
+    def result(self, timeout_s: float | None = None) -> R:
+        """Wait in a thread. Raises `TimeoutError` after `timeout_s` seconds, and the call goes on.
+
+        Raises `RuntimeError` where an event loop runs, which would stand still.
+        """
+        _refuse_in_a_loop("response.result()", "await response")
+        work = self._work
+        if isinstance(work, asyncio.Task):
+            work = submit(work.get_loop(), _follow, work)
+        try:
+            return work.result(timeout_s)
+        except TimeoutError:
+            if work.done():
+                raise
+            raise TimeoutError(f"{self._method!r} gave no result within {timeout_s:g} s") from None
+
+    def cancel(self) -> None:
+        """Cancel the call; whoever awaits it sees `CancelledError`. Nothing where it is done. From any thread."""
+        work = self._work
+        if work.done():
+            return
+        if isinstance(work, Future):
+            work.cancel()
+            return
+        with suppress(RuntimeError):  # the loop is closed, and the call ended with it
+            work.get_loop().call_soon_threadsafe(work.cancel)
+
+    def later(self) -> R:
+        """This response itself, as a type checker wants an argument: `remote(front.show, response.later())`."""
+        return cast(R, self)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_work"):
+            self.cancel()
+
+
+def _refuse_in_a_loop(what: str, way: str) -> None:
+    if running_loop() is not None:
+        raise RuntimeError(f"{what} would block the event loop that runs here: {way}")
+
+
+class Stream(Generic[R]):
+    """What a method yields: `async for` in event loops, `for` in threads.
+
+    The method begins at once, and is at most one item ahead. `aclose()`, `cancel()`, or to hold the stream no more,
+    closes the method.
+    """
+
+    def __init__(self, method: Method, call: Call) -> None:
+        self._method = method
+        self._relay = _Relay(method, call)
+        self._relay.begin()
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self._method!r}>"
+
+    def __aiter__(self) -> "Stream[R]":
+        return self
+
+    async def __anext__(self) -> R:
+        relay = self._relay
+        if relay.loop is asyncio.get_running_loop():
+            found = await relay.next()
+        else:
+            found = await asyncio.wrap_future(submit(relay.loop, relay.next))
+        if found is None:
+            raise StopAsyncIteration
+        return cast(R, found[0])
+
+    def __iter__(self) -> "Stream[R]":
+        return self
+
+    def __next__(self) -> R:
+        _refuse_in_a_loop("for", "async for")
+        found = submit(self._relay.loop, self._relay.next).result()
+        if found is None:
+            raise StopIteration
+        return cast(R, found[0])
+
+    def cancel(self) -> None:
+        """Close the method; whoever waits for an item sees `CancelledError`. From any thread."""
+        self._relay.cancel()
+
+    async def aclose(self) -> None:
+        """Close the method, and wait until it is closed."""
+        relay = self._relay
+        if relay.loop is asyncio.get_running_loop():
+            await relay.aclose()
+        else:
+            await asyncio.wrap_future(submit(relay.loop, relay.aclose))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_relay"):
+            self._relay.cancel()
+
+
+class _Relay:
+    """A stream's end on its caller's loop. One task steps the generator there, as contexts and timeouts in it need."""
+
+    def __init__(self, method: Method, call: Call) -> None:
+        self._caller = method.caller
+        self._call = call
+        self.loop = self._caller.loop
+        self._asked = asyncio.Semaphore(0)
+        # Never longer than what was asked for, and an end: None.
+        self._found: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
+        self._steps: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        if self.loop is running_loop():
+            self._begin()
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._begin)
+        except RuntimeError:  # the loop is closed
+            raise NoReplica(ENDED) from None
+
+    def _begin(self) -> None:
+        self._steps = self.loop.create_task(self._step())
+        self._steps.add_done_callback(self._ended)
+
+    async def _step(self) -> None:
+        async with aclosing(self._caller.stream(await resolved(self._call))) as items:
+            async for item in items:
+                await self._asked.acquire()
+                self._found.put_nowait((item,))
+
+    def _ended(self, steps: "asyncio.Task[None]") -> None:
+        _retrieve(steps)
+        self._found.put_nowait(None)
+
+    async def next(self) -> tuple[Any] | None:
+        """The next item, or None at the end. Raises what the method raised."""
+        self._asked.release()
+        found = await self._found.get()
+        if found is None:
+            self._found.put_nowait(None)  # for whoever asks once more
+            assert self._steps is not None, "what has not begun has not ended"
+            self._steps.result()
+        return found
+
+    def cancel(self) -> None:
+        if self._steps is not None and self._steps.done():
+            return
+        with suppress(RuntimeError):  # the loop is closed, and the stream ended with it
+            self.loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._steps is not None:
+            self._steps.cancel()
+
+    async def aclose(self) -> None:
+        self._cancel()
+        if self._steps is not None:
+            await asyncio.wait((self._steps,))

@@ -1,0 +1,276 @@
+"""Calls over the wire: a router for each deployment that this process calls, and how a call gets its result."""
+
+import asyncio
+import itertools
+import math
+import secrets
+from collections.abc import AsyncGenerator, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app_toolkit.config.models import Policy
+from app_toolkit.core import deadlines
+from app_toolkit.core.retries import RetryBudget, spent
+from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, ReplicaGone, ReplicaLost
+from app_toolkit.interfaces import REPLICAS, Call, Deployable, Snapshot, Version, Watch
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.router.router import Router
+from app_toolkit.router.targets import Turn
+from app_toolkit.transport import calls, hop
+from app_toolkit.transport.calls import Frame
+from app_toolkit.transport.line import Lines
+from app_toolkit.transport.pool import Connection, Pool
+from app_toolkit.transport.published import Published
+from app_toolkit.transport.sent import Refused, Sent
+from app_toolkit.types import Address, NodeId, ReplicaId
+
+SWEEP_S = 0.5
+"""How often idle connections are looked at."""
+
+HERE = hop.peers(None, None, "http")
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The calls of one process to one deployment."""
+
+    waiting: int
+    """In the queue, without a turn."""
+    ongoing: int
+    """With a turn at a replica."""
+
+
+class Callers:
+    """The data plane of a process whose handles call over the wire.
+
+    What may be called are the `callees`, the classes of one application. Everything belongs to the event loop on which
+    `run` runs; handles in other threads come over to it.
+    """
+
+    def __init__(self, secret: bytes, application: str, callees: Collection[str], node: NodeId = NodeId("")) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.secret = secret
+        self.pool = Pool()
+        self.lines = Lines(self.pool, secret)
+        self.application = application
+        #: Of the keys on the board that are of use here.
+        self.beginning = f"{REPLICAS}{application}/"
+        self._published = Published(self.pool, node)
+        self._versions: dict[str, Version] = {}
+        self._callers = {name: RemoteCaller(self, name) for name in callees}
+        self._closed = False
+        self._process = secrets.token_hex(6)
+        self._count = itertools.count(1)
+
+    def caller(self, deployment: Deployable) -> "RemoteCaller":
+        """Its calls wait while it has no replicas. Raises `ConfigError` for what is no part of the application."""
+        caller = self._callers.get(deployment.name)
+        if caller is None:
+            raise ConfigError(
+                f"{deployment.name!r} is not deployed with application {self.application!r}: let a route "
+                "depend on it, or name it in Toolkit(deployments=[...])"
+            )
+        return caller
+
+    async def run(self, watch: Watch) -> None:
+        """Follow the board until cancelled."""
+        sweep = self.loop.call_later(SWEEP_S, self._sweep)
+        try:
+            while True:
+                self.update(await watch(self._versions))
+        finally:
+            self._closed = True
+            self.loop.call_soon(sweep.cancel)
+
+    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
+        """Take what is new on the board; an older snapshot than was seen changes nothing."""
+        for key, snapshot in snapshots.items():
+            seen = self._versions.get(key)
+            if seen is not None and snapshot.version <= seen:
+                continue
+            self._versions[key] = snapshot.version
+            if not key.startswith(self.beginning):
+                continue
+            caller = self._callers.get(key.removeprefix(self.beginning))
+            if caller is None:
+                continue
+            if snapshot.value is not None:
+                caller.router.policy = Policy(**snapshot.value["policy"])
+            caller.router.update(self._published.take(key, snapshot.value))
+
+    async def aclose(self) -> None:
+        """Fail who waits, and close the connections."""
+        self._closed = True
+        for caller in self._callers.values():
+            caller.router.close()
+        self.lines.close()
+        await self.pool.aclose()
+
+    def called(self) -> dict[str, Called]:
+        """What is under way, by deployment. Safe from any thread."""
+        return {name: Called(each.router.waiting, each.router.ongoing) for name, each in self._callers.items()}
+
+    def mint_id(self) -> str:
+        """The id of a call that no request asks for."""
+        return f"{self._process}-{next(self._count):x}"
+
+    def _sweep(self) -> None:
+        if not self._closed:
+            self.pool.expire(self.loop.time())
+            self.loop.call_later(SWEEP_S, self._sweep)
+
+
+class RemoteCaller:
+    """Brings calls to the replicas of one deployment.
+
+    * What no replica let in is handed to another one, until it has waited too long.
+    * What was lost with a replica is tried once more where the call, or else the deployment, says `retry="all"`: of a
+      method nobody knows that it is idempotent.
+    * One deadline holds over waiting and all tries: the call's own, the deployment's, and that of the request in which
+      it is made, whichever is first.
+    """
+
+    def __init__(self, callers: Callers, name: str) -> None:
+        self.name = name
+        self.loop = callers.loop
+        self.router = Router(name, callers.lines.stand)
+        self._callers = callers
+        self._pool = callers.pool
+        self._budget = RetryBudget()
+
+    async def call(self, call: Call) -> Any:
+        _, turn, sent, frame = await self._first_in_time(call)
+        sent.abandon()
+        self.router.give_back(turn)
+        return _outcome(frame)
+
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        until, turn, sent, frame = await self._first_in_time(call)
+        late = DeadlineExceeded(f"{call.method} of {self.name} did not end within its time")
+        timer = None if until is None else self.loop.call_at(until, sent.fail, late)
+        try:
+            while frame.kind == "item":
+                yield _outcome(frame)
+                frame = await sent.frame()
+            if frame.kind != "end":
+                _outcome(frame)  # an error
+        except ReplicaGone as gone:
+            raise ReplicaLost(f"{self.name} was lost while it answered {call.method}") from gone
+        finally:
+            if timer is not None:
+                timer.cancel()
+            sent.abandon()
+            self.router.give_back(turn)
+
+    async def _first_in_time(self, call: Call) -> tuple[float | None, Turn, Sent, Frame]:
+        """When the call must have ended, and what `_first` gives."""
+        allowed = call.timeout_s, self.router.policy.request_timeout_s
+        until = deadlines.until(self.loop.time(), allowed, DEADLINE.get())
+        if until is None:
+            return until, *await self._first(call, None)
+        try:
+            async with asyncio.timeout_at(until):
+                return until, *await self._first(call, until)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time") from None
+
+    async def _first(self, call: Call, until: float | None) -> tuple[Turn, Sent, Frame]:
+        """A turn, the exchange, and the first frame of its answer."""
+        body = calls.encode_call(call)
+        request_id = REQUEST_ID.get() or self._callers.mint_id()
+        since = self.loop.time()
+        self._budget.asked(since)
+        avoid: tuple[ReplicaId, ...] = ()
+        died: set[ReplicaId] = set()
+        losses = 0
+        again = False
+        while True:
+            try:
+                turn = self.router.try_turn(avoid) or await self.router.wait_turn(since, avoid=avoid, again=again)
+            except NOT_TAKEN as error:
+                if losses:
+                    lost = f"a replica was lost with {call.method} of {self.name}"
+                    raise ReplicaLost(f"{lost}, and then {error}; the outcome is unknown") from None
+                raise
+            again = True
+            endpoint = turn.endpoint
+            sent: Sent | None = None
+            try:
+                connection = self._pool.take(endpoint.address) or await self._dial(endpoint.address)
+                head = self._head(call, turn, request_id, until, sum(map(len, body)))
+                sent = Sent(self._pool, connection, (head, *body))
+                return turn, sent, await sent.frame()
+            except Refused as refused:
+                self._refused(turn, refused)
+            except ReplicaGone as gone:
+                self.router.rest(turn)
+                avoid += (endpoint.id,)
+                if sent is not None:
+                    self._pool.distrust(endpoint.address)
+                    died.add(endpoint.id)
+                    losses += 1
+                    since = self.loop.time()
+                    why = self._why_not_again(call, endpoint.id, spent(len(died), losses), since)
+                    if why is not None:
+                        raise ReplicaLost(why) from gone
+            except BaseException:
+                if sent is not None:
+                    sent.abandon()
+                self.router.give_back(turn)
+                raise
+
+    def _refused(self, turn: Turn, refused: Refused) -> None:
+        word = str(refused)
+        if word == "busy":
+            self.router.refused(turn)
+        elif word == "draining":
+            self.router.rest(turn)
+        else:
+            self.router.give_back(turn)
+            raise ReplicaLost(f"replica {turn.endpoint.id} refused a call: {word}")
+
+    def _why_not_again(self, call: Call, replica: ReplicaId, spent: bool, now: float) -> str | None:
+        retry = call.retry or self.router.policy.retry
+        if retry != "all":
+            return f"replica {replica} was lost; the outcome of {call.method} is unknown"
+        if spent:
+            return f"replica {replica} was lost, as one was before it; {call.method} is not tried again"
+        if not self._budget.take(replica, now):
+            return f"replica {replica} was lost; the retry budget of {self.name} is spent"
+        return None
+
+    async def _dial(self, address: Address) -> Connection:
+        reached: asyncio.Future[Connection] = self.loop.create_future()
+
+        def take(connection: Connection) -> None:
+            if reached.done():  # nobody waits for it any more
+                self._pool.give_back(connection)
+            else:
+                reached.set_result(connection)
+
+        def fail(gone: ReplicaGone) -> None:
+            if not reached.done():
+                reached.set_exception(gone)
+
+        self._pool.dial(address, take, fail)
+        return await reached
+
+    def _head(self, call: Call, turn: Turn, request_id: str, until: float | None, length: int) -> bytes:
+        left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
+        identity = hop.encode(self._callers.secret, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
+        if turn.claim():
+            identity += self._callers.lines.claim
+        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\nhost: replica\r\ncontent-length: %d\r\n\r\n" % (
+            hop.HOP,
+            identity,
+            hop.CALL,
+            call.method.encode(),
+            length,
+        )
+
+
+def _outcome(frame: Frame) -> Any:
+    """What the method gave; raises what it raised."""
+    if frame.kind == "error":
+        raise calls.decode_error(frame)
+    return calls.decode_value(frame)

@@ -1,0 +1,53 @@
+"""Replica sets as a caller reads them off the board, and its pool in step with them."""
+
+import os
+from collections.abc import Mapping, Set
+from typing import Any
+
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.transport.pool import Pool
+from app_toolkit.types import Address, NodeId
+
+
+class Published:
+    """The replicas that one caller knows of, by deployment. Connections to those that left are closed."""
+
+    def __init__(self, pool: Pool, node: NodeId) -> None:
+        self._pool = pool
+        self._node = node
+        self._sets: dict[str, dict[Address, int]] = {}
+
+    def take(self, name: str, value: Mapping[str, Any] | None) -> list[Endpoint]:
+        """Take what the board says of a deployment, None where it is gone; gives the replicas that can be reached."""
+        before = self._sets.pop(name, {})
+        endpoints: list[Endpoint] = []
+        if value is not None:
+            endpoints = [
+                Endpoint(replica["id"], address, replica["max_ongoing_requests"])
+                for replica in value["replicas"]
+                if (address := way(replica, self._node)) is not None
+            ]
+            self._sets[name] = {endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints}
+        for endpoint in endpoints:
+            self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
+        for address in before.keys() - self._sets.get(name, {}).keys():
+            self._pool.forget(address)
+        return endpoints
+
+    @property
+    def names(self) -> Set[str]:
+        return self._sets.keys()
+
+
+def way(replica: Mapping[str, Any], node: NodeId) -> Address | None:
+    """The address by which a caller on this node reaches a replica as the board shows it; None: there is none.
+
+    On the same node that is the replica's own socket, unless its file cannot be opened from here (another container,
+    another user). The file's name is made of the replica's id: who answers there is that replica.
+    """
+    address, remote = Address(replica["address"]), replica.get("remote_address")
+    if replica.get("node", "") != node:
+        return remote
+    if remote is None or not address.startswith("unix:") or os.access(address.removeprefix("unix:"), os.W_OK):
+        return address
+    return Address(remote)

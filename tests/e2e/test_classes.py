@@ -1,0 +1,35 @@
+"""The life of a class on Ray, and what it finds around itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster, Served
+
+
+@pytest.fixture(scope="module")
+def served(cluster: Cluster) -> Iterator[Served]:
+    served = cluster.deploy("classes:app")
+    yield served
+    served.delete()
+
+
+def test_an_object_is_constructed_started_and_configured_before_anybody_calls_it(served: Served) -> None:
+    with served.client() as client:
+        assert client.get("/story").json() == ["constructed in place", "started", "one", "two"]
+
+
+def test_what_threads_and_devices_it_has_is_known_before_its_module_is_imported(served: Served) -> None:
+    with served.client() as client:
+        found = client.get("/surroundings").json()
+    assert found == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLOUR": "blue"}
+
+
+def test_one_that_says_it_is_not_well_is_replaced(served: Served) -> None:
+    with served.client() as client:
+        before = client.get("/replica").json()
+        assert client.post("/cold").status_code == 200
+        served.wait(lambda _: all(each["id"] != before for each in served.ingress("place")["replicas"]))
+        after = client.get("/replica").json()
+        assert after != before
+        assert client.get("/story").json()[1] == "started"

@@ -1,0 +1,204 @@
+"""Two models over a shared one. Each request names the ground on which its test stands."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends
+from fastapi.responses import StreamingResponse
+
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, options, remote
+from app_toolkit.observability.context import request_id
+from tests.engines.contract.ground import Ground
+
+SMALL = {"num_cpus": 0.1}
+
+
+class Refusal(Exception):
+    """An error with a shape of its own."""
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(f"{what}: {code}")
+        self.what = what
+        self.code = code
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return Refusal, (self.what, self.code)
+
+
+class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_actor_options=SMALL):
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    async def times(self, number: int) -> int:
+        return self.factor * number
+
+    async def hold(self, folder: str, name: str) -> str:
+        ground = Ground(Path(folder))
+        ground.note(f"{name} began")
+        try:
+            await ground.opened("hold")
+        except asyncio.CancelledError:
+            ground.note(f"{name} was cancelled")
+            raise
+        ground.note(f"{name} ended")
+        return name
+
+    async def tell(self) -> str | None:
+        return request_id()
+
+    async def refuse(self) -> None:
+        raise Refusal("not today", 7)
+
+    async def numbers(self, most: int) -> AsyncIterator[int]:
+        for number in range(most):
+            yield number * self.factor
+
+    async def endless(self, folder: str) -> AsyncIterator[int]:
+        ground = Ground(Path(folder))
+        try:
+            for number in range(1_000_000_000):
+                yield number
+                await asyncio.sleep(0.001)
+        finally:
+            ground.note("the stream was closed")
+
+    async def die_once(self, folder: str) -> str:
+        """Takes its process with it, the first time that anybody asks."""
+        died = Path(folder) / "died"
+        if not died.exists():
+            died.touch()
+            os._exit(1)
+        return "alive"
+
+
+class Left(Deployment, ray_actor_options=SMALL):
+    """Calls as coroutines do."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+
+    async def more(self, number: int) -> int:
+        return await self.shared.times(number) + 1
+
+    async def hold(self, folder: str, name: str) -> str:
+        return await self.shared.hold(folder, name)
+
+    async def tell(self) -> str | None:
+        return await self.shared.tell()
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def refuse(self) -> None:
+        await self.shared.refuse()
+
+    async def numbers(self, most: int) -> AsyncIterator[int]:
+        async for number in self.shared.numbers(most):
+            yield number + 1
+
+    async def endless(self, folder: str) -> AsyncIterator[int]:
+        async for number in self.shared.endless(folder):
+            yield number
+
+
+class Right(Deployment, ray_actor_options=SMALL):
+    """Has `def` methods, and one of them calls."""
+
+    def __init__(self, shared: Shared, name: str) -> None:
+        self.shared = shared
+        self.name = name
+
+    def less(self, number: int) -> int:
+        return number - 1
+
+    def halves(self, number: int) -> Iterator[int]:
+        while number:
+            number //= 2
+            yield number
+
+    async def through(self, number: int) -> int:
+        return await remote(self.shared.times, number)
+
+
+shared = Shared.bind(3)
+left = Left.bind(shared.handle)
+right = Right.bind(shared.handle, name="right")
+
+ToShared = Annotated[Shared, Depends(shared)]
+ToLeft = Annotated[Left, Depends(left)]
+ToRight = Annotated[Right, Depends(right)]
+
+app = Toolkit(title="Chain", deployment=DeploymentConfig(name="front"))
+
+
+@app.get("/more/{number}")
+async def more(number: int, model: ToLeft) -> int:
+    return await model.more(number)
+
+
+@app.get("/less/{number}")
+async def less(number: int, model: ToRight) -> int:
+    return await remote(model.less, number)
+
+
+@app.get("/blocking/{number}")
+def blocking(number: int, one: ToLeft, other: ToRight) -> list[int]:
+    return [remote(one.more, number).result(10), other.less(number), *other.halves(number)]
+
+
+@app.get("/passed/{number}")
+async def passed(number: int, one: ToLeft, other: ToRight) -> int:
+    """What one answers is the other's argument, and is not fetched here."""
+    return await remote(other.through, remote(one.more, number).later())
+
+
+@app.get("/tell")
+async def tell(model: ToLeft) -> list[str | None]:
+    return [request_id(), await model.tell()]
+
+
+@app.get("/refuse")
+async def refuse(model: ToLeft) -> dict[str, object]:
+    try:
+        await model.refuse()
+    except Refusal as refusal:
+        return {"what": refusal.what, "code": refusal.code}
+    return {}
+
+
+@app.get("/numbers/{most}")
+async def numbers(most: int, model: ToLeft) -> StreamingResponse:
+    return StreamingResponse((f"{number}\n" async for number in model.numbers(most)), media_type="text/plain")
+
+
+@app.get("/endless")
+async def endless(ground: str, model: ToLeft) -> StreamingResponse:
+    return StreamingResponse((f"{number}\n" async for number in model.endless(ground)), media_type="text/plain")
+
+
+@app.get("/hold/{name}")
+async def hold(name: str, ground: str, model: ToLeft) -> str:
+    return await model.hold(ground, name)
+
+
+@app.get("/direct/{name}")
+async def direct(name: str, ground: str, model: ToShared) -> str:
+    return await model.hold(ground, name)
+
+
+@app.get("/late")
+async def late(ground: str, model: ToShared) -> str:
+    return await options(model, timeout_s=0.1).hold(ground, "late")
+
+
+@app.get("/pid")
+async def pid(model: ToLeft, retry: bool = False) -> int:
+    return await options(model, retry="all" if retry else "none").pid()
+
+
+@app.get("/die-once")
+async def die_once(ground: str, model: ToShared, retry: bool) -> str:
+    return await options(model, retry="all" if retry else "none").die_once(ground)

@@ -1,0 +1,120 @@
+"""What every engine promises of calls: an ingress calls two models, and both call a shared one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.chain import app as chain
+from tests.engines.contract.served import InOneProcess, Load, OnRay, Served
+from tests.engines.contract.visit import Visit, visiting
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module", params=["embedded", "ray"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    if request.param == "embedded":
+        with InOneProcess.running(chain.app) as served:
+            yield served
+    else:
+        with OnRay.running(request.getfixturevalue("cluster"), chain.__name__) as on_ray:
+            yield on_ray
+
+
+@pytest.fixture
+async def visit(served: Served, tmp_path: Path) -> AsyncIterator[Visit]:
+    async with visiting(served, tmp_path, "hold") as visit:
+        yield visit
+
+
+async def test_a_call_goes_through_one_model_to_the_shared_one_and_back(visit: Visit) -> None:
+    assert (await visit.get("/more/5")).json() == 16
+
+
+async def test_a_def_method_is_awaited_by_remote_and_called_as_it_stands_in_a_def_endpoint(visit: Visit) -> None:
+    assert (await visit.get("/less/5")).json() == 4
+    assert (await visit.get("/blocking/5")).json() == [16, 4, 2, 1, 0]
+
+
+async def test_a_response_that_nobody_fetched_is_an_argument(visit: Visit) -> None:
+    assert (await visit.get("/passed/2")).json() == 21
+
+
+async def test_the_id_of_the_request_goes_with_its_calls(visit: Visit) -> None:
+    assert (await visit.get("/tell", id="my-own-id")).json() == ["my-own-id", "my-own-id"]
+
+
+async def test_an_error_arrives_as_itself(visit: Visit) -> None:
+    assert (await visit.get("/refuse")).json() == {"what": "not today", "code": 7}
+
+
+async def test_items_stream_through_both(visit: Visit) -> None:
+    answer = await visit.get("/numbers/300")
+    assert answer.text.split() == [str(3 * number + 1) for number in range(300)]
+
+
+async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visit) -> None:
+    async with visit.client.stream("GET", "/endless") as stream:
+        async for _ in stream.aiter_bytes():
+            break
+    await visit.noted("the stream was closed")
+
+
+async def test_a_client_that_hangs_up_cancels_all_down_the_chain(visit: Visit) -> None:
+    call = visit.get("/hold/one")
+    await visit.noted("one began")
+    call.cancel()
+    await visit.noted("one was cancelled")
+
+
+async def test_what_the_shared_model_has_no_room_for_waits_and_beyond_is_refused_with_503(visit: Visit) -> None:
+    inside = [visit.get(f"/direct/{number}") for number in range(4)]
+    await visit.noted(*(f"{number} began" for number in range(4)))
+    waiting = [visit.get(f"/direct/{number}") for number in (4, 5)]
+    await visit.loaded(lambda load: load.waiting == 2)
+
+    refused = await visit.get("/direct/6", id="my-own-id")
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"] == "queue_full"
+    assert refused.json()["request_id"] == "my-own-id"
+
+    visit.ground.open("hold")
+    assert [(await task).json() for task in [*inside, *waiting]] == [str(number) for number in range(6)]
+
+
+async def test_one_who_hangs_up_in_the_queue_of_a_model_is_never_run(visit: Visit) -> None:
+    inside = [visit.get(f"/direct/{number}") for number in range(4)]
+    await visit.noted(*(f"{number} began" for number in range(4)))
+    waiting = visit.get("/direct/waiting")
+    await visit.loaded(lambda load: load.waiting == 1)
+    waiting.cancel()
+    await visit.loaded(lambda load: load.waiting == 0)
+    visit.ground.open("hold")
+    await asyncio.gather(*inside)
+    assert "waiting began" not in visit.ground.notes
+
+
+async def test_a_call_that_is_late_is_stopped_and_is_a_504(visit: Visit) -> None:
+    late = await visit.get("/late")
+    assert late.status_code == 504
+    assert late.json()["error"] == "deadline_exceeded"
+    await visit.noted("late was cancelled")
+
+
+async def test_the_deadline_of_a_request_is_that_of_its_calls(visit: Visit) -> None:
+    answer = await visit.client.get("/hold/request", headers={"x-request-timeout-seconds": "0.3"})
+    assert answer.status_code == 504
+    await visit.noted("request was cancelled")
+
+
+async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
+    calls = [visit.get(f"/{way}/{way}{number}") for number in range(30) for way in ("hold", "direct")]
+    for number, call in enumerate(calls):
+        await asyncio.sleep(number % 7 / 1_000)
+        call.cancel()
+    await visit.loaded(lambda load: load == Load(0, 0, 0))
+    began = {note.removesuffix(" began") for note in visit.ground.notes if note.endswith(" began")}
+    assert began == {note.removesuffix(" was cancelled") for note in visit.ground.notes if "cancelled" in note}

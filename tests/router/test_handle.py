@@ -1,0 +1,504 @@
+"""What user code holds: calls and streams from the callee's own loop, from other loops and from threads."""
+
+import asyncio
+import copy
+import gc
+import pickle
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from app_toolkit import ConfigError, options, remote
+from app_toolkit.errors import NoReplica
+from app_toolkit.router import handle
+from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _no_engine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that finds no plane has none: no object of this process stands in."""
+    monkeypatch.setattr(handle, "default", None)
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[Local]:
+    with served_here() as plane:
+        yield plane
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Local]:
+    with served_elsewhere() as plane:
+        yield plane
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+async def plane(request: pytest.FixtureRequest) -> AsyncIterator[Local]:
+    """Handles are used in the test's own loop, which is the callee's, or is not."""
+    with served_here() if request.param == "here" else served_elsewhere() as plane:
+        yield plane
+
+
+def bound(plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess]:
+    """A handle, the object behind it, and what brings its calls there."""
+    deployment = Writer.bind(model)
+    caller = plane.caller(deployment)
+    behind: Any = caller.object
+    return deployment.handle, behind, caller
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+# Ordinary calls
+
+
+async def test_a_method_is_awaited_as_if_the_object_were_here(plane: Local) -> None:
+    model, _, caller = bound(plane, "tiny")
+    assert await model.write("ab", times=2) == "tiny: abab"
+    assert (caller.calls[0].method, caller.calls[0].args, caller.calls[0].kwargs) == ("write", ("ab",), {"times": 2})
+    assert caller.ongoing == 0
+
+
+async def test_an_exception_arrives_as_itself(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    with pytest.raises(LookupError, match="no such word"):
+        await model.fail()
+
+
+async def test_a_stream_is_iterated(plane: Local) -> None:
+    model, behind, caller = bound(plane)
+    assert [number async for number in model.count(3)] == [0, 1, 2]
+    assert behind.log[-1] == "count ended"
+    await until(lambda: caller.ongoing == 0)
+
+
+async def test_a_stream_that_breaks_off_gives_what_came_before(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    stream = model.break_off()
+    assert await anext(stream) == 1
+    with pytest.raises(LookupError, match="no second word"):
+        await anext(stream)
+
+
+async def test_a_stream_that_is_left_early_is_closed_at_the_callee(plane: Local) -> None:
+    model, behind, caller = bound(plane)
+    async with aclosing(model.count(1_000)) as numbers:  # type: ignore[type-var]
+        async for number in numbers:
+            if number == 2:
+                break
+    assert behind.log[-1] == "count ended"
+    await until(lambda: caller.ongoing == 0)
+
+
+async def test_whoever_is_cancelled_cancels_the_method(plane: Local) -> None:
+    model, behind, caller = bound(plane)
+    task = asyncio.create_task(model.wait())
+    await until(behind.started.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(behind.ended.is_set)
+    await until(lambda: caller.ongoing == 0)
+
+
+async def test_the_context_of_whoever_calls_is_seen_at_the_caller(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    LANGUAGE.set("Latin")
+    assert await model.language() == "Latin"
+    assert await remote(model.language) == "Latin"
+
+
+async def test_in_the_callees_own_loop_a_call_makes_no_task(here: Local) -> None:
+    model, behind, _ = bound(here)
+    before = asyncio.all_tasks()
+    made: list[set[asyncio.Task[Any]]] = []
+
+    async def looking() -> str:
+        made.append(asyncio.all_tasks() - before)
+        return "seen"
+
+    behind.write = looking  # type: ignore[method-assign, assignment]
+    assert await model.write() == "seen"  # type: ignore[call-arg]
+    assert [number async for number in model.count(2)] == [0, 1]
+    assert made == [set()]
+
+
+async def test_from_another_loop_at_most_one_item_is_made_ahead(elsewhere: Local) -> None:
+    model, behind, _ = bound(elsewhere)
+    async with aclosing(model.count(1_000)) as numbers:  # type: ignore[type-var]
+        assert await anext(numbers) == 0
+        await until(lambda: "made 1" in behind.log)
+        await model.write("a call that comes behind what is made")
+        assert behind.log == ["made 0", "made 1"]
+
+
+async def test_a_coroutine_of_a_handle_runs_in_whichever_loop_awaits_it(elsewhere: Local) -> None:
+    model, _, _ = bound(elsewhere)
+    coroutine = await asyncio.to_thread(model.write, "x")
+    assert await coroutine == "small: x"
+
+
+# Without an event loop
+
+
+def test_def_methods_block_where_no_loop_runs(elsewhere: Local) -> None:
+    model, _, _ = bound(elsewhere)
+    assert model.score("four") == 4
+    assert list(model.spell("abc")) == ["a", "b", "c"]
+
+
+def test_a_generator_that_is_left_early_is_closed_at_the_callee(elsewhere: Local) -> None:
+    model, behind, _ = bound(elsewhere)
+    letters = model.spell("abc")
+    assert next(letters) == "a"
+    letters.close()  # type: ignore[attr-defined]
+    assert behind.ended.wait(5)
+
+
+def test_a_script_uses_asyncio_run_as_often_as_it_likes(elsewhere: Local) -> None:
+    model, _, _ = bound(elsewhere)
+
+    async def count() -> list[int]:
+        return [number async for number in model.count(2)]
+
+    assert [asyncio.run(count()) for _ in range(2)] == [[0, 1], [0, 1]]
+    assert asyncio.run(model.write("x")) == "small: x"
+
+
+def test_every_kind_of_method_is_waited_for_through_remote(elsewhere: Local) -> None:
+    model, _, _ = bound(elsewhere)
+    assert remote(model.write, "x").result() == "small: x"
+    assert remote(model.score, "four").result(timeout_s=5) == 4
+    assert list(remote(model.count, 3)) == [0, 1, 2]
+    assert list(remote(model.spell, "ab")) == ["a", "b"]
+
+
+async def test_def_methods_in_a_loop_are_refused_and_the_way_is_named(plane: Local) -> None:
+    model, _, caller = bound(plane)
+    with pytest.raises(TypeError, match=r"Writer.score is a `def` method, .*: await remote\(model.score, \.\.\.\)"):
+        model.score("four")
+    with pytest.raises(TypeError, match=r"async for \.\.\. in remote\(model.spell, \.\.\.\)"):
+        model.spell("abc")
+    assert caller.calls == []
+
+
+# Responses
+
+
+async def test_remote_answers_for_every_kind_of_method(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    assert await remote(model.write, "x", times=2) == "small: xx"
+    assert await remote(model.score, "four") == 4
+    assert [number async for number in remote(model.count, 2)] == [0, 1]
+    assert [letter async for letter in remote(model.spell, "ab")] == ["a", "b"]
+
+
+async def test_a_response_is_under_way_before_it_is_awaited_and_can_be_awaited_twice(plane: Local) -> None:
+    model, behind, _ = bound(plane)
+    response = remote(model.wait)
+    assert repr(response) == "<Response of <Writer.wait of writer>: under way>"
+    await until(behind.started.is_set)
+    response.cancel()
+    for _ in range(2):
+        with pytest.raises(asyncio.CancelledError):
+            await response
+    response.cancel()  # nothing is left to cancel
+    await until(behind.ended.is_set)
+
+    answered = remote(model.write, "x")
+    assert await answered == await answered == "small: x"
+    assert repr(answered) == "<Response of <Writer.write of writer>: done>"
+
+
+async def test_a_response_that_is_an_argument_is_resolved_before_the_call_is_sent(plane: Local) -> None:
+    model, _, caller = bound(plane)
+    first = remote(model.write, "a")
+    assert await model.write(first.later()) == "small: small: a"
+    assert await remote(model.write, first.later()) == "small: small: a"
+    assert await remote(model.write, "b", times=remote(model.score, "two").later()) == "small: bbb"
+    assert [number async for number in model.count(remote(model.score, "two").later())] == [0, 1, 2]
+    assert not any(isinstance(value, handle.Response) for call in caller.calls for value in call.args)
+
+
+async def test_an_argument_that_fails_fails_the_call_which_is_never_sent(plane: Local) -> None:
+    model, _, caller = bound(plane)
+    with pytest.raises(LookupError, match="no such word"):
+        await model.write(remote(model.fail).later())  # type: ignore[arg-type]
+    assert [call.method for call in caller.calls] == ["fail"]
+
+
+async def test_a_response_that_nobody_holds_is_cancelled(plane: Local) -> None:
+    model, behind, caller = bound(plane)
+    response = remote(model.wait)
+    await until(behind.started.is_set)
+    del response
+    await until(behind.ended.is_set)
+    await until(lambda: caller.ongoing == 0)
+
+
+async def test_a_response_that_fails_unheard_makes_no_noise(plane: Local) -> None:
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
+    plane.loop.call_soon_threadsafe(plane.loop.set_exception_handler, lambda _, what: said.append(what))
+    model, _, caller = bound(plane)
+    responses = [remote(model.fail), remote(model.break_off_at_once)]
+    await until(lambda: len(caller.calls) == 2)
+    del responses
+    await until(lambda: caller.ongoing == 0)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
+
+
+async def test_what_a_cancelled_method_raises_on_its_way_out_makes_no_noise(plane: Local) -> None:
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
+    plane.loop.call_soon_threadsafe(plane.loop.set_exception_handler, lambda _, what: said.append(what))
+    model, behind, caller = bound(plane)
+    response = remote(model.wait_badly)
+    await until(behind.started.is_set)
+    response.cancel()
+    with pytest.raises((asyncio.CancelledError, LookupError)):
+        await response
+    del response
+    await until(lambda: caller.ongoing == 0)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
+
+
+async def test_a_stream_that_nobody_holds_or_that_is_cancelled_is_closed(plane: Local) -> None:
+    model, behind, caller = bound(plane)
+    stream = remote(model.count, 1_000)
+    assert await anext(stream) == 0
+    del stream
+    await until(behind.ended.is_set)
+
+    behind.ended.clear()
+    other = remote(model.count, 1_000)
+    assert repr(other) == "<Stream of <Writer.count of writer>>"
+    assert await anext(other) == 0
+    other.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async for _ in other:
+            pass
+    assert behind.ended.is_set()
+    await until(lambda: caller.ongoing == 0)
+
+
+async def test_a_stream_that_has_ended_stays_so(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    stream = remote(model.count, 1)
+    assert [number async for number in stream] == [0]
+    assert [number async for number in stream] == []
+    stream.cancel()
+    await stream.aclose()
+
+
+def test_a_response_ends_with_its_event_loop(elsewhere: Local) -> None:
+    model, behind, _ = bound(elsewhere)
+    kept = []
+
+    async def leave() -> None:
+        kept.append(remote(model.wait))
+        await until(behind.started.is_set)
+
+    asyncio.run(leave())
+    assert behind.ended.wait(5)
+
+
+async def test_a_response_of_a_loop_is_waited_for_in_a_thread(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    response = remote(model.write, "x")
+    assert await asyncio.to_thread(response.result) == "small: x"
+
+
+async def test_a_response_of_a_thread_is_awaited_in_a_loop(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    response = await asyncio.to_thread(remote, model.write, "x")
+    assert await response == "small: x"
+
+
+def test_a_response_of_one_loop_is_awaited_in_another(elsewhere: Local) -> None:
+    model, _, _ = bound(elsewhere)
+    made: list[handle.Response[str]] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def make() -> None:
+        made.append(remote(model.write, "x"))
+        ready.set()
+        await asyncio.to_thread(over.wait)
+
+    async def take() -> str:
+        return await made[0]
+
+    thread = threading.Thread(target=asyncio.run, args=(make(),))
+    thread.start()
+    ready.wait()
+    try:
+        assert asyncio.run(take()) == "small: x"
+    finally:
+        over.set()
+        thread.join()
+
+
+async def test_to_wait_in_a_loop_as_a_thread_does_is_an_error(plane: Local) -> None:
+    model, _, _ = bound(plane)
+    response, stream = remote(model.write, "x"), remote(model.count, 1)
+    with pytest.raises(RuntimeError, match="would block the event loop that runs here: await response"):
+        response.result()
+    with pytest.raises(RuntimeError, match="would block the event loop that runs here: async for"):
+        next(stream)
+    assert await response == "small: x"
+    assert [number async for number in stream] == [0]
+
+
+def test_a_result_that_is_late_is_a_timeout_and_the_call_goes_on(elsewhere: Local) -> None:
+    model, behind, _ = bound(elsewhere)
+    response = remote(model.wait)
+    with pytest.raises(TimeoutError, match=r"<Writer.wait of writer> gave no result within 0.01 s"):
+        response.result(timeout_s=0.01)
+    assert behind.started.wait(5)
+    assert not behind.ended.is_set()
+    response.cancel()
+    assert behind.ended.wait(5)
+
+
+def test_remote_takes_a_method_of_a_handle_alone() -> None:
+    with pytest.raises(TypeError, match=r"remote\(\) takes a method of a handle, as in .*, not <bound method"):
+        remote(Writer().write, "x")
+
+
+# Options
+
+
+async def test_options_go_with_each_call_and_add_up(plane: Local) -> None:
+    model, _, caller = bound(plane)
+    hasty = options(options(model, timeout_s=2), retry="all")
+    await hasty.write("x")
+    assert [number async for number in hasty.count(0)] == []
+    await remote(options(hasty, timeout_s=None).score, "four")
+    await model.write("x")
+    assert [(call.timeout_s, call.retry) for call in caller.calls] == [
+        (2, "all"),
+        (2, "all"),
+        (None, "all"),
+        (None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"timeout_s": 0}, "timeout_s = 0: input should be greater than 0"),
+        ({"retry": "never"}, "retry = 'never': input should be 'idempotent', 'all' or 'none'"),
+        ({"shard_key": "k"}, r"options\(\): the option 'shard_key' is not there yet"),
+        ({"session_id": "s"}, r"options\(\): the option 'session_id' is not there yet"),
+        ({"timeout": 1}, r"options\(\) has no option 'timeout'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_sentence(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        options(Writer.bind().handle, **said)
+
+
+def test_options_are_of_a_handle() -> None:
+    with pytest.raises(TypeError, match=r"options\(model, \.\.\.\) takes a handle, not <tests.router"):
+        options(Writer(), timeout_s=2)
+    with pytest.raises(TypeError, match="takes a handle, not None"):
+        handle.deployment_of(None)
+
+
+# What a handle is
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("_secret", "Writer._secret is private, and not for callers"),
+        ("__wrapped__", "Writer.__wrapped__ is private, and not for callers"),
+        ("style", "Writer.style is no method, and a handle has nothing but methods"),
+        ("wrote", r"Writer has no method 'wrote'; did you mean write\?"),
+        ("options", "Writer.options is a class method, which needs no replica: call it on the class"),
+        ("paint_over", "Writer has no method 'paint_over'"),
+    ],
+)
+def test_what_cannot_be_called_is_no_attribute(name: str, sentence: str) -> None:
+    with pytest.raises(AttributeError, match=f"^{sentence}$"):
+        getattr(Writer.bind().handle, name)
+
+
+def test_a_handle_says_what_it_is_and_stays_what_it_is() -> None:
+    deployment = Writer.bind()
+    model = deployment.handle
+    assert repr(model) == "<Handle of writer: Writer>"
+    assert repr(model.write) == "<Writer.write of writer>"
+    assert handle.deployment_of(model) is deployment
+    with pytest.raises(AttributeError, match="a handle has no attribute 'style' to set"):
+        model.style = "bold"
+    for way in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="the handle of 'writer' cannot be pickled"):
+            way(model)
+
+
+# The plane of a process
+
+
+def test_without_an_engine_a_call_is_one_sentence() -> None:
+    model = Writer.bind().handle
+    for call in (lambda: model.score("x"), lambda: remote(model.count, 1), lambda: asyncio.run(model.write("x"))):
+        with pytest.raises(ConfigError, match="no engine runs in this process, so handles reach nobody"):
+            call()
+
+
+def test_the_default_plane_is_made_once_whoever_calls_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Local] = []
+    with served_elsewhere() as plane:
+        handle.use(None)
+        together, again = threading.Barrier(4), threading.Event()
+
+        def default() -> Local:
+            made.append(plane)
+            if len(made) > 1:
+                again.set()
+            again.wait(0.1)  # the others have their chance
+            return plane
+
+        def call(scores: list[int]) -> None:
+            together.wait()
+            scores.append(model.score("four"))
+
+        monkeypatch.setattr(handle, "default", default)
+        model = Writer.bind().handle
+        scores: list[int] = []
+        threads = [threading.Thread(target=call, args=(scores,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert scores == [4, 4, 4, 4]
+        assert made == [plane]
+
+
+def test_once_the_engine_has_ended_calls_are_refused() -> None:
+    with served_elsewhere() as plane:
+        model, _, _ = bound(plane)
+        held = remote(model.wait)
+        held.cancel()
+    handle.use(plane)
+    try:
+        for call in (lambda: model.score("x"), lambda: remote(model.count, 1)):
+            with pytest.raises(NoReplica, match="the engine that served this process has ended"):
+                call()
+        held.cancel()
+    finally:
+        handle.use(None)

@@ -1,0 +1,37 @@
+"""What docs/batching.md shows is what happens. (That all of it runs is seen with the other pages.)"""
+
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from app_toolkit.core.batch import Limits
+from app_toolkit.replica.batching import AHEAD
+
+from .test_readme import blocks
+
+PAGE = (Path(__file__).parent.parent / "docs" / "batching.md").read_text("utf-8")
+
+
+def shown(name: str) -> dict[str, Any]:
+    (block,) = [block for block in blocks(PAGE, "python") if f"def {name}(" in block]
+    space: dict[str, Any] = {"__name__": "page"}
+    exec(block, space)
+    return space
+
+
+def test_the_routes_of_the_page_take_one_item() -> None:
+    with TestClient(shown("score")["app"]) as client:
+        assert client.post("/score", json={"name": "tea", "price": 3}).json() == {"value": 1.5}
+        refused = client.post("/score", json={"name": "tea", "price": -3})
+        assert (refused.status_code, refused.json()) == (422, {"detail": "/score: a price below 0"})
+        assert client.get("/greet?name=Ann", headers={"language": "de"}).json() == "Ann (de)"
+        assert client.get("/greet?name=Ann").json() == "Ann (en)"
+
+
+def test_the_limits_of_the_page_are_those_there_are() -> None:
+    limits = Limits()
+    for name in ("max_batch_size", "batch_wait_timeout_s", "max_concurrent_batches"):
+        assert f"| `{name}` | {getattr(limits, name)} |" in PAGE
+    assert f"at most {AHEAD} entries ahead" in PAGE
+    assert shown("summarise")["summarise"].batch.max_batch_size == 8192

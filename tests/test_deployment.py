@@ -1,0 +1,297 @@
+"""Classes that are served: ordinary classes, with options, that arguments are bound to."""
+
+import dataclasses
+import functools
+import types
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, Generic, TypeVar
+
+import pytest
+from fastapi import Depends, WebSocket
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
+from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, deployment
+from app_toolkit.config.models import CallOptions, ClassActorOptions, ClassConfig
+from app_toolkit.deployment import ActorKeywords, Bound, DeploymentKeywords
+from app_toolkit.router.handle import CallKeywords, deployment_of
+from tests.router.deployments import served_elsewhere
+
+T = TypeVar("T")
+
+
+class Writer(Deployment, num_replicas=2, ray_actor_options={"num_gpus": 0.5}):
+    def __init__(self, model: str, *, words: int = 100) -> None:
+        self.model = model
+        self.words = words
+
+    async def write(self, prompt: str) -> str:
+        return f"{self.model}: {prompt}"
+
+    def score(self, text: str) -> int:
+        return len(text)
+
+
+class TextEncoder(Deployment):
+    def __init__(self, *writers: Any, **more: Any) -> None:
+        self.writers = writers
+        self.more = more
+
+
+# Names and options
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("Writer", "writer"),
+        ("TextEncoder", "text-encoder"),
+        ("HTTPModel", "http-model"),
+        ("GPT2Model", "gpt2-model"),
+        ("BGESmallEnV15", "bge-small-en-v15"),
+        ("_Hidden", "hidden"),
+        ("lower_case", "lower_case"),
+    ],
+)
+def test_a_deployment_is_called_as_its_class(name: str, called: str) -> None:
+    assert deployment(type(name, (), {})).bind().name == called
+
+
+def test_a_class_that_no_deployment_can_be_called_as_needs_a_name() -> None:
+    cls = type("Größe", (), {})
+    with pytest.raises(ConfigError, match=r"^class Größe: name = 'größe': string should match pattern"):
+        deployment(cls)
+    assert deployment(cls, name="size").bind().name == "size"
+
+
+def test_what_a_class_does_not_say_is_the_default_of_classes() -> None:
+    config = TextEncoder.bind().config
+    assert config == ClassConfig(name="text-encoder")
+    assert (config.num_replicas, config.max_ongoing_requests, config.sync_threads) == (1, 16, 1)
+    assert config.ray_actor_options.num_cpus == 1
+    assert Writer.bind("x").config.ray_actor_options == ClassActorOptions(num_cpus=1, num_gpus=0.5)
+
+
+def test_options_change_what_the_class_says_and_keep_the_rest() -> None:
+    big = Writer.options(name="big", num_replicas=3).options(user_config={"tone": "dry"}).bind("x")
+    assert (big.name, big.config.num_replicas, big.config.user_config) == ("big", 3, {"tone": "dry"})
+    assert big.config.ray_actor_options.num_gpus == 0.5
+    assert Writer.bind("x").config.num_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"num_replica": 2}, "class Model: a class has no option 'num_replica'"),
+        ({"num_replicas": 0}, "class Model: num_replicas = 0: input should be greater than or equal to 1"),
+        ({"sync_threads": 65}, "class Model: sync_threads = 65: input should be less than or equal to 64"),
+        ({"autoscaling_config": {}}, "class Model: a class: the option 'autoscaling_config' is not there yet"),
+        ({"num_replicas": "auto"}, "class Model: num_replicas = 'auto': num_replicas=\"auto\" is not there yet: .*"),
+        ({"on_disconnect": "cancel"}, "class Model: 'on_disconnect' is an option of ingresses, and a class .*"),
+        ({"user_config": {"set": {1}}}, "class Model: user_config.set.* = .*"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_sentence_wherever_it_is_said(said: dict[str, Any], sentence: str) -> None:
+    class Model:
+        pass
+
+    class Base(Deployment):
+        pass
+
+    for way in (
+        lambda: deployment(Model, **said),
+        lambda: deployment(Model).options(**said),
+        lambda: types.new_class("Model", (Deployment,), said),
+        lambda: type("Model", (Base,), {}).options(**said),  # type: ignore[attr-defined]
+    ):
+        with pytest.raises(ConfigError, match=f"^{sentence}$"):
+            way()
+
+
+def test_what_only_classes_have_is_no_option_of_an_ingress() -> None:
+    with pytest.raises(ConfigError, match=r"^DeploymentConfig has no option 'sync_threads'$"):
+        DeploymentConfig(name="chat", sync_threads=2)  # type: ignore[call-arg]
+
+
+def test_type_checkers_know_every_option_and_no_other() -> None:
+    ingresses_only = {"max_body_size", "max_open_websockets", "on_disconnect"}
+    assert DeploymentKeywords.__annotations__.keys() == ClassConfig.model_fields.keys() - ingresses_only
+    assert ActorKeywords.__annotations__.keys() == ClassActorOptions.model_fields.keys()
+    assert CallKeywords.__annotations__.keys() == CallOptions.model_fields.keys()
+
+
+# Ordinary classes
+
+
+def test_the_class_stays_an_ordinary_one() -> None:
+    writer = Writer("tiny", words=3)
+    assert (writer.model, writer.words) == ("tiny", 3)
+    assert writer.score("four") == 4
+
+
+def test_options_are_inherited_and_overridden_but_not_the_name() -> None:
+    class Base(Deployment, name="base", num_replicas=2, max_queued_requests=7):
+        pass
+
+    class Other(Deployment, max_queued_requests=8, retry="none"):
+        pass
+
+    class Derived(Base, num_replicas=3):
+        pass
+
+    class Both(Derived, Other):
+        pass
+
+    assert Base.bind().name == "base"
+    assert Derived.bind().config == ClassConfig(name="derived", num_replicas=3, max_queued_requests=7)
+    assert Both.bind().config == ClassConfig(name="both", num_replicas=3, max_queued_requests=7, retry="none")
+
+
+@pytest.mark.parametrize("slots", [True, False])
+def test_a_dataclass_is_bound_with_its_fields(slots: bool) -> None:
+    @functools.partial(dataclasses.dataclass, slots=slots)
+    class Model(Deployment, num_replicas=4):
+        path: str
+        layers: int = 2
+
+    bound = Model.bind("weights", layers=3)  # type: ignore[call-arg]
+    assert bound.config.num_replicas == 4
+    assert bound.make() == Model("weights", 3)  # type: ignore[call-arg]
+
+
+def test_an_abstract_class_is_bound_once_it_is_whole() -> None:
+    class Model(Deployment, ABC, num_replicas=4):
+        @abstractmethod
+        async def predict(self) -> int: ...
+
+    class Three(Model):
+        async def predict(self) -> int:
+            return 3
+
+    with pytest.raises(ConfigError, match=r"^Model is abstract: it lacks predict$"):
+        Model.bind()
+    assert Three.bind().config.num_replicas == 4
+    assert isinstance(Three.bind().make(), Three)
+
+
+def test_a_pydantic_model_is_bound_with_its_fields() -> None:
+    class Model(Deployment, BaseModel, num_replicas=4):
+        path: str
+
+    bound = Model.bind(path="weights")
+    assert bound.config.num_replicas == 4
+    assert bound.make() == Model(path="weights")
+    assert Model.model_fields.keys() == {"path"}
+
+
+def test_a_generic_class_is_bound() -> None:
+    class Model(Deployment, Generic[T], num_replicas=4):
+        def __init__(self, value: T) -> None:
+            self.value = value
+
+    assert Model[int].bind(3).make().value == 3
+
+
+def test_a_class_that_cannot_be_subclassed_is_served_as_well() -> None:
+    assert deployment(bool, num_replicas=2).bind(1).make() is True
+    with pytest.raises(ConfigError, match=r"^a deployment is made of a class, not of <built-in function len>$"):
+        deployment(len)
+
+
+# Bound
+
+
+def test_each_make_gives_an_object_of_its_own() -> None:
+    writer = Writer.bind("tiny", words=5)
+    first, second = writer.make(), writer.make()
+    assert first is not second
+    assert (first.model, first.words) == ("tiny", 5)
+    assert writer.cls is Writer
+    assert repr(writer) == "<Writer bound as writer>"
+
+
+def test_arguments_that_the_constructor_does_not_take_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"^Writer.bind\(\): missing a required argument: 'model'$"):
+        Writer.bind()  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"^Writer.bind\(\): got an unexpected keyword argument 'mode'$"):
+        Writer.bind("tiny", mode="x")  # type: ignore[call-arg]
+
+
+def test_no_two_bounds_are_equal_and_each_has_one_handle() -> None:
+    one, other = Writer.bind("x"), Writer.bind("x")
+    assert len({one, other, one}) == 2
+    assert one.handle is one.handle
+    assert deployment_of(one.handle) is one
+
+
+def test_what_a_deployment_needs_is_found_in_whatever_holds_it() -> None:
+    a, b, c, d = (Writer.options(name=name).bind(name) for name in "abcd")
+    own: list[Any] = [b.handle, "text"]
+    own.append(own)
+    front = TextEncoder.bind(a.handle, own, (c.handle,), by_name={"d": {"deep": [d.handle]}}, again=a.handle)
+    assert [each.name for each in front.needs] == ["a", "b", "c", "d", "a"]
+
+
+def test_a_deployment_is_bound_with_handles_and_not_with_what_was_bound() -> None:
+    writer = Writer.bind("x")
+    for arguments in ((writer,), ([{"deep": writer}],)):
+        with pytest.raises(ConfigError, match=r"^TextEncoder.bind\(\) is given <Writer bound as writer>, .* `handle`$"):
+            TextEncoder.bind(*arguments)
+
+
+@pytest.mark.parametrize("name", ["write", "predict"])
+def test_methods_are_not_called_on_what_was_bound(name: str) -> None:
+    said = f"^a bound deployment has no attribute '{name}'; methods of Writer are called through its `handle`$"
+    with pytest.raises(AttributeError, match=said):
+        getattr(Writer.bind("x"), name)
+    with pytest.raises(AttributeError, match=r"^a bound deployment has no attribute '__wrapped__'$"):
+        Writer.bind("x").__wrapped__  # type: ignore[attr-defined]  # noqa: B018
+
+
+# A dependency of routes
+
+
+def app_of(writer: Bound[Writer]) -> Toolkit:
+    app = Toolkit()
+
+    @app.get("/write")
+    async def write(prompt: str, model: Annotated[Writer, Depends(writer)]) -> str:
+        return await model.write(prompt)
+
+    @app.get("/score")
+    def score(text: str, model: Annotated[Writer, Depends(writer)]) -> int:
+        return model.score(text)
+
+    @app.get("/same")
+    async def same(one: Annotated[Writer, Depends(writer)], other: Annotated[Writer, Depends(writer)]) -> bool:
+        return one is other
+
+    @app.websocket("/ws")
+    async def talk(ws: WebSocket, model: Annotated[Writer, Depends(writer)]) -> None:
+        await ws.accept()
+        await ws.send_text(await model.write("hello"))
+        await ws.close()
+
+    return app
+
+
+def test_a_route_gets_the_handle_by_depends() -> None:
+    with served_elsewhere(), TestClient(app_of(Writer.bind("tiny"))) as client:
+        assert client.get("/write", params={"prompt": "x"}).json() == "tiny: x"
+        assert client.get("/score", params={"text": "four"}).json() == 4
+        assert client.get("/same").json() is True
+        with client.websocket_connect("/ws") as ws:
+            assert ws.receive_text() == "tiny: hello"
+
+
+def test_a_bound_deployment_adds_nothing_to_the_schema() -> None:
+    (parameter,) = app_of(Writer.bind("tiny")).openapi()["paths"]["/write"]["get"]["parameters"]
+    assert parameter["name"] == "prompt"
+
+
+def test_a_test_puts_an_ordinary_object_in_its_place() -> None:
+    writer = Writer.bind("large")
+    app = app_of(writer)
+    app.dependency_overrides[writer] = lambda: Writer("fake")
+    with TestClient(app) as client:
+        assert client.get("/write", params={"prompt": "x"}).json() == "fake: x"

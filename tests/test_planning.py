@@ -1,0 +1,148 @@
+"""Which deployments an app calls: found wherever a route depends on them."""
+
+from random import Random
+from typing import Annotated, Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Security, WebSocket
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Host, Mount
+
+from app_toolkit import Deployment, DeploymentConfig, Toolkit
+from app_toolkit.deployment import Bound
+from app_toolkit.errors import PlanningError
+from app_toolkit.planning import find
+
+
+class Model(Deployment):
+    def __init__(self, *needs: Any) -> None:
+        self.needs = needs
+
+
+def model(name: str, *needs: Any) -> Bound[Model]:
+    return Model.options(name=name).bind(*needs)
+
+
+def names(app: FastAPI) -> list[str]:
+    return [each.name for each in find(app)]
+
+
+def nothing() -> None: ...
+
+
+def test_an_app_that_calls_nothing_has_none() -> None:
+    assert find(Toolkit()) == find(FastAPI()) == ()
+
+
+def test_dependencies_are_found_at_every_level() -> None:
+    def inner(model: Annotated[Model, Depends(model("inner"))]) -> None: ...
+
+    class Outer:
+        def __init__(self, inner: Annotated[None, Depends(inner)]) -> None: ...
+
+    router = APIRouter(dependencies=[Depends(model("of-router"))])
+
+    @router.get("/a", dependencies=[Depends(model("of-decorator"))])
+    def a(outer: Annotated[Outer, Depends()], x: Annotated[Model, Security(model("secure"))]) -> None: ...
+
+    @router.websocket("/ws")
+    async def ws(ws: WebSocket, model: Annotated[Model, Depends(model("of-websocket"))]) -> None: ...
+
+    nested = APIRouter()
+    nested.include_router(router, prefix="/n", dependencies=[Depends(model("of-include"))])
+    app = Toolkit(dependencies=[Depends(model("of-app"))])
+    app.include_router(nested, deployment=DeploymentConfig(name="chat"))
+    assert set(names(app)) == {
+        *("inner", "of-router", "of-decorator", "secure", "of-websocket", "of-include", "of-app"),
+    }
+
+
+def app_with(dependency: Bound[Model], **options: Any) -> FastAPI:
+    app = FastAPI(**options)
+    app.get("/", dependencies=[Depends(dependency)])(nothing)
+    return app
+
+
+def test_mounted_apps_are_looked_into_however_they_are_mounted() -> None:
+    app = FastAPI()
+    app.mount("/plain", app_with(model("plain"), middleware=[Middleware(GZipMiddleware)]))
+    app.router.routes.append(Mount("/starlette", Starlette(routes=[Mount("/deep", app_with(model("deep")))])))
+    app.router.routes.append(Host("example.org", app_with(model("by-host"))))
+    app.mount("/toolkit", Toolkit(deployments=[model("of-mounted")]))
+    app.mount("/files", nothing)  # type: ignore[arg-type]
+    assert names(app) == ["plain", "deep", "by-host", "of-mounted"]
+
+
+def test_what_no_route_depends_on_is_named() -> None:
+    first, second = model("first"), model("second")
+    assert find(Toolkit(deployments=[first, second])) == (first, second)
+    with pytest.raises(
+        PlanningError, match=r"^Toolkit\(deployments=...\) takes what `bind` gives, not <Handle of first"
+    ):
+        Toolkit(deployments=[first.handle])  # type: ignore[list-item]
+
+
+def test_a_route_added_later_is_found_and_one_deployment_is_found_once() -> None:
+    shared = model("shared")
+    app = Toolkit(deployments=[shared])
+    for path in ("/a", "/b"):
+        app.get(path, dependencies=[Depends(shared)])(nothing)
+    assert find(app) == (shared,)
+    app.get("/c", dependencies=[Depends(model("late"))])(nothing)
+    assert names(app) == ["shared", "late"]
+
+
+def test_what_a_deployment_is_bound_with_comes_before_it() -> None:
+    base = model("base")
+    left, right = model("left", base.handle), model("right", [{"deep": base.handle}])
+    front = model("front", left.handle, right.handle)
+    assert find(app_with(front)) == (base, left, right, front)
+
+
+def test_a_circle_is_shown() -> None:
+    later: list[Any] = []
+    a = model("a", later)
+    b = model("b", a.handle)
+    c = model("c", b.handle)
+    later.append(c.handle)
+    with pytest.raises(PlanningError, match=r"^deployments are bound in a circle: b -> a -> c -> b$"):
+        find(app_with(model("outside", b.handle)))
+
+
+def test_two_deployments_of_one_name_are_refused_and_the_way_is_named() -> None:
+    first, second = Model.bind(), Model.bind()
+    said = r"^a deployment of Model and a deployment of Model are both named 'model': .* Model.options"
+    with pytest.raises(PlanningError, match=said):
+        find(Toolkit(deployments=[first, second]))
+    assert find(Toolkit(deployments=[first, model("other")]))
+
+
+def test_a_deployment_is_not_named_as_an_ingress_is() -> None:
+    with pytest.raises(PlanningError, match=r"^an ingress and a deployment of Model are both named 'app'"):
+        find(Toolkit(deployments=[model("app")]))
+
+
+@given(st.integers(0, 2**32))
+def test_in_every_graph_each_comes_once_and_after_what_it_needs(seed: int) -> None:
+    rng = Random(seed)
+    made: list[Bound[Model]] = []
+    for number in range(rng.randint(1, 12)):
+        needs = rng.sample(made, rng.randint(0, min(3, len(made))))
+        made.append(model(f"m{number}", [each.handle for each in needs]))
+    used = rng.sample(made, rng.randint(0, len(made)))
+    found = find(Toolkit(deployments=used))
+
+    wanted = set()
+    left = list(used)
+    while left:
+        each = left.pop()
+        wanted.add(each)
+        left += each.needs
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+    for index, each in enumerate(found):
+        assert set(each.needs) <= set(found[:index])

@@ -1,0 +1,332 @@
+"""Calls and their outcomes as bytes."""
+
+import pickle
+import random
+import struct
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import HTTPException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.errors import ContentTooLarge, QueueFull, RemoteError
+from app_toolkit.interfaces import Call
+from app_toolkit.transport import calls
+from app_toolkit.transport.calls import (
+    LARGE,
+    MOST_BUFFERS,
+    MOST_BYTES,
+    Frame,
+    Frames,
+    Piece,
+    decode_call,
+    decode_error,
+    decode_value,
+    encode_call,
+    encode_end,
+    encode_error,
+    encode_item,
+    encode_value,
+)
+
+HEAD = struct.Struct("<BxxxIQ")
+
+
+def whole(pieces: list[Piece]) -> bytes:
+    return b"".join(pieces)
+
+
+def only(pieces: list[Piece]) -> Frame:
+    frames = Frames()
+    (frame,) = frames.feed(whole(pieces))
+    assert frames.between
+    return frame
+
+
+def there_and_back(value: Any) -> Any:
+    return decode_value(only(encode_value(value)))
+
+
+# What travels
+
+
+def test_a_call_brings_its_arguments_and_is_named_by_its_head() -> None:
+    frame = only(encode_call(Call("write", (1, "a"), {"times": [2]}, timeout_s=3.0, retry="all")))
+    assert frame.kind == "call"
+    assert decode_call("write", frame) == Call("write", (1, "a"), {"times": [2]})
+
+
+def test_each_kind_of_outcome_is_known_by_its_frame() -> None:
+    pieces = [*encode_item(1), *encode_item(None), *encode_end(), *encode_value("a"), *encode_error(ValueError())]
+    assert [frame.kind for frame in Frames().feed(whole(pieces))] == ["item", "item", "end", "value", "error"]
+
+
+@given(st.recursive(st.none() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False), st.lists))
+def test_a_value_arrives_as_it_was(value: object) -> None:
+    assert there_and_back(value) == value
+
+
+def test_something_small_is_one_piece() -> None:
+    assert len(encode_call(Call("write", (np.arange(10), b"abc"), {}))) == 1
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_an_array_is_not_copied_on_either_side_and_cannot_be_written_to(size: int) -> None:
+    array = np.arange(size, dtype=np.float64)
+    pieces = encode_value({"deep": [array, array[:2]]})
+    if size == LARGE:
+        (view,) = [piece for piece in pieces if isinstance(piece, memoryview)]
+        assert np.shares_memory(np.frombuffer(view), array), "the writer sends it from where it lies"
+    frame = only(pieces)
+    read, part = decode_value(frame)["deep"]
+    assert read.tolist() == array.tolist()
+    assert part.tolist() == [0, 1]
+    assert np.shares_memory(read, np.frombuffer(frame.buffers[0])), "the reader sees what has come"
+    assert not read.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        read[0] = 7
+
+
+def test_long_bytes_are_the_bytes_that_came() -> None:
+    given = b"x" * LARGE
+    frame = only(encode_call(Call("write", (given,), {"more": bytearray(given)})))
+    call = decode_call("write", frame)
+    assert call.args[0] == given
+    assert call.args[0] is frame.buffers[0]
+    changeable = call.kwargs["more"]
+    assert type(changeable) is bytearray
+    changeable[0] = 0
+    assert len(frame.pickled) < 1000
+
+
+def test_buffers_beyond_the_limit_are_a_part_of_the_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_BUFFERS", 2)
+    arrays = [np.full(4, number) for number in range(5)]
+    frame = only(encode_value(arrays))
+    assert len(frame.buffers) == 2
+    assert [array.tolist() for array in decode_value(frame)] == [array.tolist() for array in arrays]
+
+
+def test_what_pickle_cannot_do_goes_by_value() -> None:
+    factor = 3
+    assert there_and_back(lambda number: number * factor)(2) == 6
+
+
+def test_a_class_of_main_is_not_looked_for_in_the_readers_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("__main__")
+    exec("class Point:\n    def __init__(self, x):\n        self.x = x", script.__dict__)
+    monkeypatch.setitem(__import__("sys").modules, "__main__", script)
+    assert b"__main__" in pickle.dumps(script.Point(1)), "plain pickle would name it"
+    frame = only(encode_value(script.Point(4)))
+    del script.__dict__["Point"]
+    assert decode_value(frame).x == 4
+
+
+def test_what_cannot_be_sent_is_said_to_whoever_sends_it() -> None:
+    with pytest.raises(TypeError, match=r"^the arguments of write cannot be sent: TypeError: .+ '_thread.lock'"):
+        encode_call(Call("write", (threading.Lock(),), {}))
+    with pytest.raises(TypeError, match=r"^what the method gave cannot be sent"):
+        encode_value(threading.Lock())
+    with pytest.raises(TypeError, match=r"^what the method yielded cannot be sent"):
+        encode_item(threading.Lock())
+
+
+def test_too_much_for_one_frame_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_BYTES", 1_000)
+    with pytest.raises(ContentTooLarge, match=r"^the arguments of write: \d+ bytes, the limit is 1000$"):
+        encode_call(Call("write", ("x" * 1_000,), {}))
+
+
+class Fragile:
+    """Cannot be made anew."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ImportError("there is no such module here")
+
+
+def test_what_cannot_be_read_here_is_said_to_whoever_reads_it() -> None:
+    with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError: there is no such"):
+        decode_call("write", only(encode_call(Call("write", (Fragile(),), {}))))
+    with pytest.raises(RemoteError, match=r"^what the method gave cannot be read here: ImportError: there is no such"):
+        there_and_back(Fragile())
+
+
+# Errors
+
+
+class Picky(Exception):
+    """Is made of something else than its `args`."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class Locked(Exception):
+    def __init__(self) -> None:
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+class Gone(Exception):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+def raised(make: Callable[[], BaseException]) -> BaseException:
+    try:
+        raise make()
+    except BaseException as error:
+        return error
+
+
+def brought(error: BaseException) -> Exception:
+    return decode_error(only(encode_error(error)))
+
+
+def test_an_error_arrives_as_itself_with_its_traceback_as_a_note() -> None:
+    error = brought(raised(lambda: KeyError("nothing")))
+    assert type(error) is KeyError
+    assert error.args == ("nothing",)
+    (note,) = error.__notes__
+    assert note.startswith("At the replica: Traceback (most recent call last):\n")
+    assert "raise make()" in note
+    assert note.endswith("KeyError: 'nothing'")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Picky(7, reason="why not"),
+        lambda: HTTPException(status_code=404, detail="no such item"),
+        lambda: OSError(2, "no such file", "a.txt"),
+        lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        lambda: QueueFull("100 requests wait"),
+        lambda: ExceptionGroup("two", [ValueError(1), KeyError(2)]),
+    ],
+)
+def test_errors_of_every_make_keep_what_they_say_and_hold(make: Callable[[], Exception]) -> None:
+    error = make()
+    came = brought(raised(lambda: error))
+    del came.__notes__
+    assert type(came) is type(error)
+    assert str(came) == str(error)
+    assert {**vars(came)} == {**vars(error)}
+
+
+def test_the_note_tells_what_led_to_it_and_nothing_of_ours() -> None:
+    def fail() -> None:
+        try:
+            raise ValueError("first")
+        except ValueError as error:
+            raise KeyError("then") from error
+
+    try:
+        fail()
+    except KeyError as error:
+        (note,) = brought(error).__notes__
+    assert "ValueError: first" in note
+    assert "The above exception was the direct cause" in note
+
+
+def test_notes_are_told_once_however_many_replicas_an_error_passes() -> None:
+    error = raised(lambda: ValueError("deep"))
+    for _ in range(3):
+        error = raised(lambda error=error: brought(error))  # type: ignore[misc]
+    assert len(error.__notes__) == 3
+    assert all(note.count("At the replica") == 1 for note in error.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Locked, r"tests\.transport\.test_calls\.Locked: holds a lock"),
+        (lambda: Gone("went"), r"tests\.transport\.test_calls\.Gone: went"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+    ],
+)
+def test_an_error_that_cannot_be_brought_is_named(make: Callable[[], BaseException], said: str) -> None:
+    error = brought(raised(make))
+    assert type(error) is RemoteError
+    assert error.status == 500
+    with pytest.raises(RemoteError, match=f"^{said}"):
+        raise error
+    assert "raise make()" in error.__notes__[0]
+
+
+def test_an_error_without_a_text_arrives() -> None:
+    assert type(brought(raised(Mute))) is Mute
+
+
+def test_an_error_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_BYTES", 50_000)
+    error = brought(raised(lambda: ValueError("x" * 60_000)))
+    assert type(error) is RemoteError
+    assert len(str(error)) <= calls.LONGEST_TEXT
+
+
+# The reader
+
+
+@given(st.integers(0, 2**32))
+def test_frames_are_the_same_however_the_stream_is_cut(seed: int) -> None:
+    world = random.Random(seed)
+    values = [world.choice(SAMPLES) for _ in range(world.randrange(1, 6))]
+    stream = whole([piece for value in values for piece in encode_item(value)] + encode_end())
+    frames, found, at = Frames(), [], 0
+    while at < len(stream):
+        size = world.choice((0, 1, 2, 15, 16, 17, 40, 5_000, 70_000))
+        chunk = stream[at : at + size]
+        found += frames.feed(memoryview(chunk) if world.random() < 0.5 else chunk)
+        at += size
+    assert frames.between
+    assert [frame.kind for frame in found] == ["item"] * len(values) + ["end"]
+    assert found == Frames().feed(stream)
+    for value, frame in zip(values, found, strict=False):
+        came = decode_value(frame)
+        assert came.tolist() == value.tolist() if isinstance(value, np.ndarray) else came == value
+
+
+SAMPLES: list[Any] = [None, "a" * 100, np.arange(3), np.arange(20_000), b"x" * (LARGE + 1), {"a": [1, 2.5]}]
+
+
+def test_nothing_is_given_before_its_last_byte() -> None:
+    stream = whole(encode_value(np.arange(4)))
+    for cut in range(len(stream)):
+        frames = Frames()
+        assert frames.feed(stream[:cut]) == []
+        assert frames.between == (cut == 0)
+        (frame,) = frames.feed(stream[cut:])
+        assert decode_value(frame).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (HEAD.pack(9, 0, 0), "a frame is of kind 9, and the last that is known is 4"),
+        (HEAD.pack(1, 0, MOST_BYTES + 1), f"a frame has {MOST_BYTES + 1} bytes, the limit is {MOST_BYTES}"),
+        (HEAD.pack(1, MOST_BUFFERS + 1, 0), f"a frame has {MOST_BUFFERS + 1} buffers, the limit is {MOST_BUFFERS}"),
+        (
+            HEAD.pack(1, 2, 1) + struct.pack("<2Q", MOST_BYTES, 2**63),
+            f"a frame has {1 + MOST_BYTES + 2**63} bytes, the limit is {MOST_BYTES}",
+        ),
+    ],
+)
+def test_what_is_no_frame_of_ours_is_refused_before_its_data_comes(stream: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        Frames().feed(stream)
