@@ -7,9 +7,11 @@ from app_toolkit.observability.context import deadline, replica_context, request
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.router.handle import options, remote
+from app_toolkit.running import Application, get_handle, run, shutdown
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
+    "Application",
     "ConfigError",
     "Deployment",
     "DeploymentConfig",
@@ -19,9 +21,12 @@ __all__ = [
     "batch",
     "deadline",
     "deployment",
+    "get_handle",
     "on_disconnect",
     "options",
     "remote",
     "replica_context",
     "request_id",
+    "run",
+    "shutdown",
 ]

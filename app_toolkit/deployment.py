@@ -1,9 +1,12 @@
 """Classes that are served: what they say of themselves, and what is bound to them."""
 
 import inspect
+import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+
+import cloudpickle
 
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.engines.local import IN_PROCESS
@@ -12,7 +15,7 @@ from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.batching import slots_for
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle, deployment_of
-from app_toolkit.types import Retry
+from app_toolkit.types import Kind, Retry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,6 +113,70 @@ class Bound(Deployable, Generic[T_co]):
             raise AttributeError(said)
 
 
+class Elsewhere(Deployable):
+    """A deployment of an application that runs already, known by its names and its methods alone."""
+
+    def __init__(self, application: str, name: str, methods: Mapping[str, Kind]) -> None:
+        self.application = application
+        self._name = name
+        # A class with the same kinds of methods: that is all that a handle asks.
+        self.cls = type(name, (), {method: _SHAPES[kind] for method, kind in methods.items()})
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def needs(self) -> tuple[Deployable, ...]:
+        return ()
+
+    def make(self) -> object:
+        raise ConfigError(f"{self.name!r} is a part of application {self.application!r}: there its objects are made")
+
+
+async def _coroutine(self: object, *args: Any, **kwargs: Any) -> Any: ...
+async def _stream(self: object, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+    yield
+
+
+def _sync(self: object, *args: Any, **kwargs: Any) -> Any: ...
+def _sync_stream(self: object, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    yield
+
+
+_SHAPES: Mapping[Kind, Callable[..., Any]] = {
+    "coroutine": _coroutine,
+    "stream": _stream,
+    "sync": _sync,
+    "sync stream": _sync_stream,
+}
+
+
+def pack(bound: Bound[Any]) -> bytes:
+    """A bound deployment, with those whose handles it has, for processes that import nothing of `__main__`.
+
+    Classes and functions of `__main__`, and those that are made in functions, go along; others are imported there.
+    Raises `ConfigError` for arguments that cannot be pickled.
+    """
+    packed = io.BytesIO()
+    try:
+        _Packer(packed, 5).dump(bound)
+    except Exception as error:
+        raise ConfigError(f"{bound!r} cannot be brought to its replicas: {type(error).__name__}: {error}") from error
+    return packed.getvalue()
+
+
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
+    """Packs the two things that nobody else may pickle: elsewhere a copy of them would stand for nothing."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Bound):
+            return Bound, (obj.cls, obj.config, obj._args, obj._kwargs)
+        if isinstance(obj, Handle):
+            return Handle, (deployment_of(obj), obj._options)
+        return super().reducer_override(obj)
+
+
 class Configured(Generic[P, T]):
     """A class with options."""
 
@@ -173,6 +240,14 @@ class Deployment:
 def deployment(cls: Callable[P, T], **said: Unpack[DeploymentKeywords]) -> Configured[P, T]:
     """What `Deployment` gives, for a class that one cannot subclass: `deployment(Model, num_replicas=2).bind(...)`."""
     return Configured(cls, said)
+
+
+def of_function(respond: Callable[[Any], Any]) -> Bound[Any]:
+    """A deployment that answers HTTP with a function, named after it. Raises `ConfigError` for what is none."""
+    if not inspect.isfunction(respond):
+        raise ConfigError(f"{respond!r} is no app, no bound deployment and no function that answers requests")
+    names = {"__call__": staticmethod(respond), "__module__": respond.__module__, "__qualname__": respond.__qualname__}
+    return deployment(type(respond.__name__, (), names)).bind()
 
 
 def _said(cls: object) -> dict[str, Any]:

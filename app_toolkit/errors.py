@@ -7,8 +7,8 @@
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
   - InstanceEnded           what was asked has been shut down, by somebody else
+  - BatchError              a batch function gave an item no answer; an error of the app like any other
   - RequestError            one request failed; carries the HTTP status that its client sees
-      BatchError            500  the batch that a request was in gave it no answer
       BadRequest            400  the head or the framing is not HTTP as we accept it
       NoApplication         404  no application has a route prefix above the path
       RequestTimeout        408  the request did not arrive in time
@@ -66,6 +66,10 @@ class InstanceEnded(ToolkitError):
     pass
 
 
+class BatchError(ToolkitError):
+    pass
+
+
 class RequestError(ToolkitError):
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "internal_error"
@@ -77,10 +81,6 @@ class RequestError(ToolkitError):
     def document(self, request_id: str) -> dict[str, str]:
         """What the client learns: the reason as a word, one sentence, and the id under which it is logged."""
         return {"error": self.reason, "detail": str(self), "request_id": request_id}
-
-
-class BatchError(RequestError):
-    reason = "batch_failed"
 
 
 class BadRequest(RequestError):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,6 +13,14 @@ ROUTES = "routes"
 
 REPLICAS = "replicas/"
 """Begins the board's key of a replica set; what follows is `APPLICATION/DEPLOYMENT`."""
+
+
+CODE = "code/"
+"""Begins the store's key of what was packed; what follows is its hash."""
+
+
+def code_key(hash: str) -> str:
+    return f"{CODE}{hash}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,8 +110,25 @@ class Deployable(ABC):
 
     #: The class that replicas construct.
     cls: type
+    #: Which application it is a part of; None: the one that this process belongs to.
+    application: str | None = None
     #: Its `ClassConfig`.
     config: Any
+
+
+class Payloads(Protocol):
+    """The way of what is too large for a replica's socket. A key names one exchange of a caller with that replica."""
+
+    async def deposit(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+        """Bring the arguments of a call to a replica that waits for them; nobody keeps them where none does.
+
+        Raises `ReplicaGone`.
+        """
+        ...
+
+    async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
+        """What the replica keeps for this exchange. Raises `ReplicaGone`, also where it keeps nothing."""
+        ...
 
 
 class Plane(Protocol):
@@ -134,6 +159,8 @@ class ReplicaSpec:
     """Of a class: how many threads run its `def` methods."""
     working_dir: str = ""
     """The folder that relative paths of the app begin at; empty: wherever the process is."""
+    code: str = ""
+    """Under which name the store has what was packed; empty: `target` is imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +193,10 @@ class Watch(Protocol):
         What is passed as seen is thereby acknowledged.
         """
         ...
+
+
+WatchSome = Callable[[Mapping[str, Version], tuple[str, ...]], Awaitable[Mapping[str, Snapshot]]]
+"""The same of keys with these beginnings alone."""
 
 
 class Store(Protocol):

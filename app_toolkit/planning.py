@@ -1,13 +1,21 @@
 """From an app to plain data: which ingresses it has, who owns which route, and which deployments they call."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 
-from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentConfig, IngressSpec
+from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
+from app_toolkit.deployment import Bound
+from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.graph import find
+from app_toolkit.replica.http import answers_http
+from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table
+
+C = TypeVar("C", bound=DeploymentConfig)
 
 
 def plan(
@@ -46,11 +54,47 @@ def plan(
         default=default,
         deployments=(
             *(IngressSpec(config=config) for config in configs),
-            *(ClassSpec(config=bound.config) for bound in classes),
+            *map(_class_spec, classes),
         ),
         routes=tuple(route_table(app)),
     )
 
 
-def _with(config: DeploymentConfig, changes: Mapping[str, object]) -> DeploymentConfig:
-    return DeploymentConfig(**{**config.model_dump(), **changes})
+def plan_bound(
+    bound: Bound[Any],
+    code: bytes,
+    *,
+    app_dir: str,
+    name: str = "default",
+    route_prefix: str = "/",
+    num_replicas: int | None = None,
+    working_dir: str | None = None,
+) -> ApplicationSpec:
+    """Lay out a bound deployment and those that it calls as an application of their own.
+
+    Where its class has a `__call__`, that answers HTTP below `route_prefix`; else nothing does. `code` is what `pack`
+    made of it; the rest as of `plan`, but that `num_replicas` overrides its own alone. Raises as `plan` does.
+    """
+    http = answers_http(bound.cls)
+    return ApplicationSpec(
+        name=name,
+        target=f"{bound.cls.__module__}:{bound.cls.__qualname__}",
+        code=hashlib.sha256(code).hexdigest(),
+        app_dir=app_dir,
+        working_dir=working_dir or os.getcwd(),
+        route_prefix=route_prefix if http else None,
+        title=bound.name,
+        default=bound.name if http else None,
+        deployments=tuple(_class_spec(each, num_replicas if each is bound else None) for each in find(bound)),
+    )
+
+
+def _class_spec(bound: Deployable, num_replicas: int | None = None) -> ClassSpec:
+    config: ClassConfig = bound.config
+    if num_replicas is not None:
+        config = _with(config, {"num_replicas": num_replicas})
+    return ClassSpec(config=config, methods=methods_of(bound.cls))
+
+
+def _with(config: C, changes: Mapping[str, object]) -> C:
+    return type(config)(**{**config.model_dump(), **changes})

@@ -1,6 +1,5 @@
 """`Toolkit`: a FastAPI whose routers may be served by replicas of their own."""
 
-import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -21,9 +20,9 @@ from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import Misdirected, PlanningError, RequestError
-from app_toolkit.observability.context import request_id
 from app_toolkit.replica.batching import is_raw, slots_for
 from app_toolkit.replica.graph import find
+from app_toolkit.replica.http import refusal
 from app_toolkit.types import Receive, Scope, Send
 
 # What decides whether a request is theirs by (kind, method, path) alone, and so can be written down as data.
@@ -57,7 +56,7 @@ class Toolkit(FastAPI):
         self._embedded: Embedded | None = None
         super().__init__(**fastapi)
         # A handle's refusal is the answer of the route that it was called in, unless the app says otherwise.
-        self.exception_handlers.setdefault(RequestError, _refusal)
+        self.exception_handlers.setdefault(RequestError, refusal)
 
     def include_router(
         self,
@@ -215,12 +214,6 @@ def _refuse_unwritable(route: BaseRoute, context: RouteContext) -> None:
             f"the route {context.path!r} is a {type(route).__name__}, which has a matches() of its own; an app with "
             "several ingresses needs routes that match by method and path: serve it with one ingress"
         )
-
-
-async def _refusal(request: Any, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
-    return JSONResponse(error.document(request_id() or ""), error.status, headers)
 
 
 def _misdirected(owner: str, ingress: str) -> Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]:

@@ -23,5 +23,8 @@ NodeId = NewType("NodeId", str)
 OnDisconnect = Literal["auto", "cancel", "continue"]
 """What becomes of a handler whose client has gone."""
 
+Kind = Literal["coroutine", "stream", "sync", "sync stream"]
+"""What a method is to who calls it: `async def`, an async generator, `def`, a generator."""
+
 Retry = Literal["idempotent", "all", "none"]
 """What is tried again where a replica was lost with it before it answered."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+ITEM = '{"name": "x", "price": 1.5}'
 HTTP = ("get_1", "get_32", "post_1", "post_32", "stream_8", "websocket", "download", "upload")
 POST = ("post_1", "post_32")
 
@@ -21,6 +22,8 @@ class Contender:
     """The environment it needs (`peers.PEERS`); None: this one."""
     environ: Mapping[str, str] = field(default_factory=dict)
     measures: tuple[str, ...] = HTTP
+    posts: tuple[str, str] | None = None
+    """A path and a JSON body: what it is asked to see whether it is up; None: a GET of `/`."""
 
 
 def _toolkit(replicas: int) -> Contender:
@@ -79,6 +82,7 @@ CONTENDERS: tuple[Contender, ...] = (
         roles={"server": ""},
         peer="litserve",
         measures=POST,
+        posts=("/item", ITEM),
     ),
     Contender(
         name="bentoml",
@@ -87,6 +91,7 @@ CONTENDERS: tuple[Contender, ...] = (
         roles={"server": ""},
         peer="bentoml",
         measures=POST,
+        posts=("/item", ITEM),
     ),
     Contender(
         name="mosec",
@@ -95,5 +100,6 @@ CONTENDERS: tuple[Contender, ...] = (
         roles={"server": ""},
         peer="mosec",
         measures=POST,
+        posts=("/item", ITEM),
     ),
 )

@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from statistics import median
 from urllib.parse import urlsplit
 
@@ -85,11 +86,20 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
 
 
-class _Client(asyncio.Protocol):
-    """One connection that asks again as soon as it is answered."""
+def request_of(url: str, body: str | None) -> bytes:
+    """A GET, or the POST of a JSON body."""
+    parts, sent = urlsplit(url), (body or "").encode()
+    head = f"{'GET' if body is None else 'POST'} {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+    if body is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n"
+    return head.encode() + b"\r\n" + sent
 
-    def __init__(self, request: bytes, latencies: list[float]) -> None:
-        self.request, self.latencies, self.failed = request, latencies, 0
+
+class Client(asyncio.Protocol):
+    """One connection that asks for the next as soon as it is answered."""
+
+    def __init__(self, requests: Iterator[bytes], latencies: list[float]) -> None:
+        self.requests, self.latencies, self.failed = requests, latencies, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -99,7 +109,7 @@ class _Client(asyncio.Protocol):
     def _ask(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
         self.asked_at = time.perf_counter()
-        self.transport.write(self.request)
+        self.transport.write(next(self.requests))
 
     def data_received(self, data: bytes) -> None:
         self.complete = False
@@ -118,17 +128,13 @@ class _Client(asyncio.Protocol):
 
 async def asyncio_load(url: str, clients: int, seconds: float, body: str | None = None) -> Load:
     """What `load` does where there is no wrk."""
-    parts, sent = urlsplit(url), (body or "").encode()
-    head = f"{'GET' if body is None else 'POST'} {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-    if body is not None:
-        head += f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n"
-    request = head.encode() + b"\r\n" + sent
+    parts, request = urlsplit(url), request_of(url, body)
     latencies: list[float] = []
     connected = []
     started = time.perf_counter()
     for _ in range(clients):
         _, client = await asyncio.get_running_loop().create_connection(
-            lambda: _Client(request, latencies), parts.hostname or "127.0.0.1", parts.port or 80
+            lambda: Client(repeat(request), latencies), parts.hostname or "127.0.0.1", parts.port or 80
         )
         connected.append(client)
     await asyncio.sleep(seconds)

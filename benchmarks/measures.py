@@ -13,12 +13,12 @@ from statistics import median
 
 import psutil
 
+from benchmarks.contenders import ITEM
 from benchmarks.load import Load, load, percentile
 from benchmarks.servers import Server
 
 Figures = dict[str, float]
 
-ITEM = '{"name": "x", "price": 1.5}'
 TEN_MB = bytes(10_000_000)
 
 

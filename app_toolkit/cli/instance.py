@@ -1,16 +1,21 @@
 """What the command line needs of an engine, and how it reads the status that an engine reports."""
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.reconcile import PROXIES
-from app_toolkit.core.status import FAILED, HEALTHY, WAITING
+from app_toolkit.core.status import FAILED, HEALTHY, UPDATING, WAITING, Load
 from app_toolkit.errors import ConfigError, PlacementError, StartupError
 
 Status = Mapping[str, Any]
 """`core.status.InstanceStatus` as plain data."""
+
+LOOK_S = 0.5
+"""How long one wait for news of the instance lasts; a Ctrl-C is noticed as soon as it ends."""
 
 SHOWN_NODE = 8
 """Characters of a node's id that tell it from others."""
@@ -31,6 +36,10 @@ class Instance(Protocol):
     def url(self) -> str: ...
 
     def status(self) -> Status: ...
+
+    def load(self) -> Mapping[str, Load]:
+        """Where requests are just now, by `APPLICATION/DEPLOYMENT`."""
+        ...
 
     def leave(self) -> None:
         """Take back what was deployed here, and wait for it; all of it on a Ray of our own."""
@@ -115,6 +124,21 @@ def _row(group: Mapping[str, Any], name: str) -> Row:
         last_error=waits if group["status"] == WAITING else group["last_error"] or "",
         unplaceable=bool(short),
     )
+
+
+def is_serving(found: list[Row], status: Status) -> bool:
+    """Whether all that was deployed last of an application is up, and can be reached."""
+    return bool(found and status["proxies"]) and all(row.ready and row.status != UPDATING for row in found)
+
+
+def logical_cpus(spec: ApplicationSpec) -> float:
+    """What a Ray of our own has: as many as the plan asks for, since a replica books a share and does not fill it."""
+    return max(math.ceil(spec.num_cpus), os.cpu_count() or 1)
+
+
+def url_of(instance: Instance, spec: ApplicationSpec) -> str:
+    """Where clients reach the application. Raises `ConfigError` while no proxy is up."""
+    return instance.url().rstrip("/") + (spec.route_prefix or "").rstrip("/")
 
 
 def hopeless(found: list[Row]) -> ConfigError | None:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +20,8 @@ from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
-from app_toolkit.config.project import Project, read_project
-from app_toolkit.config.settings import keep_priority, read_settings, say_plain_logs, show_ray_token
+from app_toolkit.config.project import Project, choose, read_project
+from app_toolkit.config.settings import keep_priority, say_plain_logs, show_ray_token
 from app_toolkit.errors import ConfigError
 
 app = typer.Typer(
@@ -164,11 +165,11 @@ def status(
     """Show what runs on a cluster."""
     instance = _connect(context)
     try:
-        found = instance.status()
+        found, load = instance.status(), instance.load()
         if as_json:
-            print(json.dumps(found, indent=2))
+            print(json.dumps({**found, "load": {name: asdict(each) for name, each in load.items()}}, indent=2))
         else:
-            Screen().status(found)
+            Screen().status(found, load)
     finally:
         instance.close()
 
@@ -212,7 +213,7 @@ def _chosen(context: typer.Context, project: Project) -> Options:
     """Each option from the first place that has it: the command line, the environment, the project, its default."""
     said = {name: value for name, value in context.params.items() if name in CommandLine.model_fields}
     line = CommandLine(**{name: value for name, value in said.items() if value is not None})
-    return Options(**{**project.defaults.given, **read_settings().given, **line.given})
+    return choose(project, line)
 
 
 def _resolve(target: str | None, project: Project, app_dir: Path | None) -> Target:

@@ -1,6 +1,5 @@
 """`run`: an app on Ray, kept in the foreground until somebody asks it to stop."""
 
-import math
 import os
 import signal
 from collections.abc import Callable
@@ -9,17 +8,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from app_toolkit.cli.addresses import check_cluster_answers, check_port_is_free
-from app_toolkit.cli.instance import Engine, Instance, hopeless, rows
+from app_toolkit.cli.addresses import check
+from app_toolkit.cli.instance import LOOK_S, Engine, Instance, hopeless, is_serving, logical_cpus, rows, url_of
 from app_toolkit.cli.plan import Planning
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import InstanceEnded
-from app_toolkit.proxy import tls
-
-LOOK_S = 0.5
-"""How long one wait for news of the instance lasts; a Ctrl-C is noticed as soon as it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +61,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
 
     Raises `ConfigError` where the app cannot be served; nothing of it runs any more then.
     """
-    # On a cluster the proxies listen on its nodes, which need not be this machine.
-    if options.address is None:
-        tls.context(options.http)
-        check_port_is_free(options.http.host, options.http.port)
-    else:
-        check_cluster_answers(options.address)
+    check(options.http, options.address)
     with Interrupts() as interrupts, Planning(options.target, options.app_dir, options.plan) as planning:
         ray = engine()  # imports Ray, while the child imports the app
         try:
@@ -101,10 +91,9 @@ def _logical_cpus(options: RunOptions, spec: ApplicationSpec, screen: Screen) ->
     if options.address is not None:
         return None
     physical = os.cpu_count() or 1
-    asked = sum(i.config.num_replicas * i.config.ray_actor_options.num_cpus for i in spec.deployments)
-    if asked > physical:
-        screen.say(f"The replicas ask for {asked:g} logical CPUs; this machine has {physical} physical ones.")
-    return max(math.ceil(asked), physical)
+    if spec.num_cpus > physical:
+        screen.say(f"The replicas ask for {spec.num_cpus:g} logical CPUs; this machine has {physical} physical ones.")
+    return logical_cpus(spec)
 
 
 def _deploy_and_serve(
@@ -122,16 +111,19 @@ def _deploy_and_serve(
                 continue
             if error := hopeless(found):
                 raise error
-            if found and status["proxies"] and all(row.ready for row in found):
+            if is_serving(found, status):
                 serving = True
-                _say_where(instance, spec, screen)
+                say_where(instance, spec, screen)
 
 
-def _say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> None:
-    url = instance.url().rstrip("/") + spec.route_prefix.rstrip("/")
-    screen.say(f"Serving {spec.title or spec.name} at {url}")
-    if any(route.path == "/docs" for route in spec.routes):
-        screen.say(f"Documentation at {url}/docs")
+def say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> None:
+    if spec.route_prefix is None:
+        screen.say(f"Serving {spec.title or spec.name}")
+    else:
+        url = url_of(instance, spec)
+        screen.say(f"Serving {spec.title or spec.name} at {url}")
+        if any(route.path == "/docs" for route in spec.routes):
+            screen.say(f"Documentation at {url}/docs")
     screen.say("Ctrl-C drains and stops.")
 
 

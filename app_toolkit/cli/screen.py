@@ -1,8 +1,9 @@
 """What people see: tables that move on a terminal, plain lines anywhere else."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Protocol
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from app_toolkit.cli.instance import Row, Status, rows
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.status import FAILED, HEALTHY, WAITING
+from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
 from app_toolkit.errors import ToolkitError
 
 COLOURS = {HEALTHY: "green", FAILED: "red", WAITING: "yellow"}
@@ -67,12 +68,21 @@ class Screen:
         routes = [(route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes]
         self._rows(("path", "methods", "ingress"), routes)
 
-    def status(self, status: Status) -> None:
-        """Every application with its proxies and deployments, a line for each."""
+    def status(self, status: Status, load: Mapping[str, Load]) -> None:
+        """Every application with its proxies and deployments, a line for each, and where their requests are."""
         for application in status["applications"]:
-            self.say(f"application {application['name']} at {application['route_prefix']}")
+            at = application["route_prefix"]
+            self.say(
+                f"application {application['name']}" + (f" at {at}" if at is not None else ", which serves no HTTP")
+            )
             for row in rows(status, application["name"]):
                 self.say(f"  {row}")
+            loads = [
+                (name.rpartition("/")[2], *(str(number) for number in astuple(each)))
+                for name, each in load.items()
+                if name.partition("/")[0] == application["name"]
+            ]
+            self._rows(("requests for", "wait in proxies", "wait in handles", "ongoing", "of them in a buffer"), loads)
         if not status["applications"]:
             self.say("no applications")
 

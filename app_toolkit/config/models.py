@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from app_toolkit.errors import ConfigError
-from app_toolkit.types import OnDisconnect, Retry
+from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -255,6 +255,7 @@ class ClassSpec(Model):
 
     kind: Literal["class"] = "class"
     config: ClassConfig
+    methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
 
 
 DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
@@ -266,11 +267,16 @@ class ApplicationSpec(Model):
     schema_version: Literal[1] = 1
     name: Name
     target: Annotated[str, Field(description="`module:attribute`, imported by every replica")]
+    code: Annotated[
+        str, Field(description="the hash of what replicas unpack, where they import no target; the store has it")
+    ] = ""
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = ""
-    route_prefix: Annotated[str, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
+    route_prefix: Annotated[
+        str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$", description="None: it serves no HTTP")
+    ] = "/"
     title: str = ""
-    default: Annotated[Name, Field(description="the ingress that owns what no route matches")]
+    default: Annotated[Name | None, Field(description="the ingress that owns what no route matches")]
     deployments: tuple[DeploymentSpec, ...]
     routes: tuple[Route, ...] = ()
 
@@ -278,6 +284,11 @@ class ApplicationSpec(Model):
     def callees(self) -> tuple[str, ...]:
         """The deployments that handles may call."""
         return tuple(deployment.config.name for deployment in self.deployments if deployment.kind == "class")
+
+    @property
+    def num_cpus(self) -> float:
+        """The logical CPUs that all its replicas book together."""
+        return sum(each.config.num_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
 
     def revision(self, deployment: str) -> str:
         """A hash of what only a new replica of this deployment would take up."""
@@ -287,7 +298,7 @@ class ApplicationSpec(Model):
             for name, field in type(config).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
-        facts = [self.target, self.app_dir, self.working_dir, self.route_prefix, deployment, kept]
+        facts = [self.target, self.code, self.app_dir, self.working_dir, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from app_toolkit.config.models import Model
 from app_toolkit.config.options import Options
+from app_toolkit.config.settings import read_settings
 from app_toolkit.errors import ConfigError
 
 PYPROJECT = "pyproject.toml"
@@ -50,6 +51,11 @@ def read_project(folder: Path) -> Project:
     if entrypoint is not None and not isinstance(entrypoint, str):
         raise ConfigError(f"{path}, [tool.fastapi]: entrypoint = {entrypoint!r}: it should be 'module:attribute'")
     return Project(entrypoint=entrypoint, defaults=defaults)
+
+
+def choose(project: Project, said: Options) -> Options:
+    """Each option from the first place that has it: what is said here, the environment, the project, its default."""
+    return Options(**{**project.defaults.given, **read_settings().given, **said.given})
 
 
 def _table(parent: dict[str, Any], key: str, path: Path) -> dict[str, Any]:

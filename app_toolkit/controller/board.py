@@ -119,12 +119,12 @@ class Board:
     # The callers' side
 
     async def watch(
-        self, caller: str, seen: Mapping[str, Version], timeout_s: float, beginning: str = ""
+        self, caller: str, seen: Mapping[str, Version], timeout_s: float, beginning: str | tuple[str, ...] = ""
     ) -> dict[str, Snapshot]:
         """The keys that are newer than `seen`, at once or as soon as there are any; none after `timeout_s`.
 
-        Only keys with this `beginning`: of what a caller is never told, it need not take note. What is passed as seen
-        is thereby acknowledged. A removed key is told as a snapshot of None.
+        Only keys with this `beginning`, or one of these: of what a caller is never told, it need not take note. What is
+        passed as seen is thereby acknowledged. A removed key is told as a snapshot of None.
         """
         self._forget_the_dead()
         timeout_s = min(timeout_s, LONGEST_WATCH_S)
@@ -145,7 +145,7 @@ class Board:
             if not known.watching:
                 known.until = self._clock.now() + LEASE_S
 
-    def _newer(self, seen: Mapping[str, Version], beginning: str) -> dict[str, Snapshot]:
+    def _newer(self, seen: Mapping[str, Version], beginning: str | tuple[str, ...]) -> dict[str, Snapshot]:
         news = {
             key: s
             for key, s in self._snapshots.items()

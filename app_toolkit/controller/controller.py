@@ -56,9 +56,9 @@ from app_toolkit.core.status import (
     worst,
 )
 from app_toolkit.errors import ConfigError, Conflict, ControlError, StaleEpoch
-from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, ReplicaSpec, Snapshot, Store, Version
+from app_toolkit.interfaces import CODE, REPLICAS, ROUTES, Launcher, ReplicaSpec, Snapshot, Store, Version, code_key
 from app_toolkit.observability.story import Story
-from app_toolkit.types import NodeId, ReplicaId
+from app_toolkit.types import Kind, NodeId, ReplicaId
 
 GAP_S = 5.0
 """After so long without a tick we may have been stopped, and replaced: first the store is asked."""
@@ -207,17 +207,23 @@ class Controller:
 
     # What is wanted
 
-    async def apply(self, spec: ApplicationSpec, http: HTTPOptions | None = None, owner: str | None = None) -> None:
+    async def apply(
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None = None,
+        owner: str | None = None,
+        code: bytes | None = None,
+    ) -> None:
         """Make this the application of its name, held by the lease of `owner`; `http` None leaves the proxies.
 
-        Applied again unchanged, it only lifts a quarantine and whatever holds back its restarts. Raises
-        `ConfigError` where another application has its prefix, `StaleEpoch` where this controller was
-        replaced.
+        `code`: what its replicas unpack, where `spec.code` is the hash of that. Applied again unchanged, it only lifts
+        a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application has its
+        prefix, `StaleEpoch` where this controller was replaced.
         """
         async with self._writing:
             self._check_open()
             for other in self._applications.values():
-                if other.name != spec.name and other.route_prefix == spec.route_prefix:
+                if other.name != spec.name and other.route_prefix == spec.route_prefix is not None:
                     raise ConfigError(
                         f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: "
                         f"{other.name!r} has it"
@@ -234,10 +240,13 @@ class Controller:
                 )
             await self._check_epoch()
             if http is not None and http != old:
-                await self._write("http", http.model_dump_json())
+                await self._write("http", http.model_dump_json().encode())
                 self._proxies.move(http)
-            await self._write(f"applications/{spec.name}", spec.model_dump_json())
+            if code is not None:
+                await self._write(code_key(spec.code), code)
+            await self._write(f"applications/{spec.name}", spec.model_dump_json().encode())
             self._applications[spec.name] = spec
+            await self._drop_code()
             if owner is not None:
                 self.hold(owner)
                 self._leases.add(owner, spec.name)
@@ -249,6 +258,18 @@ class Controller:
                     group.record = replace(group.record, failures=())
             self._respecify()
 
+    def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
+        """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""
+        spec = self._applications.get(application)
+        if spec is None:
+            there = ", ".join(sorted(self._applications)) or "none"
+            raise ConfigError(f"there is no application {application!r}; those that run: {there}")
+        for each in spec.deployments:
+            if each.kind == "class" and each.config.name == deployment:
+                return each.methods
+        there = ", ".join(spec.callees) or "none"
+        raise ConfigError(f"application {application!r} has no deployment {deployment!r} to call; it has {there}")
+
     async def delete(self, name: str) -> None:
         """Retire an application. Raises `ConfigError` where there is none of that name."""
         async with self._writing:
@@ -258,6 +279,7 @@ class Controller:
             await self._check_epoch()
             await self._store.delete(f"applications/{name}")
             del self._applications[name]
+            await self._drop_code()
             self._leases.discard(name)
             self.story.tell(name, "Deleted")
             self._respecify()
@@ -328,7 +350,11 @@ class Controller:
             self._waiters.discard(waiter)
 
     async def watch(
-        self, caller: str, seen: Mapping[str, Version], timeout_s: float = 20.0, beginning: str = ""
+        self,
+        caller: str,
+        seen: Mapping[str, Version],
+        timeout_s: float = 20.0,
+        beginning: str | tuple[str, ...] = "",
     ) -> Mapping[str, Snapshot]:
         """`Board.watch`. A process of ours comes under its own `ReplicaId`, and is forgotten when it exits."""
         self._check_open(also_while_stopping=True)
@@ -337,6 +363,11 @@ class Controller:
             self._wake()
         self._loop.call_soon(self._notify)
         return await self.board.watch(caller, seen, timeout_s, beginning)
+
+    def forget(self, caller: str) -> None:
+        """A caller of the board has gone: what it has not seen holds nobody back."""
+        self.board.forget(caller)
+        self._wake()
 
     # The tick
 
@@ -568,18 +599,19 @@ class Controller:
                 if group.wanted:
                     group.quarantine = None
                 group.wanted, group.touched = False, True
-        longest_first = sorted(self._applications.values(), key=lambda spec: (-len(spec.route_prefix), spec.name))
+        served = [(spec, spec.route_prefix) for spec in self._applications.values() if spec.route_prefix is not None]
+        longest_first = sorted(served, key=lambda each: (-len(each[1]), each[0].name))
         self.board.post(
             ROUTES,
             {
                 "applications": [
                     {
                         "name": spec.name,
-                        "prefix": spec.route_prefix,
+                        "prefix": prefix,
                         "default": spec.default,
                         "routes": [list(route.row) for route in spec.routes],
                     }
-                    for spec in longest_first
+                    for spec, prefix in longest_first
                 ]
             },
         )
@@ -606,7 +638,7 @@ class Controller:
                 return
             await self._check_epoch()
             # First what is wanted: a controller that comes back in the middle goes on putting away.
-            for key in [*await self._store.keys("applications/"), "lease", "port"]:
+            for key in [*await self._store.keys("applications/"), *await self._store.keys(CODE), "lease", "port"]:
                 await self._store.delete(key)
             self.story.tell("", "PutAway", cause=why)
             self._put_away_by = self._clock.now() + self._longest_farewell()
@@ -686,10 +718,17 @@ class Controller:
         if (kept := await self._store.get("lease")) is not None:
             self._leases_written = json.loads(kept)
 
-    async def _write(self, key: str, value: str) -> None:
+    async def _write(self, key: str, value: bytes) -> None:
         before = await self._store.get(key)
-        if before != value.encode():
-            await self._store.compare_and_set(key, before, value.encode())
+        if before != value:
+            await self._store.compare_and_set(key, before, value)
+
+    async def _drop_code(self) -> None:
+        """Of what was packed only that stays which an application names: a replica that is started later unpacks it."""
+        named = {code_key(spec.code) for spec in self._applications.values()}
+        for key in await self._store.keys(CODE):
+            if key not in named:
+                await self._store.delete(key)
 
     async def _keep_leases(self) -> None:
         if self._put_away_by is not None:
@@ -707,14 +746,14 @@ class Controller:
             return
         written = self._leases.plain()
         if written != self._leases_written:
-            await self._write("lease", json.dumps(written))
+            await self._write("lease", json.dumps(written).encode())
             self._leases_written = written
 
     async def _keep_port(self) -> None:
         """Written down, so that a proxy started by the next controller listens where this one's did."""
         port = self._proxies.port
         if port != self._port_written and self._put_away_by is None:
-            await self._write("port", str(port))
+            await self._write("port", str(port).encode())
             self._port_written = port
 
     def _check_open(self, *, also_while_stopping: bool = False) -> None:
@@ -764,7 +803,7 @@ def _group_spec(spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bo
             revision=revision,
             target=spec.target,
             app_dir=spec.app_dir,
-            root_path=spec.route_prefix.rstrip("/"),
+            root_path=(spec.route_prefix or "").rstrip("/"),
             max_ongoing_requests=config.max_ongoing_requests,
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
             max_open_websockets=config.max_open_websockets,
@@ -773,6 +812,7 @@ def _group_spec(spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bo
             callees=spec.callees,
             sync_threads=getattr(config, "sync_threads", 1),
             working_dir=spec.working_dir,
+            code=spec.code,
         ),
         options=config.ray_actor_options,
         startup_timeout_s=config.startup_timeout_s,

@@ -2,10 +2,9 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-Kind = Literal["coroutine", "stream", "sync", "sync stream"]
-"""`async def`, an async generator, `def`, a generator."""
+from app_toolkit.types import Kind
 
 STREAMS: frozenset[Kind] = frozenset({"stream", "sync stream"})
 

@@ -50,10 +50,24 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Where the requests and calls for one deployment are at one moment."""
+
+    proxies: int
+    """Waiting for a turn in the proxies."""
+    handles: int
+    """Waiting for a turn in the processes whose handles call it."""
+    ongoing: int
+    """Admitted at its replicas."""
+    buffered: int
+    """Of the ongoing: waiting for a batch to close."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationStatus:
     name: str
     status: str
-    route_prefix: str
+    route_prefix: str | None
     deployments: tuple[GroupStatus, ...]
 
 
@@ -100,9 +114,9 @@ def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
         return FAILED
     if any(r.unplaceable for r in current):
         return WAITING
-    serving_others = any(r.phase is Phase.RUNNING and r.revision != spec.revision for r in record.replicas)
-    if serving_others:
-        return UPDATING
+    others = [r for r in record.replicas if r.revision != spec.revision]
+    if any(r.phase is Phase.RUNNING or (r.phase is Phase.DRAINING and not r.unrouted) for r in others):
+        return UPDATING  # callers may still send something there
     return HEALTHY if sum(r.phase is Phase.RUNNING for r in current) >= spec.target else STARTING
 
 

@@ -14,7 +14,7 @@ import uvloop
 
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
-from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
+from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, Place
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID
 from app_toolkit.replica import line
@@ -217,9 +217,11 @@ class InProcess:
         self._deployed: dict[Deployable, Deployed] = {}
         #: Of apps whose lifespan runs.
         self._homes: list[asyncio.AbstractEventLoop] = []
-        self._own: _OwnLoop | None = None
+        self._own: OwnLoop | None = None
 
     def caller(self, deployment: Deployable) -> Deployed:
+        if deployment.application is not None:
+            raise ConfigError(f"{deployment.name!r} is a part of {deployment.application!r}, and no instance is joined")
         with self._lock:
             deployed = self._deployed.get(deployment)
             if deployed is None:
@@ -230,7 +232,7 @@ class InProcess:
         if self._homes:
             return self._homes[-1]
         if self._own is None:
-            self._own = _OwnLoop()
+            self._own = OwnLoop("app-toolkit embedded")
         return self._own.loop
 
     async def start(self, deployments: Sequence[Deployable]) -> None:
@@ -263,12 +265,12 @@ class InProcess:
             own.close(self.stop())
 
 
-class _OwnLoop:
+class OwnLoop:
     """An event loop in a thread, until the process ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="app-toolkit embedded", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -278,10 +280,11 @@ class _OwnLoop:
         finally:
             self.loop.close()
 
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
+    def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
         """Run this, and end; from another thread."""
-        with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(last, self.loop).result(STOP_S)
+        if last is not None:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(last, self.loop).result(STOP_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_S)
 

@@ -134,6 +134,11 @@ class Routes:
         return sum(router.waiting for router in self.routers.values())
 
     @property
+    def queues(self) -> dict[str, int]:
+        """Who waits, by ingress. Safe from any thread."""
+        return {name: router.waiting for name, router in list(self.routers.items())}
+
+    @property
     def ongoing(self) -> int:
         return sum(router.ongoing for router in self.routers.values())
 

@@ -47,6 +47,8 @@ class Statistics:
     idle: int
     requests: Mapping[str, Counts]
     """By ingress; `-` holds those that none owned."""
+    queues: Mapping[str, int]
+    """Who waits, by ingress."""
 
 
 class ProxyServer:
@@ -167,6 +169,7 @@ class ProxyServer:
             connections=len(self._state.connections),
             idle=self.proxy.pool.idle,
             requests=self.proxy.counts(),
+            queues=routes.queues,
         )
 
     def _arrive(self, **_uvicorns: Any) -> Arrival:

@@ -8,32 +8,39 @@ from typing import Any, Protocol
 from app_toolkit.errors import BadRequest, PlanningError, RemoteError, StartupError
 from app_toolkit.interfaces import Call, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.graph import find
+from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.replica.instance import Instance
+from app_toolkit.transport import hop
 from app_toolkit.transport.calls import (
     Frame,
     Frames,
     Piece,
     decode_call,
+    encode_elsewhere,
     encode_end,
     encode_error,
     encode_item,
     encode_value,
+    frame_of,
+    goes_elsewhere,
 )
-from app_toolkit.types import Receive, Scope, Send
+from app_toolkit.types import ASGIApp, Receive, Scope, Send
 
 NO_CALL = b"this deployment serves calls, and no HTTP"
 
 
-def host_class(app: Any, spec: ReplicaSpec) -> "Calls":
+def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
     """What serves the calls of one of the app's classes. Raises `PlanningError` for one that it does not use."""
     bound = next((each for each in find(app) if each.name == spec.deployment), None)
     if bound is None:
         raise PlanningError(f"the app {spec.target!r} uses no deployment {spec.deployment!r}")
     context = ReplicaContext(spec.application, spec.deployment, spec.id)
     instance = Instance(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
-    return Calls(instance, bound.config.user_config)
+    http = http_app(bound.cls, instance.respond) if answers_http(bound.cls) else None
+    return Calls(instance, bound.config.user_config, deposits, http)
 
 
 class Reply(Protocol):
@@ -60,12 +67,22 @@ class Calls:
 
     To the gate a call is a request: the answer begins with the first item, or with the result. A call of this process
     is `scope["extensions"]["app_toolkit"]["call"]`, a `Call`, and its `Reply` is beside it, as "reply"; the messages to
-    the server are empty then.
+    the server are empty then. What is no call goes to `http`, where there is one.
     """
 
-    def __init__(self, instance: Instance, user_config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        user_config: Mapping[str, Any] | None = None,
+        deposits: Deposits | None = None,
+        http: ASGIApp | None = None,
+    ) -> None:
+        """`deposits`: where callers over the wire leave and collect what is large; None: nowhere. `http`: what answers
+        requests that are no calls; None: nothing does."""
         self.instance = instance
         self._user_config = user_config
+        self._deposits = deposits
+        self._http = http
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -73,13 +90,17 @@ class Calls:
             return
         ours = scope.get("extensions", {}).get("app_toolkit", {})
         call = ours.get("call")
-        if call is None:
+        if call is None and self._http is None:
             await _serves_no_http(scope["type"], send)
             return
-        scope["endpoint"] = self  # there the gate reads what becomes of it when its caller has gone
         outer = REPLICA.get()
         REPLICA.set(self.instance.replica)
         try:
+            if call is None:
+                assert self._http is not None
+                await self._http(scope, receive, send)
+                return
+            scope["endpoint"] = self  # there the gate reads what becomes of it when its caller has gone
             if isinstance(call, Call):
                 await self._answer_here(call, ours["reply"], send)
             else:
@@ -110,20 +131,23 @@ class Calls:
             await _begin(send)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer_over_the_wire(self, method: str, receive: Receive, send: Send) -> None:
-        begun = False
+    async def _answer_over_the_wire(self, said: str, receive: Receive, send: Send) -> None:
+        method, key, elsewhere = hop.decode_call(said)
+        deposits = self._deposits
+        answer = _Answer(receive, send, key, deposits if key else None)
         try:
-            call = await _read(method, receive)
-            if call is None:
+            if elsewhere and deposits is not None:
+                frame = await _deposited(method, key, deposits, receive)
+            else:
+                frame = await _read(method, receive)
+            if frame is None:
                 return
+            call = decode_call(method, frame)
+            del frame  # what the method lets go of is to be gone
             if self.instance.streams(method):
                 async with aclosing(self.instance.stream(method, call.args, call.kwargs)) as items:
                     async for item in items:
-                        pieces = encode_item(item)
-                        if not begun:
-                            begun = True
-                            await _begin(send)
-                        await _send(pieces, send, more=True)
+                        await answer.item(encode_item(item))
                 last = encode_end()
             else:
                 last = encode_value(await self.instance.call(method, call.args, call.kwargs))
@@ -133,9 +157,7 @@ class Calls:
             last = encode_error(_cancelled_inside(method))
         except Exception as error:
             last = encode_error(error)
-        if not begun:
-            await _begin(send, sum(map(len, last)))
-        await _send(last, send, more=False)
+        await answer.last(last)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -152,6 +174,47 @@ class Calls:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+class _Answer:
+    """Frames on their way to a caller over the wire.
+
+    One that it collects elsewhere is kept until it has. Such an answer does not end by itself: the caller hangs up
+    when it has everything, and until then this replica is not done.
+    """
+
+    __slots__ = ("_begun", "_collected", "_deposits", "_key", "_receive", "_send")
+
+    def __init__(self, receive: Receive, send: Send, key: str, deposits: Deposits | None) -> None:
+        """`deposits`: None where the caller knows no other way than this one."""
+        self._receive = receive
+        self._send = send
+        self._key = key
+        self._deposits = deposits
+        self._begun = False
+        self._collected = False
+
+    async def item(self, pieces: list[Piece]) -> None:
+        if not self._begun:
+            self._begun = True
+            await _begin(self._send)
+        if self._deposits is None or not goes_elsewhere(pieces):
+            await _send(pieces, self._send, more=True)
+            return
+        self._collected = True
+        with self._deposits.offered(self._key, pieces) as taken:
+            await _send(encode_elsewhere(), self._send, more=True)
+            await asyncio.wrap_future(taken)
+
+    async def last(self, pieces: list[Piece]) -> None:
+        if self._collected or (self._deposits is not None and goes_elsewhere(pieces)):
+            await self.item(pieces)
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            return
+        if not self._begun:
+            await _begin(self._send, sum(map(len, pieces)))
+        await _send(pieces, self._send, more=False)
+
+
 def _is_cancelled() -> bool:
     """Whether somebody cancels this call, and not only something that it waits for."""
     task = asyncio.current_task()
@@ -163,10 +226,10 @@ def _cancelled_inside(method: str) -> RemoteError:
     return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
 
 
-async def _read(method: str, receive: Receive) -> Call | None:
-    """The call whose arguments are the body; None where the caller goes before they are there.
+async def _read(method: str, receive: Receive) -> Frame | None:
+    """The arguments that are the body; None where the caller goes before they are there.
 
-    Raises `BadRequest` for a body that is no call, `TypeError` for arguments that cannot be read here.
+    Raises `BadRequest` for a body that is none.
     """
     frames = Frames()
     found: list[Frame] = []
@@ -178,11 +241,28 @@ async def _read(method: str, receive: Receive) -> Call | None:
         try:
             found += frames.feed(message.get("body", b""))
         except ValueError as error:
-            raise BadRequest(f"the arguments of {method} do not come as such: {error}") from error
+            raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)
     if len(found) != 1 or found[0].kind != "call" or not frames.between:
         raise BadRequest(f"the body of a call of {method} is not one whole frame of arguments")
-    return decode_call(method, found[0])
+    return found[0]
+
+
+async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive) -> Frame | None:
+    """The same for arguments that come elsewhere. To ask for the body, which has nothing in it, tells the caller that
+    somebody waits for them."""
+    with deposits.expected(key) as came:
+        if (await receive())["type"] == "http.disconnect":
+            return None
+        pieces = await asyncio.wrap_future(came)
+    try:
+        return frame_of(pieces)
+    except ValueError as error:
+        raise BadRequest(_no_arguments(method, error)) from error
+
+
+def _no_arguments(method: str, error: ValueError) -> str:
+    return f"the arguments of {method} do not come as such: {error}"
 
 
 async def _begin(send: Send, length: int | None = None) -> None:

@@ -11,11 +11,12 @@ from app_toolkit.errors import PlanningError
 from app_toolkit.interfaces import Deployable
 
 
-def find(app: FastAPI) -> tuple[Deployable, ...]:
+def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
     """The deployments that an app calls, and those that they call, each after those that it is bound with.
 
-    Found are the dependencies of its routes, WebSockets and mounted apps, and what `Toolkit(deployments=...)` names.
-    Raises `PlanningError` where deployments are bound with each other in a circle, and where two have one name.
+    Of a deployment: itself, and those that it calls. Of an app: the dependencies of its routes, WebSockets and mounted
+    apps, and what `Toolkit(deployments=...)` names. Raises `PlanningError` where deployments are bound with each other
+    in a circle, and where two have one name.
     """
     found: dict[int, Deployable] = {}
     for each in _used(app):
@@ -32,7 +33,10 @@ def find(app: FastAPI) -> tuple[Deployable, ...]:
     return tuple(found.values())
 
 
-def _used(app: FastAPI) -> Iterator[Deployable]:
+def _used(app: FastAPI | Deployable) -> Iterator[Deployable]:
+    if isinstance(app, Deployable):
+        yield app
+        return
     yield from getattr(app, "deployments", ())
     yield from _used_by(app.routes)
 

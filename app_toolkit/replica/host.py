@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Awaitable
@@ -48,13 +49,31 @@ def import_from(name: str, app_dir: str) -> ModuleType:
     Raises `TargetError`; where the user's own code failed, that error is its `__cause__`, and the end of its traceback
     is a note.
     """
-    if sys.path[:1] != [app_dir]:
-        sys.path.insert(0, app_dir)
-    importlib.invalidate_caches()  # the folder may have been written a moment ago
+    _look_in(app_dir)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
         raise _does_not_import(name, app_dir, error) from error
+
+
+def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
+    """What was packed of `target`; what it names of modules is imported with `app_dir` first on the import path.
+
+    Raises `TargetError` as `import_from` does, also where there is nothing to unpack.
+    """
+    if code is None:
+        raise TargetError(f"what was packed of {target!r} is not in the store any more: its application has gone")
+    _look_in(app_dir)
+    try:
+        return pickle.loads(code)
+    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+        raise _fails(f"what was packed of {target!r} cannot be unpacked", error) from error
+
+
+def _look_in(app_dir: str) -> None:
+    if sys.path[:1] != [app_dir]:
+        sys.path.insert(0, app_dir)
+    importlib.invalidate_caches()  # the folder may have been written a moment ago
 
 
 def host(app: ASGIApp, ingress: str) -> ASGIApp:
@@ -101,11 +120,15 @@ def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetErr
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
     if isinstance(error, ModuleNotFoundError) and not frames:
         return TargetError(f"there is no module {error.name!r} in {app_dir} or among the installed ones")
+    return _fails(f"the module {name!r} does not import", error)
+
+
+def _fails(what: str, error: BaseException) -> TargetError:
     if isinstance(error, SystemExit):
         reason = f"it ends the process (SystemExit: {error.code})"
     else:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    found = TargetError(f"the module {name!r} does not import: {reason.splitlines()[0]}")
+    found = TargetError(f"{what}: {reason.splitlines()[0]}")
     found.add_note(users_traceback(error))
     return found
 

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any
+from typing import Any, cast
 
-from app_toolkit.core.methods import STREAMS, Kind, kind_of
+from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, StartupError
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.threads import SyncThreads
+from app_toolkit.types import Kind
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -142,6 +143,15 @@ class Instance:
         if kind == "sync":
             return await self._threads.run(partial(bound, *args, **kwargs))
         raise TypeError(f"{self._called(method)} yields items: iterate over it")
+
+    async def respond(self, request: object) -> Any:
+        """What its `__call__` makes of a request. Raises what that raises."""
+        if not self._constructed:
+            raise self._does_not_run()
+        respond = cast(Callable[[object], Any], self._object)
+        if kind_of(type(respond).__call__) == "coroutine":
+            return await respond(request)
+        return await self._threads.run(partial(respond, request))
 
     def stream(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """What the method yields; whoever does not read it to its end closes it. Raises as `call` does."""

@@ -22,7 +22,8 @@ from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import ReplicaSpec
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import CallerConnection
-from app_toolkit.replica.host import Lifespan, host, load
+from app_toolkit.replica.deposits import Deposits
+from app_toolkit.replica.host import Lifespan, host, load, unpack
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
@@ -68,6 +69,8 @@ class ReplicaServer:
         self._server: Server | None = None
         self._replica: Replica | None = None
         self._instance: Instance | None = None
+        #: Of a class: the payloads that do not cross its socket.
+        self.deposits = Deposits()
 
     def start(
         self,
@@ -76,14 +79,16 @@ class ReplicaServer:
         address: Address,
         remote_host: str | None = None,
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        code: bytes | None = None,
     ) -> Address:
         """Import the app, run its startup, listen, answer one probe; gives the address that it listens on.
 
         `address`: `unix:/path` (where that cannot be, some port of this host alone), or `tcp:host:port` with
         port 0 for any free one. `remote_host`: listen on some port of this host as well, for callers on other
         nodes; there the secret is asked of everybody. `around` is entered on the data loop before anything of the app
-        is there, and left when all of it has gone. Raises `TargetError`, `PlanningError`, or `StartupError`
-        with the traceback of the app's own.
+        is there, and left when all of it has gone. `code` is what is unpacked, where
+        `spec.code` names it. Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback of the app's
+        own.
         """
         if self._thread is not None:
             raise StartupError(f"replica {spec.id} was started before")
@@ -102,7 +107,7 @@ class ReplicaServer:
         _close_in_children(self)
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(spec, secret, ready, around), name=f"app-toolkit data {spec.id}", daemon=True
+            target=self._run, args=(spec, secret, ready, around, code), name=f"app-toolkit data {spec.id}", daemon=True
         )
         self._thread.start()
         try:
@@ -198,11 +203,12 @@ class ReplicaServer:
         secret: bytes,
         ready: Future[None],
         around: Callable[[], AbstractAsyncContextManager[None]],
+        code: bytes | None,
     ) -> None:
         run_in_batches()
         try:
             with asyncio.Runner(loop_factory=self._new_loop) as runner:
-                runner.run(self._serve_within(around, spec, secret, ready))
+                runner.run(self._serve_within(around, spec, secret, ready, code))
         except BaseException as error:  # the thread's edge: nobody else would hear of it
             if not ready.done():
                 ready.set_exception(error)
@@ -222,15 +228,16 @@ class ReplicaServer:
         spec: ReplicaSpec,
         secret: bytes,
         ready: Future[None],
+        code: bytes | None,
     ) -> None:
         async with around():
-            await self._serve(spec, secret, ready)
+            await self._serve(spec, secret, ready, code)
 
-    async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None]) -> None:
+    async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
         # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
-        app = load(spec.target, spec.app_dir)
+        app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         if spec.kind == "class":
-            app = calls = host_class(app, spec)
+            app = calls = host_class(app, spec, self.deposits)
             self._instance = calls.instance
         else:
             app = host(app, spec.deployment)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from app_toolkit.config.models import CallOptions
-from app_toolkit.core.methods import STREAMS, Kind, kind_of
+from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, NoReplica
 from app_toolkit.interfaces import Call, Caller, Deployable, Plane
-from app_toolkit.types import Retry
+from app_toolkit.types import Kind, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,14 +26,18 @@ not to wait for what may call handles itself."""
 
 ENDED = "the engine that served this process has ended"
 
+chosen = False
+"""Whether an engine has said what handles call through here."""
+
 _plane: Plane | None = None
 _making = threading.Lock()
 
 
 def use(plane: Plane | None) -> None:
     """From now on every handle of this process calls through this plane; None: through none, or the default one."""
-    global _plane
+    global _plane, chosen
     _plane = plane
+    chosen = plane is not None
 
 
 def plane() -> Plane:
@@ -118,9 +122,18 @@ def _kind(cls: type, name: str) -> Kind:
         return kind_of(cast(Callable[..., Any], method))
     if hasattr(cls, name):
         raise AttributeError(f"{cls.__name__}.{name} is no method, and a handle has nothing but methods")
-    public = [each for each in dir(cls) if not each.startswith("_") and _is_method(getattr(cls, each, None))]
-    near = " or ".join(get_close_matches(name, public))
+    near = " or ".join(get_close_matches(name, methods_of(cls)))
     raise AttributeError(f"{cls.__name__} has no method {name!r}" + (f"; did you mean {near}?" if near else ""))
+
+
+def methods_of(cls: type) -> dict[str, Kind]:
+    """What callers may call."""
+    public = {name: getattr(cls, name, None) for name in dir(cls) if not name.startswith("_")}
+    return {
+        name: kind_of(cast(Callable[..., Any], method))
+        for name, method in public.items()
+        if _is_method(method) and not isinstance(inspect.getattr_static(cls, name), classmethod)
+    }
 
 
 def _is_method(value: object) -> bool:

@@ -4,20 +4,23 @@ import asyncio
 import itertools
 import math
 import secrets
-from collections.abc import AsyncGenerator, Collection, Mapping
+import threading
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core import deadlines
 from app_toolkit.core.retries import RetryBudget, spent
-from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, ReplicaGone, ReplicaLost
-from app_toolkit.interfaces import REPLICAS, Call, Deployable, Snapshot, Version, Watch
+from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
+from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport import calls, hop
-from app_toolkit.transport.calls import Frame
+from app_toolkit.transport.calls import Frame, Piece
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
@@ -28,6 +31,9 @@ SWEEP_S = 0.5
 """How often idle connections are looked at."""
 
 HERE = hop.peers(None, None, "http")
+
+EXPECT = b"%b: 1\r\nexpect: 100-continue\r\n" % hop.EXPECT
+"""Let us know when the replica waits for the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +49,46 @@ class Called:
 class Callers:
     """The data plane of a process whose handles call over the wire.
 
-    What may be called are the `callees`, the classes of one application. Everything belongs to the event loop on which
-    `run` runs; handles in other threads come over to it.
+    What may be called are the `callees`, the classes of one application, and deployments that say themselves of which
+    application they are. Everything belongs to the event loop on which `run` runs; handles in other threads come over
+    to it.
     """
 
-    def __init__(self, secret: bytes, application: str, callees: Collection[str], node: NodeId = NodeId("")) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        application: str = "",
+        callees: Collection[str] = (),
+        node: NodeId = NodeId(""),
+        payloads: Payloads | None = None,
+    ) -> None:
+        """`payloads`: the way of large ones; None: they cross the sockets like all others."""
+        self.payloads = payloads
         self.loop = asyncio.get_running_loop()
         self.secret = secret
         self.pool = Pool()
         self.lines = Lines(self.pool, secret)
         self.application = application
-        #: Of the keys on the board that are of use here.
-        self.beginning = f"{REPLICAS}{application}/"
         self._published = Published(self.pool, node)
-        self._versions: dict[str, Version] = {}
-        self._callers = {name: RemoteCaller(self, name) for name in callees}
+        #: What the board last said, also of deployments that nobody here calls yet.
+        self._seen: dict[str, Snapshot] = {}
+        self._meeting = threading.Lock()
+        #: By `APPLICATION/DEPLOYMENT`.
+        self._callers = {f"{application}/{name}": RemoteCaller(self, name) for name in callees}
+        #: Of the keys on the board that are of use here.
+        self._beginnings = {f"{REPLICAS}{application}/"} if callees else set[str]()
+        #: Done once there is another one of them.
+        self._met: asyncio.Future[None] = self.loop.create_future()
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
     def caller(self, deployment: Deployable) -> "RemoteCaller":
         """Its calls wait while it has no replicas. Raises `ConfigError` for what is no part of the application."""
-        caller = self._callers.get(deployment.name)
+        application = deployment.application
+        if application is not None:
+            return self.caller_of(application, deployment.name)
+        caller = self._callers.get(f"{self.application}/{deployment.name}")
         if caller is None:
             raise ConfigError(
                 f"{deployment.name!r} is not deployed with application {self.application!r}: let a route "
@@ -72,31 +96,68 @@ class Callers:
             )
         return caller
 
-    async def run(self, watch: Watch) -> None:
-        """Follow the board until cancelled."""
-        sweep = self.loop.call_later(SWEEP_S, self._sweep)
+    def caller_of(self, application: str, deployment: str) -> "RemoteCaller":
+        """That of a deployment of any application, whether or not it is there. From any thread."""
+        name = f"{application}/{deployment}"
+        caller = self._callers.get(name)
+        if caller is not None:
+            return caller
+        with self._meeting:
+            if name not in self._callers:
+                self._callers[name] = RemoteCaller(self, deployment)
+                try:
+                    self.loop.call_soon_threadsafe(self._meet, application, name)
+                except RuntimeError:  # the loop is closed
+                    raise NoReplica(ENDED) from None
+            return self._callers[name]
+
+    def _meet(self, application: str, name: str) -> None:
+        seen = self._seen.get(f"{REPLICAS}{name}")
+        if seen is not None:
+            self._take(f"{REPLICAS}{name}", seen)
+        self._beginnings.add(f"{REPLICAS}{application}/")
+        if not self._met.done():
+            self._met.set_result(None)
+
+    async def run(self, watch: WatchSome) -> None:
+        """Follow the board until cancelled, as soon as there is anybody to call."""
         try:
+            if not self._beginnings:
+                await self._met
+            self._sweep()
             while True:
-                self.update(await watch(self._versions))
+                await self._follow(watch)
         finally:
             self._closed = True
-            self.loop.call_soon(sweep.cancel)
+
+    async def _follow(self, watch: WatchSome) -> None:
+        """Until there is news, or there is more to ask for."""
+        if self._met.done():
+            self._met = self.loop.create_future()
+        versions = {key: snapshot.version for key, snapshot in self._seen.items()}
+        news = asyncio.ensure_future(watch(versions, tuple(self._beginnings)))
+        try:
+            await asyncio.wait((news, self._met), return_when=asyncio.FIRST_COMPLETED)
+            if news.done():
+                self.update(news.result())
+        finally:
+            news.cancel()
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Take what is new on the board; an older snapshot than was seen changes nothing."""
         for key, snapshot in snapshots.items():
-            seen = self._versions.get(key)
-            if seen is not None and snapshot.version <= seen:
-                continue
-            self._versions[key] = snapshot.version
-            if not key.startswith(self.beginning):
-                continue
-            caller = self._callers.get(key.removeprefix(self.beginning))
-            if caller is None:
-                continue
-            if snapshot.value is not None:
-                caller.router.policy = Policy(**snapshot.value["policy"])
-            caller.router.update(self._published.take(key, snapshot.value))
+            seen = self._seen.get(key)
+            if seen is None or seen.version < snapshot.version:
+                self._seen[key] = snapshot
+                self._take(key, snapshot)
+
+    def _take(self, key: str, snapshot: Snapshot) -> None:
+        caller = self._callers.get(key.removeprefix(REPLICAS))
+        if caller is None:
+            return
+        if snapshot.value is not None:
+            caller.router.policy = Policy(**snapshot.value["policy"])
+        caller.router.update(self._published.take(key, snapshot.value))
 
     async def aclose(self) -> None:
         """Fail who waits, and close the connections."""
@@ -107,8 +168,8 @@ class Callers:
         await self.pool.aclose()
 
     def called(self) -> dict[str, Called]:
-        """What is under way, by deployment. Safe from any thread."""
-        return {name: Called(each.router.waiting, each.router.ongoing) for name, each in self._callers.items()}
+        """What is under way, by `APPLICATION/DEPLOYMENT`. Safe from any thread."""
+        return {name: Called(each.router.waiting, each.router.ongoing) for name, each in list(self._callers.items())}
 
     def mint_id(self) -> str:
         """The id of a call that no request asks for."""
@@ -152,6 +213,8 @@ class RemoteCaller:
             while frame.kind == "item":
                 yield _outcome(frame)
                 frame = await sent.frame()
+                if frame.kind == "elsewhere":
+                    frame = await self._collected(sent, turn, until)
             if frame.kind != "end":
                 _outcome(frame)  # an error
         except ReplicaGone as gone:
@@ -177,6 +240,8 @@ class RemoteCaller:
     async def _first(self, call: Call, until: float | None) -> tuple[Turn, Sent, Frame]:
         """A turn, the exchange, and the first frame of its answer."""
         body = calls.encode_call(call)
+        payloads = self._callers.payloads
+        elsewhere = payloads is not None and calls.goes_elsewhere(body)
         request_id = REQUEST_ID.get() or self._callers.mint_id()
         since = self.loop.time()
         self._budget.asked(since)
@@ -197,15 +262,25 @@ class RemoteCaller:
             sent: Sent | None = None
             try:
                 connection = self._pool.take(endpoint.address) or await self._dial(endpoint.address)
-                head = self._head(call, turn, request_id, until, sum(map(len, body)))
-                sent = Sent(self._pool, connection, (head, *body))
-                return turn, sent, await sent.frame()
+                key = "" if payloads is None else self._callers.mint_id()
+                if elsewhere:
+                    head = self._head(call, turn, request_id, until, key)
+                    sent = Sent(self._pool, connection, (head,), key)
+                    frame = await self._deposited(sent, turn, body)
+                else:
+                    head = self._head(call, turn, request_id, until, key, sum(map(len, body)))
+                    sent = Sent(self._pool, connection, (head, *body), key)
+                    frame = await sent.frame()
+                if frame.kind == "elsewhere":
+                    frame = await self._collected(sent, turn)
+                return turn, sent, frame
             except Refused as refused:
                 self._refused(turn, refused)
             except ReplicaGone as gone:
                 self.router.rest(turn)
                 avoid += (endpoint.id,)
                 if sent is not None:
+                    sent.abandon()
                     self._pool.distrust(endpoint.address)
                     died.add(endpoint.id)
                     losses += 1
@@ -218,6 +293,29 @@ class RemoteCaller:
                     sent.abandon()
                 self.router.give_back(turn)
                 raise
+
+    async def _deposited(self, sent: Sent, turn: Turn, body: Sequence[Piece]) -> Frame:
+        """The first frame of the answer to arguments that go elsewhere."""
+        assert self._callers.payloads is not None, "else there is no elsewhere"
+        await sent.invited()
+        deposit = self.loop.create_task(self._callers.payloads.deposit(turn.endpoint.id, sent.key, body))
+        deposit.add_done_callback(partial(_fail, sent))
+        try:
+            return await sent.frame()
+        finally:
+            deposit.cancel()
+
+    async def _collected(self, sent: Sent, turn: Turn, until: float | None = None) -> Frame:
+        """The frame that the replica keeps for us. Raises `DeadlineExceeded` where it is not here in time."""
+        assert self._callers.payloads is not None, "else there is no elsewhere"
+        replica = turn.endpoint.id
+        try:
+            async with asyncio.timeout_at(until):
+                return calls.frame_of(await self._callers.payloads.collect(replica, sent.key))
+        except TimeoutError:
+            raise DeadlineExceeded(f"what {self.name} gave did not arrive in time") from None
+        except ValueError as error:
+            raise ReplicaLost(f"what replica {replica} kept for a call is no answer: {error}") from None
 
     def _refused(self, turn: Turn, refused: Refused) -> None:
         word = str(refused)
@@ -253,20 +351,39 @@ class RemoteCaller:
                 reached.set_exception(gone)
 
         self._pool.dial(address, take, fail)
-        return await reached
+        try:
+            connection = await reached
+        except asyncio.CancelledError:
+            if reached.done() and not reached.cancelled() and reached.exception() is None:  # it came a moment before
+                self._pool.give_back(reached.result())
+            raise
+        if not connection.usable:  # lost between the two lines above, when nobody listened
+            connection.abort()
+            raise ReplicaGone(f"the connection to {address} ended as soon as it was there")
+        return connection
 
-    def _head(self, call: Call, turn: Turn, request_id: str, until: float | None, length: int) -> bytes:
+    def _head(
+        self, call: Call, turn: Turn, request_id: str, until: float | None, key: str, length: int | None = None
+    ) -> bytes:
+        """`length`: that of the body; None: the arguments go elsewhere."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
         identity = hop.encode(self._callers.secret, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if turn.claim():
             identity += self._callers.lines.claim
-        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\nhost: replica\r\ncontent-length: %d\r\n\r\n" % (
+        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,
             identity,
             hop.CALL,
-            call.method.encode(),
-            length,
+            hop.encode_call(call.method, key, elsewhere=length is None),
+            EXPECT if length is None else b"",
+            length or 0,
         )
+
+
+def _fail(sent: Sent, deposit: "asyncio.Task[None]") -> None:
+    """What was not brought to the replica is not answered."""
+    if not deposit.cancelled() and isinstance(error := deposit.exception(), Exception):
+        sent.fail(error)
 
 
 def _outcome(frame: Frame) -> Any:

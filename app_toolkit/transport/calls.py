@@ -6,9 +6,12 @@ follows), one pickle (protocol 5), and the buffers that the pickle refers to: th
 tables, and long `bytes`.
 
 * Nobody unpickles a frame by receiving it. Who decodes one has made sure that it comes from one of us.
+* A frame of `LARGEST_SENT` bytes or more does not cross the socket where there is another way (`interfaces.Payloads`).
+  It goes there in the very pieces that the socket would have got; in an answer, a frame that says "elsewhere" stands in
+  its place.
 * Buffers are not copied. The writer must not change what he sends until it has left. What the reader gets is his alone
-  and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` arrive as they are,
-  a `bytearray` is copied once.
+  and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` arrive as they are where
+  they crossed the socket, and are copied once where they did not, as a `bytearray` is in any case.
 * What `pickle` cannot do (lambdas, what is defined in `__main__`) cloudpickle sends by value.
 """
 
@@ -16,6 +19,7 @@ import os
 import pickle
 import traceback
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct, pack, unpack
@@ -27,7 +31,7 @@ import cloudpickle
 from app_toolkit.errors import ContentTooLarge, RemoteError
 from app_toolkit.interfaces import Call
 
-FrameKind = Literal["call", "value", "error", "item", "end"]
+FrameKind = Literal["call", "value", "error", "item", "end", "elsewhere"]
 
 MOST_BYTES = 1024**3
 """That one frame may have. What announces more is refused before any of it is kept."""
@@ -37,6 +41,9 @@ MOST_BUFFERS = 65_536
 
 LARGE = 64 * 1024
 """Bytes from which on a piece is written by itself, not joined with its neighbours."""
+
+LARGEST_SENT = 16 * 1024 * 1024
+"""Bytes from which on a frame goes elsewhere, where it can."""
 
 LONGEST_TEXT = 10_000
 """Characters that are told of an error which cannot be sent otherwise."""
@@ -54,8 +61,8 @@ class Frame(NamedTuple):
     """One frame, complete and not unpickled."""
 
     kind: FrameKind
-    pickled: bytes
-    buffers: list[bytes]
+    pickled: Piece
+    buffers: list[Piece]
 
     @property
     def size(self) -> int:
@@ -82,7 +89,7 @@ class Frames:
         return self._kind is None and not self._have
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that are complete now. `data` is kept until its frame is, and must not change.
+        """The frames that are complete now. `data` is kept, also by a frame of it, and must not change.
 
         Raises `ValueError` where these are no frames of ours, or one is too large.
         """
@@ -117,9 +124,11 @@ class Frames:
         self._unknown = 0
         self._need = _checked(sum(self._lengths))
 
-    def _take(self, size: int) -> bytes:
-        """The next so many bytes, which have come."""
+    def _take(self, size: int) -> Piece:
+        """The next so many bytes, which have come; a long part that came by itself is not copied."""
         self._have -= size
+        if size >= LARGE and len(self._chunks[0]) == size:
+            return self._chunks.popleft().toreadonly()
         pieces = []
         while size:
             piece = self._chunks.popleft()
@@ -129,6 +138,20 @@ class Frames:
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
+
+
+def frame_of(pieces: Iterable[Piece]) -> Frame:
+    """The one frame that these pieces are. Raises `ValueError` where they are none, or more."""
+    frames = Frames()
+    found = [frame for piece in pieces for frame in frames.feed(piece)]
+    if len(found) != 1 or not frames.between:
+        raise ValueError("it is not one whole frame")
+    return found[0]
+
+
+def goes_elsewhere(pieces: Iterable[Piece]) -> bool:
+    """Whether a frame in these pieces is too large for a socket that is not the only way."""
+    return sum(map(len, pieces)) >= LARGEST_SENT
 
 
 # What a caller sends, and what the replica makes of it
@@ -165,6 +188,11 @@ def encode_item(item: Any) -> list[Piece]:
 
 def encode_end() -> list[Piece]:
     return [_head("end", [0])]
+
+
+def encode_elsewhere() -> list[Piece]:
+    """Stands for a frame that is to be collected elsewhere."""
+    return [_head("elsewhere", [0])]
 
 
 def encode_error(error: BaseException) -> list[Piece]:

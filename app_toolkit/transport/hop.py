@@ -10,7 +10,9 @@ field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a cal
 `x-app-toolkit-called` as its second field. Both fields carry the caller's name.
 
 A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
-`transport.calls` makes of the arguments. Nobody believes that field who has not compared the secret.
+`transport.calls` makes of the arguments. Nobody believes that field who has not compared the secret. A key beside the
+method says that the caller can reach the replica on another way, too, which large payloads take; the word `elsewhere`
+behind it, that the arguments will. Then there is no body, and the `100 Continue` says that the replica waits for them.
 """
 
 import hmac
@@ -27,6 +29,8 @@ CALL = b"x-app-toolkit-call"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 
+ELSEWHERE = "elsewhere"
+
 Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
 """Why a replica did not run a request. The first three are a hand-over, the others an operator's mistake."""
 
@@ -42,6 +46,26 @@ class Hop(NamedTuple):
     server: tuple[str, int] | None
     scheme: str
     http_version: str
+
+
+class Called(NamedTuple):
+    """What a call's field says."""
+
+    method: str
+    key: str
+    """Under which payloads of this exchange go elsewhere; empty: its caller knows no other way."""
+    elsewhere: bool
+    """Whether the arguments do."""
+
+
+def encode_call(method: str, key: str, *, elsewhere: bool) -> bytes:
+    return f"{method} {key} {ELSEWHERE}".encode() if elsewhere else f"{method} {key}".encode()
+
+
+def decode_call(value: str) -> Called:
+    method, _, rest = value.partition(" ")
+    key, _, word = rest.partition(" ")
+    return Called(method, key, word == ELSEWHERE)
 
 
 def is_internal(name: bytes) -> bool:

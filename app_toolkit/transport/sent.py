@@ -33,14 +33,18 @@ class Sent:
         "_document",
         "_error",
         "_frames",
+        "_invited",
         "_paused",
         "_pool",
         "_reader",
         "_refusal",
         "_waiter",
+        "key",
     )
 
-    def __init__(self, pool: Pool, connection: Connection, pieces: Sequence[Any]) -> None:
+    def __init__(self, pool: Pool, connection: Connection, pieces: Sequence[Any], key: str = "") -> None:
+        self.key = key
+        self._invited = False
         self._pool = pool
         self._connection: Connection | None = connection
         self._reader = Frames()
@@ -54,6 +58,11 @@ class Sent:
         connection.begin(self, decode=True)
         connection.write_all(pieces)
 
+    async def invited(self) -> None:
+        """Returns once the replica waits for the arguments, or has answered without them. Raises as `frame` does."""
+        while not (self._invited or self._frames):
+            await self._news()
+
     async def frame(self) -> Frame:
         """The next frame.
 
@@ -61,19 +70,22 @@ class Sent:
         answered instead of a result.
         """
         while not self._frames:
-            if self._error is not None:
-                raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._news()
         frame = self._frames.popleft()
         self._ahead -= frame.size
         if self._paused and self._ahead < HELD and self._connection is not None:
             self._paused = False
             self._connection.resume_reading()
         return frame
+
+    async def _news(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def fail(self, error: Exception) -> None:
         """End it with an error for whoever waits for a frame."""
@@ -89,7 +101,8 @@ class Sent:
     # What the replica's connection says
 
     def informed(self, answer: Answer) -> None:
-        pass
+        self._invited = True
+        self._wake()
 
     def answered(self, answer: Answer) -> None:
         self._refusal = answer.refusal

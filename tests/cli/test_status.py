@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from app_toolkit.cli import main as command_line
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus
 from app_toolkit.errors import ConfigError
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
@@ -42,6 +42,8 @@ STATUS = asdict(
     )
 )
 
+LOAD = {"shop/app": Load(3, 0, 100, 0), "shop/chat": Load(0, 2, 16, 7)}
+
 
 class Running:
     """An engine on whose cluster one instance runs."""
@@ -55,6 +57,9 @@ class Running:
 
     def status(self) -> object:
         return STATUS
+
+    def load(self) -> dict[str, Load]:
+        return LOAD
 
     def leave(self) -> None:
         raise AssertionError("nothing was deployed here")
@@ -92,6 +97,8 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "  proxy: healthy, 1 of 1 running",
         "  app: healthy, 1 of 1 running",
         "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
+        "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  of them in a buffer=0",
+        "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7",
     ]
     assert running.did == ["auto", "close"]
 
@@ -112,7 +119,8 @@ def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.Ca
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         assert command("status", "--json", "--address", address) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(STATUS))
+    load = {name: asdict(each) for name, each in LOAD.items()}
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps({**STATUS, "load": load}))
     assert running.did == [address, "close"]
 
 

@@ -196,3 +196,12 @@ async def test_time_in_which_nobody_looked_ends_no_lease():
     clock._now += 60.0
     b.forgive(60.0)
     assert b.callers == ["me"]
+
+
+async def test_a_watch_of_some_beginnings_is_told_of_those_alone():
+    b = board()
+    for key in ("replicas/a/x", "replicas/b/x", "replicas/c/x", "routes"):
+        b.post(key, 1)
+    news = await b.watch("me", {}, 20.0, ("replicas/a/", "replicas/c/"))
+    assert set(news) == {"replicas/a/x", "replicas/c/x"}
+    assert b.acknowledged("routes", b.post("routes", 2))

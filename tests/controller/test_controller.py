@@ -14,6 +14,8 @@ import pytest
 from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import (
     ApplicationSpec,
+    ClassConfig,
+    ClassSpec,
     DeploymentConfig,
     HTTPOptions,
     IngressSpec,
@@ -419,6 +421,65 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
         assert not h.performed(Kill)
         with pytest.raises(ConfigError, match="'shop'"):
             await h.controller.delete("shop")
+
+
+def packed(code, name="packed", prefix=None):
+    return ApplicationSpec(
+        name=name,
+        target="__main__:Writer",
+        code=code,
+        app_dir="/srv",
+        route_prefix=prefix,
+        default=None if prefix is None else "writer",
+        deployments=(ClassSpec(config=ClassConfig(name="writer"), methods={"write": "stream", "count": "sync"}),),
+    )
+
+
+async def test_what_was_packed_stays_as_long_as_an_application_names_it():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(packed("1a"), code=b"one")
+        await h.until(lambda: h.word("packed") == "healthy")
+        assert [start.spec.code for start in h.performed(Start, "packed/writer")] == ["1a"]
+        await h.controller_dies()
+        await h.controller_starts()
+        assert await h.store.get("code/1a") == b"one"
+        await h.controller.apply(packed("1a", name="twin"), code=b"one")
+        await h.controller.apply(packed("2b"), code=b"two")
+        assert await h.store.keys("code/") == ["code/1a", "code/2b"]
+        await h.controller.delete("twin")
+        assert await h.store.keys("code/") == ["code/2b"]
+        await h.controller.delete("packed")
+        assert await h.store.keys("code/") == []
+        assert b"one" not in json.dumps(asdict(h.controller.status())).encode()
+
+
+async def test_an_application_without_a_prefix_serves_no_http_and_is_in_nobodys_way():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(packed("1a"), code=b"one")
+        await h.controller.apply(packed("1a", name="twin"), code=b"one")
+        await h.until(lambda: h.word("twin") == "healthy")
+        assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["shop"]
+
+
+async def test_what_may_be_called_of_an_application_is_told():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(packed("1a"), code=b"one")
+        assert h.controller.methods("packed", "writer") == {"write": "stream", "count": "sync"}
+        with pytest.raises(ConfigError, match="no application 'pacted'; those that run: packed, shop"):
+            h.controller.methods("pacted", "writer")
+        with pytest.raises(ConfigError, match="'shop' has no deployment 'chat' to call; it has none"):
+            h.controller.methods("shop", "chat")
+
+
+async def test_a_caller_that_says_that_it_goes_holds_nothing_up():
+    async with house(deployed=application()) as h:
+        guest = h.caller("a guest")
+        await h.until(lambda: CHAT in {key.removeprefix("replicas/") for key in guest.view})
+        guest.reads = False
+        h.tasks.pop().cancel()
+        h.controller.forget("a guest")
+        await h.controller.apply(application(chat=1))
+        await h.until(lambda: h.performed(Drain), within_s=1.0)
 
 
 async def test_with_the_last_application_the_proxy_goes():

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.core.methods import Kind, kind_of
+from app_toolkit.core.methods import kind_of
+from app_toolkit.types import Kind
 
 
 class Model:

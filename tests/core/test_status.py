@@ -33,6 +33,7 @@ def record(*rows, **facts):
         ("starting", 2, [("v1", RUN), ("v1", START)]),
         ("updating", 1, [("v0", RUN), ("v1", START)]),
         ("updating", 1, [("v0", RUN), ("v1", RUN)]),
+        ("updating", 1, [("v0", Phase.DRAINING), ("v1", RUN)]),
         ("starting", 1, [("", Phase.RECOVERING)]),
         ("stopping", 0, [("v1", Phase.DRAINING)]),
         ("healthy", 0, []),
@@ -81,3 +82,9 @@ def test_the_worst_word_speaks_for_all():
     assert worst(["healthy", "updating", "failed"]) == "failed"
     assert worst(["healthy", "starting"]) == "starting"
     assert worst([]) == "healthy"
+
+
+def test_a_draining_replica_of_the_last_revision_counts_until_callers_know_of_it():
+    there = record(("v0", Phase.DRAINING), ("v1", RUN))
+    known = replace(there, replicas=(replace(there.replicas[0], unrouted=True), there.replicas[1]))
+    assert group_status(group_spec("v1", 1), known, 20.0).status == "healthy"

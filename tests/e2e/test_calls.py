@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app_toolkit.core.status import Load
 from tests.cluster import Cluster, Served
 from tests.engines.chain import app as chain
+from tests.engines.contract.ground import Ground
 
 pytestmark = pytest.mark.anyio
 
@@ -18,54 +21,70 @@ PATIENCE_S = 30.0
 CALLERS = 8
 
 
+@pytest.fixture(scope="module")
+def served(cluster: Cluster) -> Iterator[Served]:
+    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
+    yield served
+    served.delete()
+
+
 def ids(served: Served) -> list[str]:
     """Of the replicas in front."""
     return [replica["id"] for replica in served.ingress("front")["replicas"]]
 
 
-async def test_an_inner_replica_that_dies_costs_retryable_calls_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
-    try:
-        async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
-            outer = ids(served)
-            told = await client.get("/die-once", params={"ground": str(tmp_path), "retry": True})
-            assert told.json() == "alive"
+async def test_an_inner_replica_that_dies_costs_retryable_calls_nothing(served: Served, tmp_path: Path) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
+        outer = ids(served)
+        told = await client.get("/die-once", params={"ground": str(tmp_path), "retry": True})
+        assert told.json() == "alive"
 
-            lost = tmp_path / "lost"
-            lost.mkdir()
-            answer = await client.get("/die-once", params={"ground": str(lost), "retry": False})
-            assert answer.status_code == 502
-            assert answer.json()["error"] == "replica_lost"
+        lost = tmp_path / "lost"
+        lost.mkdir()
+        answer = await client.get("/die-once", params={"ground": str(lost), "retry": False})
+        assert answer.status_code == 502
+        assert answer.json()["error"] == "replica_lost"
 
-            assert (await client.get("/more/5")).json() == 16
-            assert ids(served) == outer, "the replica in front is as it was"
-    finally:
-        served.delete()
+        assert (await client.get("/more/5")).json() == 16
+        assert ids(served) == outer, "the replica in front is as it was"
 
 
 @pytest.mark.parametrize("retry", [True, False])
-async def test_calls_go_on_while_inner_replicas_are_killed(cluster: Cluster, retry: bool) -> None:
-    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
-    try:
-        async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
-            answers: list[int] = []
-            enough = asyncio.Event()
+async def test_calls_go_on_while_inner_replicas_are_killed(served: Served, retry: bool) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
+        answers: list[int] = []
+        enough = asyncio.Event()
 
-            async def call() -> None:
-                while not enough.is_set():
-                    answers.append((await client.get("/pid", params={"retry": retry})).status_code)
+        async def call() -> None:
+            while not enough.is_set():
+                answers.append((await client.get("/pid", params={"retry": retry})).status_code)
 
-            callers = [asyncio.create_task(call()) for _ in range(CALLERS)]
-            for _ in range(2):
-                os.kill((await client.get("/pid", params={"retry": True})).json(), signal.SIGKILL)
-                seen = len(answers)
-                async with asyncio.timeout(PATIENCE_S):
-                    while len(answers) < seen + 50 * CALLERS:  # noqa: ASYNC110 - they tell nobody
-                        await asyncio.sleep(0.01)
-            enough.set()
-            await asyncio.gather(*callers)
-        lost = answers.count(502)
-        assert answers.count(200) == len(answers) - lost
-        assert lost == 0 if retry else lost <= 2 * CALLERS, "what it ran when it died is lost, and nothing else"
-    finally:
-        served.delete()
+        callers = [asyncio.create_task(call()) for _ in range(CALLERS)]
+        for _ in range(2):
+            os.kill((await client.get("/pid", params={"retry": True})).json(), signal.SIGKILL)
+            seen = len(answers)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(answers) < seen + 50 * CALLERS:  # noqa: ASYNC110 - they tell nobody
+                    await asyncio.sleep(0.01)
+        enough.set()
+        await asyncio.gather(*callers)
+    lost = answers.count(502)
+    assert answers.count(200) == len(answers) - lost
+    assert lost == 0 if retry else lost <= 2 * CALLERS, "what it ran when it died is lost, and nothing else"
+
+
+async def test_the_load_says_where_requests_are(served: Served, tmp_path: Path) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
+        asked = [
+            asyncio.create_task(client.get(f"/direct/{number}", params={"ground": str(tmp_path)}))
+            for number in range(6)
+        ]
+        name = f"{served.spec.name}/"
+        wanted = {f"{name}front": Load(0, 0, 6, 0), f"{name}shared": Load(0, 2, 4, 0)}
+        async with asyncio.timeout(PATIENCE_S):
+            while not wanted.items() <= (await asyncio.to_thread(served.cluster.instance.load)).items():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        Ground(tmp_path).open("hold")
+        assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 6
+    nobody = Load(0, 0, 0, 0)
+    assert {each for key, each in served.cluster.instance.load().items() if key.startswith(name)} == {nobody}

@@ -118,3 +118,29 @@ async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit
     await visit.loaded(lambda load: load == Load(0, 0, 0))
     began = {note.removesuffix(" began") for note in visit.ground.notes if note.endswith(" began")}
     assert began == {note.removesuffix(" was cancelled") for note in visit.ground.notes if "cancelled" in note}
+
+
+async def test_calls_of_many_requests_are_one_batch(visit: Visit) -> None:
+    answers = await asyncio.gather(*(visit.get(f"/lengths/{'x' * number}") for number in range(1, 9)))
+    lengths, sizes = zip(*(answer.json() for answer in answers), strict=True)
+    assert lengths == tuple(range(1, 9))
+    assert max(sizes) > 1
+
+
+async def test_an_item_s_error_is_its_caller_s_alone_and_def_batches_run_on_the_object_s_thread(visit: Visit) -> None:
+    answers = await asyncio.gather(*(visit.get(f"/roots/{number}") for number in (4, -1, 9)))
+    assert [answer.json() for answer in answers] == [2.0, "-1 has no root", 3.0]
+    assert (await visit.get("/threads")).json() == 1
+
+
+async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None:
+    answers = await asyncio.gather(*(visit.get(f"/scaled/{number}") for number in range(8)))
+    assert [answer.json() for answer in answers] == [3 * number for number in range(8)]
+
+
+async def test_clients_of_batches_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
+    calls = [visit.get("/held-batch") for _ in range(40)]
+    for number, call in enumerate(calls):
+        await asyncio.sleep(number % 5 / 1_000)
+        call.cancel()
+    await visit.loaded(lambda load: load == Load(0, 0, 0))

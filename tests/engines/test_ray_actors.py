@@ -9,7 +9,7 @@ from app_toolkit.types import NodeId, ReplicaId
 
 
 def test_an_order_to_start_that_is_not_obeyed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors, "_node", lambda: NodeId("n"))
+    monkeypatch.setattr(actors, "node", lambda: NodeId("n"))
     monkeypatch.setattr(actors, "_host", lambda: "127.0.0.1")
     monkeypatch.setattr(actors, "_living_nodes", lambda: ["127.0.0.1"])
     proxy = actors._Proxy(ReplicaId("proxy@n-1"))

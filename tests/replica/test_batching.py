@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from fastapi import HTTPException
-from ray import cloudpickle
 
 from app_toolkit import ConfigError, batch
 from app_toolkit.errors import BatchError
@@ -243,6 +242,8 @@ async def test_a_method_without_its_instance_is_a_type_error() -> None:
 
 
 def test_a_class_of_a_script_or_a_notebook_travels_by_value() -> None:
+    from ray import cloudpickle  # Ray takes a second to import
+
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(
         "from app_toolkit import batch\n"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app_toolkit.errors import ContentTooLarge, QueueFull, RemoteError
 from app_toolkit.interfaces import Call
-from app_toolkit.transport import calls
+from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import (
     LARGE,
     MOST_BUFFERS,
@@ -32,6 +32,8 @@ from app_toolkit.transport.calls import (
     encode_error,
     encode_item,
     encode_value,
+    frame_of,
+    goes_elsewhere,
 )
 
 HEAD = struct.Struct("<BxxxIQ")
@@ -50,6 +52,48 @@ def only(pieces: list[Piece]) -> Frame:
 
 def there_and_back(value: Any) -> Any:
     return decode_value(only(encode_value(value)))
+
+
+# What goes elsewhere
+
+
+def test_pieces_are_read_where_they_lie() -> None:
+    array = np.arange(LARGE, dtype=np.uint8)
+    pieces = encode_value(array)
+    came = decode_value(frame_of(pieces))
+    assert np.shares_memory(came, array)
+    assert not came.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[], [*encode_value(1)[:-1], b"\x00"], encode_value(1) * 2, [b"".join(encode_value(1))[:-1]]],
+    ids=["nothing", "a broken one", "two", "half of one"],
+)
+def test_pieces_that_are_not_one_frame_are_refused(pieces: list[Piece]) -> None:
+    with pytest.raises(ValueError, match="not one whole frame"):
+        frame_of(pieces)
+
+
+def test_a_frame_goes_elsewhere_from_its_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = encode_value(b"x" * LARGE)
+    size = sum(map(len, pieces))
+    monkeypatch.setattr(calls, "LARGEST_SENT", size + 1)
+    assert not goes_elsewhere(pieces)
+    monkeypatch.setattr(calls, "LARGEST_SENT", size)
+    assert goes_elsewhere(pieces)
+
+
+@pytest.mark.parametrize(
+    "called", [hop.Called("write", "", False), hop.Called("größe", "a-1f", False), hop.Called("write", "a-1f", True)]
+)
+def test_what_the_field_of_a_call_says_is_read_as_it_was_written(called: hop.Called) -> None:
+    field = hop.encode_call(called.method, called.key, elsewhere=called.elsewhere)
+    assert hop.decode_call(field.decode()) == called
+
+
+def test_a_call_that_names_its_method_alone_has_no_other_way() -> None:
+    assert hop.decode_call("write") == hop.Called("write", "", False)
 
 
 # What travels
@@ -318,7 +362,7 @@ def test_nothing_is_given_before_its_last_byte() -> None:
 @pytest.mark.parametrize(
     ("stream", "said"),
     [
-        (HEAD.pack(9, 0, 0), "a frame is of kind 9, and the last that is known is 4"),
+        (HEAD.pack(9, 0, 0), "a frame is of kind 9, and the last that is known is 5"),
         (HEAD.pack(1, 0, MOST_BYTES + 1), f"a frame has {MOST_BYTES + 1} bytes, the limit is {MOST_BYTES}"),
         (HEAD.pack(1, MOST_BUFFERS + 1, 0), f"a frame has {MOST_BUFFERS + 1} buffers, the limit is {MOST_BUFFERS}"),
         (

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from hashlib import sha256
@@ -22,8 +22,10 @@ from ray.exceptions import RayActorError
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.engines.ray.payloads import Lent, RayPayloads
+from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Location, ProxySpec, ReplicaSpec, Snapshot, Version
+from app_toolkit.interfaces import Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
@@ -40,6 +42,10 @@ CONTROLLER = "controller"
 GROUPS = {"control": 8, "life": 1}
 """Threads: a start, a drain and a stop may wait at the same time, with probes beside them."""
 
+COURIERS = 2
+"""Threads of a replica that take and give payloads; one that writes a result into the store is busy for as long as
+that takes, and no control call is to wait behind it."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 remote: Any = ray.remote  # whose own types know no concurrency groups
 
@@ -51,6 +57,7 @@ def on(group: str) -> Callable[[F], F]:
 
 control = on("control")
 life = on("life")
+payload = on("payload")
 
 WATCH_AGAIN_S = 0.5
 """How long a proxy lets a controller that is gone come back before it asks again."""
@@ -156,6 +163,15 @@ class _Replica(Controlled):
         plane = handle.plane()
         return plane.called() if isinstance(plane, Callers) else {}
 
+    @payload
+    def deposit(self, key: str, pieces: Sequence[memoryview]) -> None:
+        self.server.deposits.put(key, pieces)
+
+    @payload
+    def collect(self, key: str) -> list[Lent] | None:
+        pieces = self.server.deposits.take(key)
+        return None if pieces is None else [Lent(piece) for piece in pieces]
+
     @control
     def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
@@ -168,8 +184,9 @@ class _Replica(Controlled):
         def start() -> Location:
             # Where there is one node only, no port is opened.
             remote_host = _host() if len(_living_nodes()) > 1 else None
-            local = self.server.start(spec, secret, address, remote_host, partial(_calling, spec, secret))
-            return Location(local, _node(), self.server.remote_address)
+            around = partial(_calling, spec, secret)
+            local = self.server.start(spec, secret, address, remote_host, around, _code(spec))
+            return Location(local, node(), self.server.remote_address)
 
         return self.run_as(group, revision, epoch, start)
 
@@ -184,15 +201,15 @@ class _Proxy(Controlled):
         options = HTTPOptions(**spec.options)
 
         def start() -> Location:
-            node = _node()
+            here = node()
             shared = options.proxies_per_node > 1 or _living_nodes().count(_host()) > 1
             self.server: Edge = Edge(
-                lambda: Proxy(secret, Router, node, self._access(options)),
+                lambda: Proxy(secret, Router, here, self._access(options)),
                 options,
-                partial(_watch, self.name),
+                partial(watch, self.name),
                 _sockets() if shared else None,
             )
-            return Location(self.server.start(), node)
+            return Location(self.server.start(), here)
 
         return self.run_as(group, revision, epoch, start)
 
@@ -205,8 +222,10 @@ class _Proxy(Controlled):
 # Functions, not methods: with a coroutine among its methods Ray would take the whole actor for an asynchronous one.
 
 
-async def _watch(name: ReplicaId, seen: Mapping[str, Version], beginning: str = "") -> Mapping[str, Snapshot]:
-    """What is new on the board, from whichever controller there is; nothing, and after a while, from none."""
+async def watch(
+    name: str, seen: Mapping[str, Version], beginning: str | tuple[str, ...] = ""
+) -> Mapping[str, Snapshot]:
+    """What is new on the board for a caller, from whichever controller there is; nothing, after a while, from none."""
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
         news: Mapping[str, Snapshot] = await controller.watch.remote(name, dict(seen), beginning)
@@ -219,26 +238,30 @@ async def _watch(name: ReplicaId, seen: Mapping[str, Version], beginning: str = 
 @contextlib.asynccontextmanager
 async def _calling(spec: ReplicaSpec, secret: bytes) -> AsyncIterator[None]:
     """What handles need, on the loop that serves: who may be called, and where."""
-    callers = Callers(secret, spec.application, spec.callees, _node())
+    payloads = RayPayloads(NAMESPACE)
+    callers = Callers(secret, spec.application, spec.callees, node(), payloads)
     handle.use(callers)  # to the end of the process: a handle never falls back on objects of this process's own
-    if not spec.callees:
-        yield
-        return
-    watch = partial(_watch, spec.id, beginning=callers.beginning)
-    following = asyncio.get_running_loop().create_task(callers.run(watch))
+    following = asyncio.get_running_loop().create_task(callers.run(partial(watch, spec.id)))
     try:
         yield
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await callers.aclose()
+        payloads.close()
 
 
-ReplicaActor: Any = remote(max_restarts=0, concurrency_groups=GROUPS)(_Replica)
+ReplicaActor: Any = remote(max_restarts=0, concurrency_groups={**GROUPS, "payload": COURIERS})(_Replica)
 ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(_Proxy)
 
 
-def _node() -> NodeId:
+def _code(spec: ReplicaSpec) -> bytes | None:
+    """What it unpacks, from the store, which has it as long as the application is there; None: it imports."""
+    return asyncio.run(RayStore().get(code_key(spec.code))) if spec.code else None
+
+
+def node() -> NodeId:
+    """The one that this process runs on."""
     return NodeId(ray.get_runtime_context().get_node_id())
 
 

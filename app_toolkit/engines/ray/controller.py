@@ -16,8 +16,10 @@ from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
 from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.types import Kind
 
 SECRET = "secret"
+"""Its key in the store."""
 
 
 class _Controller:
@@ -44,8 +46,13 @@ class _Controller:
         # Everything is put away, and nobody needs a controller any more.
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
-    async def apply(self, spec: ApplicationSpec, http: HTTPOptions, owner: str | None) -> None:
-        await (await self._ready).apply(spec, http, owner)
+    async def apply(
+        self, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None, code: bytes | None = None
+    ) -> None:
+        await (await self._ready).apply(spec, http, owner, code)
+
+    async def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
+        return (await self._ready).methods(application, deployment)
 
     async def delete(self, application: str) -> None:
         await (await self._ready).delete(application)
@@ -54,9 +61,14 @@ class _Controller:
         """The process that decides just now."""
         return os.getpid()
 
-    async def watch(self, caller: str, seen: Mapping[str, Version], beginning: str = "") -> Mapping[str, Snapshot]:
+    async def watch(
+        self, caller: str, seen: Mapping[str, Version], beginning: str | tuple[str, ...] = ""
+    ) -> Mapping[str, Snapshot]:
         news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, beginning=beginning)
         return news
+
+    async def forget(self, caller: str) -> None:
+        (await self._ready).forget(caller)
 
     async def status(self) -> Any:
         return (await self._ready).status()

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -15,10 +15,12 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.status import Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
 from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
+from app_toolkit.types import Kind, ReplicaId
 
 LEASE_EVERY_S = 5.0
 """How often whoever keeps an instance in the foreground says so; unheard for thirty seconds, it is put away."""
@@ -27,6 +29,9 @@ BACK_S = 60.0
 """How long a controller that died may take to come back."""
 
 ASK_AGAIN_S = 0.2
+
+LOOK_S = 2.0
+"""How long whoever looks at the load waits for the processes that it is in."""
 
 
 class Instance:
@@ -37,9 +42,11 @@ class Instance:
     * A Ray of our own ends with the instance; a cluster that was joined stays as it was, without us.
     """
 
-    def __init__(self, controller: Any, guard: Guard | None = None) -> None:
+    def __init__(self, controller: Any, guard: Guard | None = None, *, joined: bool = True) -> None:
+        """`joined`: this made the process a driver, and ends that."""
         self._controller = controller
         self._guard = guard
+        self._joined = joined
         #: Under which name the lease is held; None: this process only looks on.
         self._owner: str | None = None
         self._holder: threading.Thread | None = None
@@ -49,10 +56,11 @@ class Instance:
     def start(cls, *, address: str | None = None, num_cpus: float | None = None) -> Self:
         """Join the cluster at `address`, or start a Ray of our own with `num_cpus` logical CPUs, and hold it.
 
-        Raises `ConfigError` where there is no cluster at the address, or Ray cannot be started.
+        In a process that is a driver already, its cluster is the one. Raises `ConfigError` where there is no cluster at
+        the address, or Ray cannot be started.
         """
-        _join(address or "local", num_cpus)
-        guard = Guard() if address is None else None
+        joined = _join(address or "local", num_cpus)
+        guard = Guard() if address is None and joined else None
         try:
             # Beside whoever deploys, where that node lives: there the first proxy is, under the address that is told.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
@@ -63,10 +71,11 @@ class Instance:
                 get_if_exists=True,
                 scheduling_strategy=here,
             ).remote()
-            instance = cls(controller, guard)
-            instance._hold()
+            instance = cls(controller, guard, joined=joined)
+            instance.hold()
         except BaseException:
-            ray.shutdown()
+            if joined:
+                ray.shutdown()
             if guard is not None:
                 guard.dismiss()
             raise
@@ -76,19 +85,34 @@ class Instance:
     def connect(cls, address: str | None = None) -> Self:
         """The instance that runs on the cluster at `address`, by default the one that this machine runs.
 
-        Raises `ConfigError` where there is none.
+        In a process that is a part of a cluster already: the one that runs there. Raises `ConfigError` where there is
+        none.
         """
-        _join(address or "auto", None)
+        joined = _join(address or "auto", None)
         try:
-            return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
+            return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), joined=joined)
         except ValueError:
-            ray.shutdown()
+            if joined:
+                ray.shutdown()
             where = "of this machine" if address in (None, "auto") else f"at {address}"
             raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {where}") from None
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
-        """Make the cluster serve this application; gives back as soon as that is written down."""
-        self._ask("apply", spec, http, self._owner)
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions | None, code: bytes | None = None) -> None:
+        """Make the cluster serve this application; gives back as soon as that is written down.
+
+        `http` None leaves the proxies as they are; `code`: what its replicas unpack, where they import nothing.
+        """
+        self._ask("apply", spec, http, self._owner, code)
+
+    def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
+        """What callers may call of a deployment. Raises `ConfigError` where there is none of that name."""
+        methods: Mapping[str, Kind] = self._ask("methods", application, deployment)
+        return methods
+
+    def forget(self, caller: str) -> None:
+        """A caller of the board has gone."""
+        with suppress(InstanceEnded, RayError):
+            self._ask("forget", caller)
 
     def delete(self, application: str) -> None:
         """Stop serving an application; gives back as soon as that is written down."""
@@ -97,6 +121,30 @@ class Instance:
     def status(self) -> Mapping[str, Any]:
         """The whole instance as plain data; see `core.status`."""
         return asdict(self._ask("status"))
+
+    def load(self) -> Mapping[str, Load]:
+        """Where requests are just now, by `APPLICATION/DEPLOYMENT`; a process that does not answer is not counted."""
+        status = self._ask("status")
+        proxies = [replica.id for group in status.proxies for replica in group.replicas]
+        groups = {
+            group.name: [replica.id for replica in group.replicas]
+            for application in status.applications
+            for group in application.deployments
+        }
+        replicas = [replica for ids in groups.values() for replica in ids]
+        found = _answers("statistics", [*proxies, *replicas])
+        calling = _answers("calling", replicas)
+
+        def load(name: str) -> Load:
+            there = [found[id] for id in groups[name] if id in found]
+            return Load(
+                proxies=sum(found[id].queues.get(name, 0) for id in proxies if id in found),
+                handles=sum(called[name].waiting for called in calling.values() if name in called),
+                ongoing=sum(each.ongoing for each in there),
+                buffered=sum(each.buffered for each in there),
+            )
+
+        return {name: load(name) for name in groups}
 
     def progress(self, after: int, timeout_s: float) -> tuple[int, Mapping[str, Any]]:
         """Wait until the status is newer than number `after`, `timeout_s` at most; the status and its number."""
@@ -124,8 +172,9 @@ class Instance:
             self.shutdown()
             return
         self._release()
-        with suppress(InstanceEnded):  # it had nothing else to serve
-            self._ask("leave", self._owner)
+        if self._owner is not None:
+            with suppress(InstanceEnded):  # it had nothing else to serve
+                self._ask("leave", self._owner)
         self.close()
 
     def shutdown(self) -> None:
@@ -139,7 +188,8 @@ class Instance:
     def close(self) -> None:
         """Let go, without stopping what runs, unless it runs on a Ray of our own."""
         self._release()
-        ray.shutdown()
+        if self._joined:
+            ray.shutdown()
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.dismiss()
@@ -152,7 +202,10 @@ class Instance:
     ) -> None:
         self.close()
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
+        """Take a lease, and renew it; nothing where there is one."""
+        if self._owner is not None:
+            return
         self._owner = uuid.uuid4().hex
         self._ask("hold", self._owner)
         self._holder = threading.Thread(target=self._keep_holding, name="app-toolkit lease", daemon=True)
@@ -190,7 +243,34 @@ class Instance:
                 time.sleep(ASK_AGAIN_S)
 
 
-def _join(address: str, num_cpus: float | None) -> None:
+def _answers(question: str, processes: Sequence[ReplicaId]) -> dict[ReplicaId, Any]:
+    """What these say to a question that takes them no time, within `LOOK_S`; who says nothing is left out."""
+    asked = {}
+    for process in processes:
+        with suppress(ValueError):  # it has gone
+            actor: Any = ray.get_actor(process, namespace=NAMESPACE)
+            asked[process] = getattr(actor, question).remote()
+    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOOK_S) if asked else ([], [])
+    answers = {}
+    for process, answer in asked.items():
+        if answer in ready:
+            with suppress(RayError, ToolkitError):  # it has gone, or has not begun
+                answers[process] = ray.get(answer)
+    return answers
+
+
+def is_driver() -> bool:
+    """Whether this process is a part of a cluster already."""
+    return bool(ray.is_initialized())
+
+
+def _join(address: str, num_cpus: float | None) -> bool:
+    """Make this process a driver; whether it was none before."""
+    if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address not in ("local", "auto", here):
+            raise ConfigError(f"this process is a part of the Ray cluster at {here}, and cannot join one at {address}")
+        return False
     if address.startswith("ray://"):
         raise ConfigError(
             f"{address} is a Ray Client address, which cannot host an instance: give the address of the cluster itself"
@@ -205,3 +285,4 @@ def _join(address: str, num_cpus: float | None) -> None:
         raise ConfigError(f"no Ray cluster runs {where}") from error
     except PermissionError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
+    return True

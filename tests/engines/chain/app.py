@@ -1,15 +1,18 @@
 """Two models over a shared one. Each request names the ground on which its test stands."""
 
 import asyncio
+import math
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends
+from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, options, remote
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote
 from app_toolkit.observability.context import request_id
 from tests.engines.contract.ground import Ground
 
@@ -123,12 +126,39 @@ class Right(Deployment, ray_actor_options=SMALL):
         return await remote(self.shared.times, number)
 
 
+class Batched(Deployment, ray_actor_options=SMALL):
+    """Works on lists."""
+
+    def __init__(self) -> None:
+        self.threads = {threading.get_ident()}
+
+    @batch(max_batch_size=8, batch_wait_timeout_s=0.02)
+    async def lengths(self, texts: list[str]) -> list[tuple[int, int]]:
+        """Of each text its length, and how many were in the batch."""
+        return [(len(text), len(texts)) for text in texts]
+
+    @batch(max_batch_size=4, batch_wait_timeout_s=0.005)
+    def roots(self, numbers: list[int]) -> list[float | Exception]:
+        self.threads.add(threading.get_ident())
+        return [math.sqrt(number) if number >= 0 else ValueError(f"{number} has no root") for number in numbers]
+
+    @batch(max_batch_size=4, batch_wait_timeout_s=0.005)
+    async def holds(self, folders: list[str]) -> list[str]:
+        await Ground(Path(folders[0])).opened("hold")
+        return folders
+
+    async def threads_used(self) -> int:
+        return len(self.threads)
+
+
 shared = Shared.bind(3)
+batched = Batched.bind()
 left = Left.bind(shared.handle)
 right = Right.bind(shared.handle, name="right")
 
 ToShared = Annotated[Shared, Depends(shared)]
 ToLeft = Annotated[Left, Depends(left)]
+ToBatched = Annotated[Batched, Depends(batched)]
 ToRight = Annotated[Right, Depends(right)]
 
 app = Toolkit(title="Chain", deployment=DeploymentConfig(name="front"))
@@ -202,3 +232,32 @@ async def pid(model: ToLeft, retry: bool = False) -> int:
 @app.get("/die-once")
 async def die_once(ground: str, model: ToShared, retry: bool) -> str:
     return await options(model, retry="all" if retry else "none").die_once(ground)
+
+
+@app.get("/lengths/{text}")
+async def lengths(text: str, model: ToBatched) -> tuple[int, int]:
+    return await model.lengths(text)
+
+
+@app.get("/roots/{number}")
+async def roots(number: int, model: ToBatched) -> float | str:
+    try:
+        return await model.roots(number)
+    except ValueError as error:
+        return str(error)
+
+
+@app.get("/threads")
+async def threads(model: ToBatched) -> int:
+    return await model.threads_used()
+
+
+@app.get("/held-batch")
+async def held_batch(ground: str, model: ToBatched) -> str:
+    return await model.holds(ground)
+
+
+@app.get("/scaled/{number}")
+@batch(max_batch_size=8, batch_wait_timeout_s=0.02)
+async def scaled(numbers: Annotated[list[int], PathParameter(alias="number")], model: ToShared) -> list[int]:
+    return [await model.times(number) for number in numbers]

@@ -1,0 +1,76 @@
+"""Large payloads on Ray: in an actor call's own argument or result, which Ray puts into shared memory.
+
+Nothing refers to an object of the store but that call, and then the arrays that lie in it.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from pickle import PickleBuffer
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.types import ReplicaId
+
+WRITERS = 2
+"""Threads that write into the store; each writes as fast as memory takes it. Who waits for one has a turn at a replica,
+and a deadline."""
+
+
+class RayPayloads:
+    """Those of one process with the replicas of its cluster."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._threads = ThreadPoolExecutor(WRITERS, "app-toolkit payloads")
+        self._actor = lru_cache(maxsize=1_024)(self._find)
+
+    async def deposit(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+        await self._ask(replica, "deposit", key, [Lent(piece) for piece in pieces])
+
+    async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
+        found = await self._ask(replica, "collect", key)
+        if found is None:
+            raise ReplicaGone(f"replica {replica} keeps nothing for this call any more")
+        views: Sequence[memoryview] = found
+        return views
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _ask(self, replica: ReplicaId, method: str, *args: Any) -> Any:
+        with _told_as_gone(replica):
+            # To write the arguments into the store takes as long as to copy them.
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, replica, method, *args)
+            return await answer
+
+    def _call(self, replica: ReplicaId, method: str, *args: Any) -> Any:
+        return getattr(self._actor(replica), method).remote(*args)
+
+    def _find(self, replica: ReplicaId) -> Any:
+        return ray.get_actor(replica, namespace=self._namespace)
+
+
+class Lent:
+    """Bytes that Ray copies into the store without another copy on the way; who reads them has a view of the store."""
+
+    def __init__(self, piece: bytes | memoryview) -> None:
+        self._piece = piece
+
+    # Made for the moment: a `PickleBuffer` of a view that lives on, in what the garbage collector finds, would end the
+    # process (the collector takes the buffer from the view first, and the view then looks for it).
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[memoryview], tuple[PickleBuffer]]:
+        return memoryview, (PickleBuffer(self._piece),)
+
+
+@contextmanager
+def _told_as_gone(replica: ReplicaId) -> Iterator[None]:
+    try:
+        yield
+    except (RayError, ValueError) as error:  # ValueError: there is no such actor
+        raise ReplicaGone(f"replica {replica} was not reached: {type(error).__name__}") from error

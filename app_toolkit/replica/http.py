@@ -1,0 +1,45 @@
+"""HTTP for a deployment's object: whatever the path and the method, it is the object's `__call__`."""
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from app_toolkit.core.methods import STREAMS, kind_of
+from app_toolkit.errors import PlanningError, RequestError
+from app_toolkit.observability.context import request_id
+from app_toolkit.replica.disconnect import MARK
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+
+def answers_http(cls: type) -> bool:
+    """Whether its objects have a `__call__(request)`. Raises `PlanningError` for one that yields."""
+    method = next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
+    if method is not None and kind_of(getattr(method, "__func__", method)) in STREAMS:
+        raise PlanningError(f"{cls.__name__}.__call__ yields: let it return a StreamingResponse of what it yields")
+    return method is not None
+
+
+def http_app(cls: type, respond: Callable[[Request], Awaitable[Any]]) -> FastAPI:
+    """An app whose every request is answered by `respond`, in any way that an endpoint of FastAPI may."""
+
+    async def answer(request: Request) -> Any:
+        return await respond(request)
+
+    wish = getattr(getattr(cls, "__call__"), MARK, None)  # noqa: B004, B009 - not the metaclass's: there is one
+    if wish is not None:
+        setattr(answer, MARK, wish)
+    app = FastAPI(openapi_url=None, exception_handlers={RequestError: refusal})
+    for path in ("", "/{path:path}"):
+        app.router.add_api_route(path, answer, methods=list(METHODS), response_model=None)
+    return app
+
+
+async def refusal(request: Any, error: Exception) -> Response:
+    """A handle's refusal, as the answer of the endpoint that it was called in."""
+    assert isinstance(error, RequestError)
+    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
+    return JSONResponse(error.document(request_id() or ""), error.status, headers)

@@ -1,0 +1,268 @@
+"""Python's own front door: what the command `run` does, for scripts, notebooks and tests."""
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+from fastapi import FastAPI, Request
+
+from app_toolkit.cli.addresses import check
+from app_toolkit.cli.instance import LOOK_S, hopeless, is_serving, logical_cpus, rows, url_of
+from app_toolkit.cli.run import Interrupts, say_where
+from app_toolkit.cli.screen import Screen
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import Options
+from app_toolkit.config.project import choose, read_project
+from app_toolkit.config.settings import keep_priority, say_plain_logs, show_ray_token
+from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
+from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
+from app_toolkit.planning import plan, plan_bound
+from app_toolkit.replica.graph import find
+from app_toolkit.router import handle as handles
+from app_toolkit.router.handle import Handle
+
+if TYPE_CHECKING:
+    from app_toolkit.engines.ray.driver import Driver
+
+T = TypeVar("T")
+
+MOST_CODE = 16 * 1024 * 1024
+"""Bytes of a packed deployment, which the cluster's control store keeps in memory."""
+
+_driver: "Driver | None" = None
+_lock = threading.RLock()
+
+
+class RunKeywords(TypedDict, total=False):
+    """`Options`, for type checkers."""
+
+    name: str
+    route_prefix: str
+    num_replicas: int | None
+    address: str | None
+    host: str
+    port: int
+    proxies_per_node: int
+    keep_alive_timeout_s: float
+    head_timeout_s: float
+    max_connections: int | None
+    forwarded_allow_ips: str
+    ssl_keyfile: str | None
+    ssl_certfile: str | None
+    access_log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An app that is served."""
+
+    name: str
+    url: str
+    """Where clients reach it, its prefix included."""
+
+
+@overload
+def run(app: Bound[T], *, blocking: bool = False, **said: Unpack[RunKeywords]) -> T: ...
+@overload
+def run(
+    app: FastAPI | Callable[[Request], Any], *, blocking: bool = False, **said: Unpack[RunKeywords]
+) -> Application: ...
+def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any:
+    """Serve an app, a function or a bound deployment on Ray, and give back once it is up.
+
+    An `Application`; of a bound deployment its handle. A function, and the `__call__` of a deployment's class, answers
+    every request below the prefix. The options are those of the command `run`, and so are the places that they come
+    from. The first call joins the cluster at `address`, or the one that this process is a part of, or starts a Ray of
+    our own; later calls use the same. What was run goes with `shutdown()` and with this process; under the same `name`
+    it is replaced. `blocking`: stay until a Ctrl-C or SIGTERM, and shut down; on the main thread alone.
+
+    Raises `ConfigError` where it cannot be served; what it was to replace goes on then.
+    """
+    chosen = choose(read_project(Path.cwd()), Options(**said))
+    served = app if isinstance(app, Bound | FastAPI) else of_function(app)
+    with _lock:
+        spec, code = _planned(served, chosen)
+        if spec.route_prefix is None and "route_prefix" in said:
+            raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
+        driver = _running(spec, chosen)
+        # Where the proxies are is decided once; who says nothing of them leaves them where they are.
+        http = chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
+        is_new = not rows(driver.instance.status(), spec.name)
+        driver.instance.deploy(spec, http, code)
+        try:
+            _wait_until_serving(driver, spec)
+        except ConfigError:
+            if is_new:
+                driver.instance.delete(spec.name)
+            raise
+        driver.serve(spec.name, find(served))
+        result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(driver.instance, spec))
+    if blocking:
+        _stay(driver, spec)
+    return result
+
+
+def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
+    """The handle of a deployment of any application that runs: in a script, or in a replica of another application.
+
+    Asks the instance once which methods there are; an object of the class is not needed, nor is its module. In a script
+    that has run nothing, `address` is the cluster to join, by default the one that this machine runs. Raises
+    `ConfigError` where there is no instance, or no such deployment.
+    """
+    with _lock:
+        if _driver is not None:
+            methods = _driver.instance.methods(application, deployment)
+        else:
+            from app_toolkit.engines.ray.instance import Instance
+
+            inside = handles.chosen  # a replica
+            instance = Instance.connect(address)
+            try:
+                methods = instance.methods(application, deployment)
+                if not inside:
+                    _drive(instance)
+            except BaseException:
+                instance.close()
+                raise
+    return Handle(Elsewhere(application, deployment, methods))
+
+
+def shutdown() -> None:
+    """Take back what this process has run, drained, and wait for it; a Ray of our own ends, too.
+
+    What else the cluster serves goes on. Nothing happens where nothing was run.
+    """
+    global _driver
+    with _lock:
+        driver, _driver = _driver, None
+        atexit.unregister(shutdown)
+        if driver is not None:
+            driver.close()
+
+
+def _running(spec: ApplicationSpec, chosen: Options) -> "Driver":
+    """This process as a driver of an instance that it holds."""
+    if _driver is not None:
+        _driver.instance.hold()
+        return _driver
+    if handles.chosen:
+        raise ConfigError(
+            f'run() was called in a replica, which imports {spec.target!r}: say it below `if __name__ == "__main__":`'
+        )
+    say_plain_logs(colour=sys.stdout.isatty())
+    keep_priority()
+    if chosen.address not in (None, "auto"):
+        show_ray_token()
+    from app_toolkit.engines.ray.instance import Instance, is_driver
+
+    if not is_driver():
+        check(chosen.part(HTTPOptions), chosen.address)
+    instance = Instance.start(address=chosen.address, num_cpus=None if chosen.address else logical_cpus(spec))
+    try:
+        return _drive(instance)
+    except BaseException:
+        instance.leave()
+        raise
+
+
+def _drive(instance: Any) -> "Driver":
+    global _driver
+    from app_toolkit.engines.ray.driver import Driver
+
+    _driver = Driver(instance)
+    atexit.register(shutdown)  # after Ray has registered its own end, and so before it
+    return _driver
+
+
+def _wait_until_serving(driver: "Driver", spec: ApplicationSpec) -> None:
+    after = 0
+    while True:
+        after, status = driver.instance.progress(after, LOOK_S)
+        found = rows(status, spec.name)
+        if error := hopeless(found):
+            raise error
+        if is_serving(found, status):
+            return
+
+
+def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
+    with Interrupts() as interrupts:
+        say_where(driver.instance, spec, Screen())
+        after = 0
+        while interrupts.nobody_asked():
+            try:
+                after, _ = driver.instance.progress(after, LOOK_S)
+            except InstanceEnded:
+                break
+    shutdown()
+
+
+def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpec, bytes | None]:
+    if isinstance(app, Bound):
+        code = pack(app)
+        if len(code) > MOST_CODE:
+            raise ConfigError(
+                f"{app!r} is {len(code)} bytes when it is packed, the limit is {MOST_CODE}: bind it with the path "
+                "of what is large, and read that in the constructor"
+            )
+        module = sys.modules.get(app.cls.__module__)
+        folder = None if module is None else _folder(module)
+        spec = plan_bound(
+            app,
+            code,
+            app_dir=str(folder or Path.cwd()),
+            name=chosen.name,
+            route_prefix=chosen.route_prefix,
+            num_replicas=chosen.num_replicas,
+        )
+        return spec, code
+    target, folder = _whereabouts(app)
+    spec = plan(
+        app,
+        target=target,
+        app_dir=str(folder),
+        name=chosen.name,
+        route_prefix=chosen.route_prefix,
+        num_replicas=chosen.num_replicas,
+    )
+    return spec, None
+
+
+def _whereabouts(app: FastAPI) -> tuple[str, Path]:
+    """From where replicas import an app: `module:attribute`, and the folder that is first on their import path."""
+    main = sys.modules["__main__"]
+    modules = [module for module in list(sys.modules.values()) if module is not main]
+    for module in (*modules, main):
+        folder = _folder(module)
+        if folder is None:
+            continue
+        for attribute, value in list(vars(module).items()):
+            if value is app:
+                return f"{_import_name(module)}:{attribute}", folder
+    raise TargetError(
+        f"the app {app.title!r} is no attribute of a module that replicas could import: put it into a file of its own, "
+        "or run a bound deployment, which needs none"
+    )
+
+
+def _import_name(module: ModuleType) -> str:
+    """Its name, where it is imported and not run."""
+    if module.__name__ != "__main__":
+        return module.__name__
+    if module.__spec__ is not None:
+        return module.__spec__.name
+    return Path(str(module.__file__)).stem
+
+
+def _folder(module: ModuleType) -> Path | None:
+    """From where a module is imported; None: it has no file, as that of a notebook."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).resolve()
+    return path.parents[_import_name(module).count(".") + (path.name == "__init__.py")]

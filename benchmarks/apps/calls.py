@@ -1,0 +1,58 @@
+"""What an ingress measures of the handle it has: the same code for every contender."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+MB = 1024 * 1024
+
+
+async def latency(call: Callable[[], Awaitable[Any]], seconds: float) -> dict[str, float]:
+    """One call after another."""
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        await call()
+        took.append(time.perf_counter() - began)
+    took.sort()
+    return {"p50_ms": median(took) * 1e3, "p99_ms": took[int(len(took) * 0.99)] * 1e3}
+
+
+async def throughput(call: Callable[[], Awaitable[Any]], seconds: float, callers: int = 32) -> dict[str, float]:
+    done = 0
+    end = time.perf_counter() + seconds
+
+    async def caller() -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await call()
+            done += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return {"rps": done / (time.perf_counter() - began)}
+
+
+async def items(stream: Callable[[int], AsyncIterator[Any]], seconds: float, most: int = 1_000) -> dict[str, float]:
+    """Streams of so many items, one after another, each read to its end."""
+    taken = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        async for _ in stream(most):
+            taken += 1
+    return {"rps": taken / (time.perf_counter() - began)}
+
+
+async def payload(call: Callable[[Any], Awaitable[int]], size: int, seconds: float) -> dict[str, float]:
+    """An array goes there, and its length comes back."""
+    array = np.arange(size * MB // 8, dtype=np.float64)
+    sent = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        assert await call(array) == array.nbytes
+        sent += 1
+    return {"mb_s": sent * array.nbytes / 1e6 / (time.perf_counter() - began)}

@@ -1,0 +1,92 @@
+"""A class that takes and gives arrays, and a route that times calls of it on either way: the socket, or Ray's store."""
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import psutil
+from fastapi import Depends
+
+from app_toolkit import Deployment, Toolkit
+from app_toolkit.transport import calls
+
+Array = np.ndarray[Any, np.dtype[np.uint8]]
+
+CLIENTS = 8
+"""Calls at a time where many are made."""
+
+
+class Store(Deployment, max_ongoing_requests=CLIENTS, ray_actor_options={"num_cpus": 0.1}):
+    def __init__(self) -> None:
+        self.kept = np.zeros(0, np.uint8)
+
+    async def switch(self, at: int, size: int) -> None:
+        """From so many bytes on payloads go elsewhere; `give` gives an array of so many."""
+        calls.LARGEST_SENT = at
+        self.kept = np.ones(size, np.uint8)
+
+    async def take(self, array: Array) -> int:
+        return array.size
+
+    async def give(self) -> Array:
+        return self.kept
+
+    async def echo(self, array: Array) -> Array:
+        return array
+
+    async def memory(self) -> int:
+        return memory()
+
+
+store = Store.bind()
+ToStore = Annotated[Store, Depends(store)]
+app = Toolkit(title="Payloads")
+
+
+def memory() -> int:
+    """Bytes that belong to this process alone."""
+    gc.collect()
+    return int(psutil.Process(os.getpid()).memory_full_info().uss)
+
+
+@app.get("/times/{way}/{size}")
+async def times(way: Literal["there", "back"], size: int, count: int, elsewhere: bool, model: ToStore) -> list[float]:
+    """Seconds of each of so many calls, one after the other."""
+    at = 0 if elsewhere else sys.maxsize
+    calls.LARGEST_SENT = sys.maxsize
+    await model.switch(at, size)
+    calls.LARGEST_SENT = at
+    array = np.ones(size, np.uint8)
+    found = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        await (model.take(array) if way == "there" else model.give())
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+@app.get("/many/{count}/{size}")
+async def many(count: int, size: int, model: ToStore, elsewhere: bool = True) -> int:
+    """Send and get so many bytes so often; gives how many came back whole."""
+    at = 0 if elsewhere else sys.maxsize
+    await model.switch(at, 0)
+    calls.LARGEST_SENT = at
+    array = np.arange(size, dtype=np.uint8)
+    numbers = iter(range(count))
+
+    async def some() -> int:
+        right = 0
+        for _ in numbers:
+            right += np.array_equal(await model.echo(array), array)
+        return right
+
+    return sum(await asyncio.gather(*(some() for _ in range(CLIENTS))))
+
+
+@app.get("/memory")
+async def both(model: ToStore) -> list[int]:
+    return [memory(), await model.memory()]

@@ -1,0 +1,127 @@
+"""Large payloads of calls: the socket and Ray's store measured beside each other, and what they leave behind.
+
+python -m benchmarks.payloads                      # a table of milliseconds per call, both ways, 0.1 to 64 MB
+python -m benchmarks.payloads --leak 10000         # so many calls with 1 MB there and back through the store
+
+From where on the store is the faster way in both directions is `LARGEST_SENT` in `app_toolkit/transport/calls.py`.
+"""
+
+import argparse
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import ray
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.engines.ray.instance import Instance
+from app_toolkit.planning import plan
+from app_toolkit.replica.host import load
+
+APPS = Path(__file__).parent / "apps"
+MB = 1_000_000
+SIZES = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
+"""MB."""
+WAYS = ("there", "back")
+AT_ONCE_MB = 64
+"""How much goes over in one turn of one measure; small payloads make up for it by their number."""
+MOST_CALLS = 50
+START_S = 60.0
+EMPTY_S = 30.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--leak", type=int, default=0, metavar="CALLS", help="make so many calls and look what is left")
+    options = parser.parse_args()
+    with serving() as client:
+        if options.leak:
+            print(left_behind(client, options.leak))
+        else:
+            print(table(measure(client, options.rounds, options.seed)))
+
+
+def measure(client: httpx.Client, rounds: int, seed: int) -> dict[tuple[float, str, bool], list[float]]:
+    """Seconds per call by MB, way, and whether it went elsewhere: the median of each round's calls.
+
+    Within a round the measures are shuffled, but that the two of a pair follow each other.
+    """
+    world = random.Random(seed)
+    found: dict[tuple[float, str, bool], list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for size, way in world.sample([(size, way) for size in SIZES for way in WAYS], len(SIZES) * len(WAYS)):
+            for elsewhere in world.sample([False, True], 2):
+                count = min(MOST_CALLS, max(3, int(AT_ONCE_MB / size)))
+                asked: dict[str, Any] = {"count": count + 1, "elsewhere": elsewhere}
+                answer = client.get(f"/times/{way}/{int(size * MB)}", params=asked).raise_for_status()
+                found[size, way, elsewhere].append(median(answer.json()[1:]))
+    return found
+
+
+def table(found: dict[tuple[float, str, bool], list[float]]) -> str:
+    lines = [
+        "| MB | there: socket | store | back: socket | store |",
+        "| --: | --: | --: | --: | --: |",
+    ]
+    for size in SIZES:
+        cells = [f"{median(found[size, way, elsewhere]) * 1e3:.2f} ms" for way in WAYS for elsewhere in (False, True)]
+        lines.append(f"| {size:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def left_behind(client: httpx.Client, count: int) -> str:
+    client.get(f"/many/{count // 100}/{MB}").raise_for_status()  # what is made once is there now
+    store, memory = in_the_store(), client.get("/memory").json()
+    begin = time.perf_counter()
+    right = client.get(f"/many/{count}/{MB}").raise_for_status().json()
+    seconds = time.perf_counter() - begin
+    deadline = time.monotonic() + EMPTY_S
+    while in_the_store() > store and time.monotonic() < deadline:
+        time.sleep(0.1)
+    grown = [(after - before) / MB for after, before in zip(client.get("/memory").json(), memory, strict=True)]
+    return (
+        f"{right} of {count} calls with 1 MB there and back were right, in {seconds:.0f} s. The store has "
+        f"{(in_the_store() - store) / MB:+.1f} MB, the caller {grown[0]:+.1f} MB, the callee {grown[1]:+.1f} MB."
+    )
+
+
+def in_the_store() -> float:
+    """Bytes."""
+    return float(ray.cluster_resources()["object_store_memory"] - ray.available_resources()["object_store_memory"])
+
+
+@contextmanager
+def serving() -> Iterator[httpx.Client]:
+    """The app on a Ray of our own."""
+    target = "payloads:app"
+    app: Any = load(target, str(APPS))
+    instance = Instance.start(num_cpus=2)
+    try:
+        instance.deploy(plan(app, target=target, app_dir=str(APPS)), HTTPOptions(port=0))
+        deadline = time.monotonic() + START_S
+        while not _is_up(instance):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"it did not come up: {instance.status()}")
+            time.sleep(0.1)
+        with httpx.Client(base_url=instance.url(), trust_env=False, timeout=None) as client:
+            yield client
+    finally:
+        instance.shutdown()
+
+
+def _is_up(instance: Instance) -> bool:
+    status = instance.status()
+    parts = (*status["applications"], *status["proxies"])
+    return len(status["applications"]) == 1 and all(each["status"] == "healthy" for each in parts)
+
+
+if __name__ == "__main__":
+    main()

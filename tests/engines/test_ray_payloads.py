@@ -1,0 +1,28 @@
+"""How payloads are handed to Ray."""
+
+import gc
+import pickle
+
+from app_toolkit.engines.ray.payloads import Lent
+
+
+def test_what_is_lent_is_pickled_beside_the_pickle_and_read_where_it_lies() -> None:
+    given = bytearray(b"x" * 100_000)
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps([Lent(memoryview(given)), Lent(b"y" * 100_000)], 5, buffer_callback=buffers.append)
+    assert len(pickled) < 1_000
+    first, second = pickle.loads(pickled, buffers=[buffer.raw().toreadonly() for buffer in buffers])
+    assert bytes(second) == b"y" * 100_000
+    given[0] = ord("z")
+    assert first[0] == ord("z"), "it was not copied"
+    assert (first.readonly, second.readonly) == (True, True)
+
+
+def test_what_is_lent_may_be_garbage_in_a_circle() -> None:
+    view = memoryview(bytearray(100))
+    lent = Lent(view)
+    pickle.dumps(lent, 5, buffer_callback=lambda buffer: None)
+    circle: list[object] = [view, lent]
+    circle.append(circle)
+    del view, lent, circle
+    assert gc.collect() >= 1  # where views are lent as they are, this ends the process

@@ -1,0 +1,91 @@
+"""Whom a process calls, and what of the board it follows for that."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app_toolkit.deployment import Elsewhere
+from app_toolkit.errors import ConfigError
+from app_toolkit.interfaces import REPLICAS, Snapshot, Version
+from app_toolkit.router.remote import Callers, RemoteCaller
+from tests.router.deployments import Writer
+
+pytestmark = pytest.mark.anyio
+
+
+class Board:
+    """What is posted, and what is asked for."""
+
+    def __init__(self) -> None:
+        self.posted: dict[str, Snapshot] = {}
+        self.asked: list[tuple[str, ...]] = []
+        self._news = asyncio.Event()
+
+    def post(self, group: str) -> None:
+        replica = {"id": f"{group}#1", "address": "unix:/nowhere", "node": "", "max_ongoing_requests": 1}
+        version = Version(1, len(self.posted) + 1)
+        self.posted[REPLICAS + group] = Snapshot(version, {"policy": {}, "replicas": [replica]})
+        self._news.set()
+
+    async def watch(self, seen: Mapping[str, Version], beginnings: tuple[str, ...]) -> Mapping[str, Snapshot]:
+        self.asked.append(tuple(sorted(beginnings)))
+        while True:
+            self._news.clear()
+            news = {
+                key: posted for key, posted in self.posted.items() if key.startswith(beginnings) and key not in seen
+            }
+            if news:
+                return news
+            await self._news.wait()
+
+
+@asynccontextmanager
+async def following(*callees: str) -> AsyncIterator[tuple[Callers, Board]]:
+    callers, board = Callers(b"secret", "shop", callees), Board()
+    run = asyncio.create_task(callers.run(board.watch))
+    try:
+        await asyncio.sleep(0)
+        yield callers, board
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        await callers.aclose()
+
+
+async def sent_to(caller: RemoteCaller) -> str:
+    """The replica that a call goes to, once there is one."""
+    async with asyncio.timeout(5):
+        turn = caller.router.try_turn() or await caller.router.wait_turn(caller.loop.time())
+    caller.router.give_back(turn)
+    return turn.endpoint.id
+
+
+async def test_who_calls_nobody_does_not_ask() -> None:
+    async with following() as (_, board):
+        await asyncio.sleep(0.01)
+        assert board.asked == []
+
+
+async def test_an_application_that_is_called_for_the_first_time_is_asked_for_at_once() -> None:
+    async with following("writer") as (callers, board):
+        bank = callers.caller(Elsewhere("bank", "teller", {"pay": "coroutine"}))
+        board.post("bank/teller")
+        assert await sent_to(bank) == "bank/teller#1"
+        assert board.asked[:2] == [("replicas/shop/",), ("replicas/bank/", "replicas/shop/")]
+
+
+async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -> None:
+    async with following() as (callers, board):
+        board.post("bank/teller")
+        board.post("bank/safe")
+        assert await sent_to(callers.caller_of("bank", "teller")) == "bank/teller#1"
+        assert await sent_to(await asyncio.to_thread(callers.caller_of, "bank", "safe")) == "bank/safe#1"
+        assert callers.caller_of("bank", "safe") is callers.caller_of("bank", "safe")
+
+
+async def test_of_its_own_application_only_callees_are_called() -> None:
+    async with following("other") as (callers, _):
+        with pytest.raises(ConfigError, match="'writer' is not deployed with application 'shop'"):
+            callers.caller(Writer.bind())

@@ -1,0 +1,202 @@
+"""Calls over the wire, to real replicas."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from app_toolkit import Deployment
+from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
+from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.router.remote import Callers, RemoteCaller
+from app_toolkit.transport.pool import Connection, Room, connect
+from app_toolkit.types import Address
+from tests.replica.client import SECRET, Serve, Served, until
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+    import asyncio
+    from app_toolkit.replica.calls import Calls
+    from app_toolkit.replica.instance import Instance
+
+    class Model:
+        async def double(self, number):
+            return 2 * number
+
+        async def hold(self):
+            mark("began")
+            try:
+                await gate("open")
+            except asyncio.CancelledError:
+                mark("was cancelled")
+                raise
+
+        async def count(self, most):
+            for number in range(most):
+                yield number
+
+    app = Calls(Instance(Model, name="model"))
+"""
+PATIENCE_S = 5.0
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    serve = Serve()
+    yield serve
+    serve.close()
+
+
+class Calling:
+    """The callers of one process, told of replicas as the board would."""
+
+    def __init__(self) -> None:
+        self.callers = Callers(SECRET, "shop", ("model",))
+        self._number = 0
+
+    def tell(self, *replicas: Served | Address, **policy: object) -> RemoteCaller:
+        self._number += 1
+        shown = [
+            {
+                "id": f"shop.model-1-{number}",
+                "address": replica.address if isinstance(replica, Served) else replica,
+                "max_ongoing_requests": 2,
+            }
+            for number, replica in enumerate(replicas)
+        ]
+        value = {"policy": policy, "replicas": shown}
+        self.callers.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
+        return self.callers._callers["shop/model"]
+
+    async def gives_everything_back(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while any(each.waiting or each.ongoing for each in self.callers.called().values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def calling() -> AsyncIterator[Calling]:
+    calling = Calling()
+    yield calling
+    await calling.gives_everything_back()
+    await calling.callers.aclose()
+
+
+def double(number: int, **options: object) -> Call:
+    return Call("double", (number,), {}, **options)  # type: ignore[arg-type]
+
+
+async def test_a_call_is_answered_and_its_connection_serves_the_next(serve: Serve, calling: Calling) -> None:
+    caller = calling.tell(serve(SOURCE))
+    assert [await caller.call(double(number)) for number in range(3)] == [0, 2, 4]
+    assert calling.callers.pool.idle == 1
+
+
+async def test_a_stream_that_is_not_read_to_its_end_is_closed(serve: Serve, calling: Calling) -> None:
+    caller = calling.tell(serve(SOURCE))
+    assert [item async for item in caller.stream(Call("count", (5,), {}))] == [0, 1, 2, 3, 4]
+    items = caller.stream(Call("count", (1_000_000,), {}))
+    assert await anext(items) == 0
+    await items.aclose()
+
+
+async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
+    serve: Serve, calling: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = calling.tell(serve(SOURCE))
+    dial = calling.callers.pool.dial
+    lost: list[Connection] = []
+
+    async def lose(address: Address, reached: Callable[[Connection], None]) -> None:
+        gone = asyncio.Event()
+        connection = await connect(address, lambda _: gone.set(), Room())
+        connection.abort()
+        await gone.wait()
+        lost.append(connection)
+        reached(connection)
+
+    def once(address: Address, reached: Callable[[Connection], None], failed: Callable[[ReplicaGone], None]) -> None:
+        if lost:
+            dial(address, reached, failed)
+        else:
+            losing.append(asyncio.create_task(lose(address, reached)))
+
+    losing: list[asyncio.Task[None]] = []
+    monkeypatch.setattr(calling.callers.pool, "dial", once)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await caller.call(double(21)) == 42
+    assert len(lost) == 1
+
+
+async def test_a_replica_that_cannot_be_reached_is_passed_over(serve: Serve, calling: Calling) -> None:
+    caller = calling.tell(Address("unix:/nowhere/at/all.sock"), serve(SOURCE))
+    assert [await caller.call(double(number)) for number in range(8)] == [2 * number for number in range(8)]
+
+
+async def test_a_full_replica_is_asked_again_once_it_says_so(serve: Serve, calling: Calling) -> None:
+    replica = serve(SOURCE, max_ongoing_requests=1)
+    caller = calling.tell(replica)
+    holding = asyncio.create_task(caller.call(Call("hold", (), {})))
+    await until(lambda: replica.marked("began"))
+    waiting = asyncio.create_task(caller.call(double(4)))
+    await until(lambda: caller.router.waiting > 0)
+    replica.open_gate("open")
+    assert await waiting == 8
+    await holding
+
+
+async def test_beyond_the_queue_a_call_is_refused(serve: Serve, calling: Calling) -> None:
+    caller = calling.tell(max_queued_requests=1)
+    waiting = asyncio.create_task(caller.call(double(1)))
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="1 requests wait for model, its max_queued_requests is 1"):
+        await caller.call(double(2))
+    calling.tell(serve(SOURCE))
+    assert await waiting == 2
+
+
+async def test_one_deadline_holds_in_the_queue_and_while_it_runs(serve: Serve, calling: Calling) -> None:
+    caller = calling.tell()
+    with pytest.raises(DeadlineExceeded, match="double of model gave no answer within its time"):
+        await caller.call(double(1, timeout_s=0.05))
+    replica = serve(SOURCE)
+    caller = calling.tell(replica)
+    with pytest.raises(DeadlineExceeded):
+        await caller.call(Call("hold", (), {}, timeout_s=0.05))
+    await until(lambda: replica.marked("was cancelled"))
+
+
+async def test_a_cancelled_call_cancels_its_method(serve: Serve, calling: Calling) -> None:
+    replica = serve(SOURCE)
+    caller = calling.tell(replica)
+    call = asyncio.create_task(caller.call(Call("hold", (), {})))
+    await until(lambda: replica.marked("began"))
+    call.cancel()
+    await until(lambda: replica.marked("was cancelled"))
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_who_does_not_know_the_secret_is_refused_and_told_so(serve: Serve, calling: Calling) -> None:
+    calling.callers.secret = b"wrong"
+    caller = calling.tell(serve(SOURCE))
+    with pytest.raises(ReplicaLost, match=r"replica shop.model-1-0 refused a call: secret"):
+        await caller.call(double(1))
+
+
+async def test_who_waits_is_told_at_the_end(calling: Calling) -> None:
+    caller = calling.tell()
+    waiting = asyncio.create_task(caller.call(double(1)))
+    await asyncio.sleep(0)
+    await calling.callers.aclose()
+    with pytest.raises(NoReplica, match="model is not served any more"):
+        await waiting
+
+
+async def test_what_is_no_part_of_the_application_is_named(calling: Calling) -> None:
+    class Stranger(Deployment):
+        pass
+
+    with pytest.raises(ConfigError, match="'stranger' is not deployed with application 'shop'"):
+        calling.callers.caller(Stranger.bind())

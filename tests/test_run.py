@@ -1,0 +1,345 @@
+"""`run`, `get_handle` and `shutdown` as scripts use them, on the session's cluster."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import StreamingResponse
+
+import app_toolkit
+from app_toolkit import ConfigError, Deployment, deployment, remote
+from app_toolkit.config.options import Options
+from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.errors import StartupError
+from app_toolkit.observability.context import replica_context
+from app_toolkit.router import handle
+from app_toolkit.running import RunKeywords
+from tests.cluster import Cluster
+from tests.engines.chain import app as chain
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"num_cpus": 0.1}
+
+
+def applications(cluster: Cluster) -> list[str]:
+    return [each["name"] for each in cluster.instance.status()["applications"]]
+
+
+@pytest.fixture(autouse=True)
+def _shut_down(cluster: Cluster) -> Iterator[None]:
+    before = applications(cluster)
+    yield
+    app_toolkit.shutdown()
+    assert applications(cluster) == before, "what was run has gone, and nothing else"
+
+
+async def test_an_app_is_served_and_its_handles_call_its_replicas() -> None:
+    served = app_toolkit.run(chain.app, name="chain", route_prefix="/chain")
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        assert (await client.get("/more/5")).json() == 16
+    assert await chain.left.handle.more(5) == 16
+    assert [number async for number in chain.left.handle.numbers(3)] == [1, 4, 7]
+    assert await remote(chain.right.handle.less, 5) == 4
+
+
+def test_a_bound_class_gives_its_handle_which_calls_where_no_loop_runs() -> None:
+    right = app_toolkit.run(chain.right, name="right")
+    assert right.less(5) == 4
+    assert list(right.halves(5)) == [2, 1, 0]
+    assert remote(right.through, 5).result(30) == 15
+
+
+async def test_a_handle_of_an_application_that_somebody_else_runs(cluster: Cluster) -> None:
+    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
+    try:
+        left = app_toolkit.get_handle(served.spec.name, "left")
+        assert await left.more(5) == 16
+        assert [number async for number in left.numbers(3)] == [1, 4, 7]
+        right = app_toolkit.get_handle(served.spec.name, "right")
+        assert await remote(right.less, 5) == 4
+        with pytest.raises(AttributeError, match="right has no method 'les'; did you mean less"):
+            right.les  # noqa: B018
+        with pytest.raises(ConfigError, match="has no deployment 'rigth' to call; it has shared, left, right"):
+            app_toolkit.get_handle(served.spec.name, "rigth")
+        with pytest.raises(ConfigError, match="there is no application 'nobody'"):
+            app_toolkit.get_handle("nobody", "left")
+    finally:
+        served.delete()
+
+
+class Guest(Deployment, ray_actor_options=SMALL):
+    """Calls a deployment of another application."""
+
+    def __init__(self, application: str) -> None:
+        self.left = app_toolkit.get_handle(application, "left")
+
+    async def more(self, number: int) -> int:
+        return int(await self.left.more(number))
+
+
+async def test_one_application_calls_another(cluster: Cluster) -> None:
+    app_toolkit.run(chain.left, name="host")
+    assert await app_toolkit.run(Guest.bind("host"), name="guest").more(5) == 16
+
+
+async def test_what_was_run_is_replaced_under_its_name() -> None:
+    class Answer(Deployment, ray_actor_options=SMALL):
+        def __init__(self, answer: int) -> None:
+            self.answer = answer
+
+        async def say(self) -> int:
+            return self.answer
+
+    first = app_toolkit.run(Answer.bind(41), name="answer")
+    assert await first.say() == 41
+    second = app_toolkit.run(Answer.bind(42), name="answer")
+    assert await second.say() == 42
+    assert await first.say() == 42
+
+
+def test_what_nobody_has_run_is_told(cluster: Cluster) -> None:
+    app_toolkit.run(chain.right, name="right")
+    with pytest.raises(ConfigError, match="'left' is not deployed from this process"):
+        remote(chain.left.handle.more, 5).result(10)
+
+
+class Chat(Deployment, ray_actor_options=SMALL):
+    """Answers HTTP, and calls."""
+
+    def __init__(self, left: chain.Left) -> None:
+        self.left = left
+
+    async def __call__(self, request: Request) -> Any:
+        said = (await request.body()).decode()
+        if request.url.path.endswith("/stream"):
+            return StreamingResponse((f"{word}\n" async for word in self.words(said)), media_type="text/plain")
+        if request.url.path.endswith("/refused"):
+            raise HTTPException(418, "no coffee here")
+        if request.url.path.endswith("/more"):
+            return {"more": await self.left.more(int(said))}
+        return {"method": request.method, "path": request.url.path, "said": said, "prefix": request.scope["root_path"]}
+
+    async def words(self, text: str) -> AsyncIterator[str]:
+        for word in text.split():
+            yield word
+
+
+async def test_a_class_with_call_answers_http_below_its_prefix_and_its_methods_are_called(cluster: Cluster) -> None:
+    chat = app_toolkit.run(Chat.bind(chain.left.handle), name="chat", route_prefix="/chat")
+    assert [word async for word in chat.words("two words")] == ["two", "words"]
+    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False) as client:
+        told = await client.post("/chat/any/path", content="hello")
+        assert told.json() == {"method": "POST", "path": "/chat/any/path", "said": "hello", "prefix": "/chat"}
+        assert (await client.put("/chat", content="hello")).json()["path"] == "/chat"
+        assert (await client.get("/chat/")).json()["method"] == "GET"
+        assert (await client.post("/chat/more", content="5")).json() == {"more": 16}
+        assert (await client.post("/chat/stream", content="two words")).text == "two\nwords\n"
+        refused = await client.get("/chat/refused")
+        assert (refused.status_code, refused.json()) == (418, {"detail": "no coffee here"})
+        with pytest.raises(AttributeError, match="private"):
+            chat.__call__  # noqa: B018
+
+
+class Slow(Deployment, ray_actor_options=SMALL):
+    """Its `__call__` is a `def`, and runs on the object's own threads."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread().name
+
+    def __call__(self, request: Request) -> str:
+        return f"{threading.current_thread().name == self.thread} {replica_context().deployment}"
+
+
+async def test_a_def_call_runs_on_the_threads_of_its_object(cluster: Cluster) -> None:
+    app_toolkit.run(Slow.bind(), name="slow", route_prefix="/slow")
+    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False) as client:
+        assert (await client.get("/slow")).json() == "True slow"
+
+
+def test_a_call_that_yields_is_told() -> None:
+    class Yields(Deployment):
+        async def __call__(self, request: Request) -> AsyncIterator[str]:
+            yield "word"
+
+    with pytest.raises(ConfigError, match="let it return a StreamingResponse"):
+        app_toolkit.run(Yields.bind(), name="yields")
+
+
+async def hello(request: Request) -> str:
+    return f"hello {request.query_params['name']}"
+
+
+async def test_a_function_answers_http() -> None:
+    served = app_toolkit.run(hello, name="hello", route_prefix="/hello")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(served.url, params={"name": "Ada"})).json() == "hello Ada"
+
+
+def test_what_is_nothing_to_run_is_told() -> None:
+    with pytest.raises(ConfigError, match="is no app, no bound deployment and no function"):
+        app_toolkit.run(chain.Left, name="left")
+    with pytest.raises(ConfigError, match="no option 'route'"):
+        app_toolkit.run(hello, route="/hello")  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="Left has no __call__, so nothing would answer below '/left'"):
+        app_toolkit.run(chain.left, route_prefix="/left")
+    app = FastAPI(title="Nowhere")
+    with pytest.raises(ConfigError, match="the app 'Nowhere' is no attribute of a module that replicas could import"):
+        app_toolkit.run(app)
+    with pytest.raises(
+        ConfigError, match=r"bound as locked> cannot be brought to its replicas: TypeError: cannot pickle"
+    ):
+        app_toolkit.run(deployment(Locked, name="locked").bind(threading.Lock()))
+    with pytest.raises(ConfigError, match=r"packed, the limit is 16777216: bind it with the path"):
+        app_toolkit.run(deployment(Locked, name="locked").bind(bytes(17 << 20)))
+
+
+class Moody(Deployment, ray_actor_options=SMALL):
+    def __init__(self) -> None:
+        raise RuntimeError("not today")
+
+
+def test_what_does_not_come_up_is_told_and_taken_back(cluster: Cluster) -> None:
+    with pytest.raises(StartupError, match=r"'moody' did not come up: .*RuntimeError: not today"):
+        app_toolkit.run(Moody.bind(), name="moody")
+    assert "moody" not in applications(cluster)
+
+
+class Locked:
+    def __init__(self, what: object) -> None: ...
+
+
+def test_a_module_that_runs_itself_while_a_replica_imports_it_is_told() -> None:
+    handle.use(IN_PROCESS)  # as an engine does before it imports anything
+    try:
+        with pytest.raises(ConfigError, match="was called in a replica, which imports 'tests"):
+            app_toolkit.run(chain.app)
+    finally:
+        handle.use(None)
+
+
+def test_after_the_shutdown_a_handle_of_another_application_reaches_nobody(cluster: Cluster) -> None:
+    app_toolkit.run(chain.right, name="right")
+    right = app_toolkit.get_handle("right", "right")
+    assert right.less(5) == 4
+    app_toolkit.shutdown()
+    with pytest.raises(ConfigError, match="'right' is a part of 'right', and no instance is joined"):
+        right.less(5)
+
+
+def test_every_option_of_the_command_is_one_of_run() -> None:
+    assert RunKeywords.__annotations__.keys() == Options.model_fields.keys()
+
+
+NOTEBOOK = """
+import asyncio, os, sys
+from dataclasses import dataclass
+import app_toolkit
+from app_toolkit import Deployment, options, remote
+
+@dataclass
+class Sum:
+    of: int
+
+def add(one, other):
+    return Sum(one.of + other.of)
+
+class Adder(Deployment, ray_actor_options={"num_cpus": 0.1}):
+    def __init__(self, first: Sum) -> None:
+        self.first = first
+
+    async def add(self, other: Sum) -> Sum:
+        return add(self.first, other)
+
+    async def die(self) -> None:
+        os._exit(1)
+
+class Front(Deployment, ray_actor_options={"num_cpus": 0.1}):
+    def __init__(self, adder: Adder) -> None:
+        self.adder = adder
+
+    async def add(self, of: int) -> Sum:
+        return await self.adder.add(Sum(of))
+
+    async def die(self) -> None:
+        await self.adder.die()
+
+front = app_toolkit.run(Front.bind(Adder.bind(Sum(3)).handle), name="notebook", address=sys.argv[1])
+print(asyncio.run(front.add(4)) == Sum(7))
+try:
+    asyncio.run(front.die())
+except app_toolkit.RequestError as error:
+    print(type(error).__name__)
+print(remote(options(front, retry="all").add, 5).result(30) == Sum(8))
+"""
+
+
+def test_classes_of_a_notebook_go_along_and_one_started_later_finds_them(cluster: Cluster) -> None:
+    command = [sys.executable, "-c", NOTEBOOK, cluster.address()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.split() == ["True", "ReplicaLost", "True"], done.stdout + done.stderr
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "notebook" not in applications(cluster), "it went with its process"
+
+
+SCRIPT = """
+import app_toolkit
+from app_toolkit import Toolkit
+
+app = Toolkit(title="Script")
+
+@app.get("/")
+async def root() -> str:
+    return __name__
+
+if __name__ == "__main__":
+    app_toolkit.run(app, port=0, blocking=True)
+    print("ended", flush=True)
+"""
+
+
+def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(SCRIPT)
+    script = subprocess.Popen(
+        [sys.executable, "served.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert script.stdout is not None
+        where = re.fullmatch(r"Serving Script at (http\S+)\n", script.stdout.readline())
+        assert where is not None
+        assert httpx.get(where[1], trust_env=False).json() == "served"
+        family = psutil.Process(script.pid).children(recursive=True)
+        script.send_signal(signal.SIGINT)
+        said, complained = script.communicate(timeout=60)
+    finally:
+        script.kill()
+    assert script.returncode == 0, said + complained
+    assert said.endswith("Ctrl-C drains and stops.\nended\n")
+    assert "Traceback" not in complained
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+def test_the_page_about_scripts_is_right_to_mypy_and_does_what_it_says(cluster: Cluster, tmp_path: Path) -> None:
+    page = (ROOT / "docs/scripts.md").read_text("utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)))
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    environment = {**os.environ, "APP_TOOLKIT_ADDRESS": cluster.address(), "NO_PROXY": "127.0.0.1"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
