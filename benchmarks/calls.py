@@ -130,9 +130,20 @@ replica of a class each; the ingress measures by itself, so no client and no pro
 
 {table(results)}
 
-A call is a string of 100 characters there and back. Items are read from streams of 1,000 each.
+{_missing(results)}A call is a string of 100 characters there and back. Items are read from streams of 1,000 each.
 An array is of float64; it goes there, and its size comes back.
 """
+
+
+def _missing(results: Mapping[str, Any]) -> str:
+    """Which figures a contender has none of, because every try of it failed."""
+    titles = {each.name: each.title for each in CONTENDERS}
+    lines = []
+    for name, found in results["figures"].items():
+        absent = [MEASURES[measure][2].partition(":")[0] for measure, figures in found.items() if not figures]
+        if absent:
+            lines.append(f"{titles[name]} answered with an error, in every round: {', '.join(absent)}.\n")
+    return "".join(lines) + "\n" if lines else ""
 
 
 def main() -> None:
