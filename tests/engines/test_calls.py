@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.chain import app as chain
-from tests.engines.contract.served import InOneProcess, Load, OnRay, Served
+from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
 
 pytestmark = pytest.mark.anyio
@@ -15,12 +15,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module", params=["embedded", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    if request.param == "embedded":
-        with InOneProcess.running(chain.app) as served:
-            yield served
-    else:
-        with OnRay.running(request.getfixturevalue("cluster"), chain.__name__) as on_ray:
-            yield on_ray
+    yield from serving(request, chain)
 
 
 @pytest.fixture
@@ -112,6 +107,7 @@ async def test_the_deadline_of_a_request_is_that_of_its_calls(visit: Visit) -> N
 
 async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get(f"/{way}/{way}{number}") for number in range(30) for way in ("hold", "direct")]
+    await visit.noted("hold0 began")
     for number, call in enumerate(calls):
         await asyncio.sleep(number % 7 / 1_000)
         call.cancel()
@@ -140,6 +136,7 @@ async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None
 
 async def test_clients_of_batches_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get("/held-batch") for _ in range(40)]
+    await visit.loaded(lambda load: load.ongoing > 0)
     for number, call in enumerate(calls):
         await asyncio.sleep(number % 5 / 1_000)
         call.cancel()

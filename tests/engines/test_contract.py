@@ -22,11 +22,12 @@ from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
 from app_toolkit.interfaces import Store
 from app_toolkit.types import ReplicaId
+from tests.engines.contract import app as contract
 from tests.engines.contract import launched
 from tests.engines.contract.app import DESK, HASTY
 from tests.engines.contract.ground import Ground, eventually
 from tests.engines.contract.launched import BAD, GOOD, Bench, start
-from tests.engines.contract.served import InOneProcess, OnRay, Served
+from tests.engines.contract.served import Served, serving
 from tests.engines.contract.visit import Visit, visiting
 
 pytestmark = pytest.mark.anyio
@@ -39,12 +40,7 @@ REFUSED = {("content-type", "application/json"), ("x-request-id", "my-own-id")}
 
 @pytest.fixture(scope="module", params=["embedded", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    if request.param == "embedded":
-        with InOneProcess.running() as served:
-            yield served
-    else:
-        with OnRay.running(request.getfixturevalue("cluster")) as on_ray:
-            yield on_ray
+    yield from serving(request, contract)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.engines.contract.served import InOneProcess, OnRay, Served
+from tests.engines.contract.served import Served, serving
 from tests.engines.contract.visit import Visit, visiting
 from tests.examples.embedding import app as tiny
 
@@ -20,12 +20,7 @@ PLACES = 4
 
 @pytest.fixture(scope="module", params=["embedded", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    if request.param == "embedded":
-        with InOneProcess.running(tiny.app) as served:
-            yield served
-    else:
-        with OnRay.running(request.getfixturevalue("cluster"), tiny.__name__) as on_ray:
-            yield on_ray
+    yield from serving(request, tiny)
 
 
 @pytest.fixture

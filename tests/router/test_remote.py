@@ -67,12 +67,10 @@ class Calling:
         ]
         value = {"policy": policy, "replicas": shown}
         self.callers.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
-        return self.callers._callers["shop/model"]
+        return self.callers.caller_of("shop", "model")
 
     async def gives_everything_back(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while any(each.waiting or each.ongoing for each in self.callers.called().values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: not any(each.waiting or each.ongoing for each in self.callers.called().values()))
 
 
 @pytest.fixture

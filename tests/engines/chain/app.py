@@ -4,6 +4,7 @@ import asyncio
 import math
 import os
 import threading
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -82,6 +83,11 @@ class Left(Deployment, ray_actor_options=SMALL):
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
+        self.mark = uuid.uuid4().hex
+
+    async def which(self) -> str:
+        """Tells this object from every other one."""
+        return self.mark
 
     async def more(self, number: int) -> int:
         return await self.shared.times(number) + 1
@@ -167,6 +173,11 @@ app = Toolkit(title="Chain", deployment=DeploymentConfig(name="front"))
 @app.get("/more/{number}")
 async def more(number: int, model: ToLeft) -> int:
     return await model.more(number)
+
+
+@app.get("/which")
+async def which(model: ToLeft) -> str:
+    return await model.which()
 
 
 @app.get("/less/{number}")

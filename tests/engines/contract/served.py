@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
+import pytest
 import ray
 import uvicorn
 
@@ -47,6 +49,16 @@ class Served(Protocol):
         ...
 
     async def load(self) -> Load: ...
+
+
+def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Served"]:
+    """The `app` of a module under the engine that the fixture's parameter names."""
+    if request.param == "embedded":
+        with InOneProcess.running(module.app) as served:
+            yield served
+    else:
+        with OnRay.running(request.getfixturevalue("cluster"), module.__name__) as on_ray:
+            yield on_ray
 
 
 class InOneProcess:
