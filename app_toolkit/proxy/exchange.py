@@ -363,12 +363,13 @@ class Exchange:
         self._replica = turn.endpoint.id
         self._tries += 1
         address = turn.endpoint.address
-        connection = self._proxy.pool.take(address)
+        small = not (self.request.held or self.request.websocket)
+        connection = self._proxy.pool.take(address, small=small)
         if connection is not None:
             self._send(connection)
             return
         self._stage = Stage.DIALLING
-        self._proxy.pool.dial(address, self._reached, self._unreached)
+        self._proxy.pool.dial(address, self._reached, self._unreached, small=small)
 
     def _reached(self, connection: Connection) -> None:
         if self._stage is Stage.DIALLING:

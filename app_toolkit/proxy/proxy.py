@@ -39,7 +39,7 @@ class Proxy:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
         self.secret = secret
-        self.pool = Pool()
+        self.pool = Pool(secret)
         self.lines = Lines(self.pool, secret)
         self.routes = Routes(lambda name: new_router(name, self.lines.stand), self.pool, self._failed, node)
         #: Places in the queues of all routers, and whose they are.

@@ -1,28 +1,102 @@
-"""A caller's connection at the replica: uvicorn's own protocol, over a transport that suits the two processes."""
+"""A caller's connection at the replica: a trunk, or uvicorn's own protocol over what suits the two processes."""
 
 import asyncio
+import hmac
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from app_toolkit.transport.corked import CorkedTransport
+from app_toolkit.transport.trunk import PROTOCOL, Circuit, Room, Trunk, preface
 
-ROOM = 512 * 1024
+SENT_AHEAD = 512 * 1024
 """Bytes that the kernel is asked to hold between the two processes (it counts twice as many, and has a limit of its
 own). With the usual 208 KiB they wake each other twice as often while a large body goes over."""
 
 
 class CallerConnection(HttpToolsProtocol):
+    """HTTP/1.1, over a connection of its own or a circuit."""
+
+    _flush: Callable[[], None]
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)
-        own: socket.socket | None = transport.get_extra_info("socket")
-        if own is not None and own.family == socket.AF_UNIX:  # TCP finds the right size by itself
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-        self._corked = CorkedTransport(transport)
-        super().connection_made(cast(Any, self._corked))
+        own = cast(asyncio.Transport, transport)
+        if not isinstance(own, Circuit):
+            own = CorkedTransport(own)
+        self._flush = own.flush
+        super().connection_made(cast(Any, own))
 
     def on_response_complete(self) -> None:
         # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
-        self._corked.flush()
+        self._flush()
         super().on_response_complete()
+
+
+class Arrival(asyncio.Protocol):
+    """A connection that has just been accepted: what it begins with says what it is."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        secret: bytes,
+        room: Room,
+    ) -> None:
+        self._new_talker = partial(CallerConnection, config, server_state, app_state, _loop)
+        self._connections = cast(set[Any], server_state.connections)
+        self._preface = preface(secret)
+        self._room = room
+        self._begun = b""
+        self._trunk: Trunk | None = None
+        #: What uvicorn knows of a connection is this, and `shutdown`.
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        own: socket.socket | None = transport.get_extra_info("socket")
+        if own is not None and own.family == socket.AF_UNIX:  # TCP finds the right size by itself
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        begun = self._begun = self._begun + data
+        expected = self._preface
+        if not begun.startswith(PROTOCOL):
+            if not PROTOCOL.startswith(begun):
+                self._become_http(begun)
+        elif len(begun) >= len(expected):
+            if hmac.compare_digest(begun[: len(expected)], expected):
+                self._become_trunk(begun[len(expected) :])
+            else:
+                self.transport.abort()
+
+    def shutdown(self) -> None:
+        """Nothing new; what runs may end."""
+        if self._trunk is None:
+            self.transport.close()
+        else:
+            self._trunk.retire()
+
+    def _become_http(self, data: bytes) -> None:
+        self._connections.discard(self)
+        talker = self._new_talker()
+        self.transport.set_protocol(talker)
+        talker.connection_made(self.transport)
+        talker.data_received(data)
+
+    def _become_trunk(self, data: bytes) -> None:
+        self._trunk = Trunk(self._room, self._new_talker, lambda _: self._connections.discard(self))
+        self.transport.set_protocol(self._trunk)
+        self._trunk.connection_made(self.transport)
+        self._trunk.feed(memoryview(data))

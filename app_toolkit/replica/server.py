@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import uvicorn
 import uvloop
@@ -21,13 +22,14 @@ import uvloop
 from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import ReplicaSpec
 from app_toolkit.replica.calls import host_class
-from app_toolkit.replica.connection import CallerConnection
+from app_toolkit.replica.connection import Arrival, CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
 from app_toolkit.transport.keepalive import keep_alive
+from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -251,7 +253,7 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
         )
-        self._server = Server(Lifespan(self._replica), lambda: ready.set_result(None))
+        self._server = Server(Lifespan(self._replica), secret, lambda: ready.set_result(None))
         await self._server.serve(sockets=self._listeners)
 
     async def _drain(self, replica: Replica, timeout: float) -> bool:
@@ -293,10 +295,11 @@ class ReplicaServer:
 class Server(uvicorn.Server):
     """uvicorn, with a startup that tells why it failed and a shutdown that leaves no connection."""
 
-    def __init__(self, lifespan: Lifespan, started: Callable[[], None]) -> None:
+    def __init__(self, lifespan: Lifespan, secret: bytes, started: Callable[[], None]) -> None:
         config = uvicorn.Config(
             lifespan,
-            http=CallerConnection,
+            # what makes protocols; it need not be a class
+            http=cast(Any, partial(Arrival, secret=secret, room=Room())),
             ws="websockets-sansio",
             lifespan="on",
             interface="asgi3",

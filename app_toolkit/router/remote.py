@@ -25,6 +25,7 @@ from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
+from app_toolkit.transport.trunk import LARGE
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 SWEEP_S = 0.5
@@ -66,7 +67,7 @@ class Callers:
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
         self.secret = secret
-        self.pool = Pool()
+        self.pool = Pool(secret)
         self.lines = Lines(self.pool, secret)
         self.application = application
         self._published = Published(self.pool, node)
@@ -242,6 +243,8 @@ class RemoteCaller:
         body = calls.encode_call(call)
         payloads = self._callers.payloads
         elsewhere = payloads is not None and calls.goes_elsewhere(body)
+        length = sum(map(len, body))
+        small = length < LARGE
         request_id = REQUEST_ID.get() or self._callers.mint_id()
         since = self.loop.time()
         self._budget.asked(since)
@@ -261,14 +264,15 @@ class RemoteCaller:
             endpoint = turn.endpoint
             sent: Sent | None = None
             try:
-                connection = self._pool.take(endpoint.address) or await self._dial(endpoint.address)
+                address = endpoint.address
+                connection = self._pool.take(address, small=small) or await self._dial(address, small)
                 key = "" if payloads is None else self._callers.mint_id()
                 if elsewhere:
                     head = self._head(call, turn, request_id, until, key)
                     sent = Sent(self._pool, connection, (head,), key)
                     frame = await self._deposited(sent, turn, body)
                 else:
-                    head = self._head(call, turn, request_id, until, key, sum(map(len, body)))
+                    head = self._head(call, turn, request_id, until, key, length)
                     sent = Sent(self._pool, connection, (head, *body), key)
                     frame = await sent.frame()
                 if frame.kind == "elsewhere":
@@ -337,7 +341,7 @@ class RemoteCaller:
             return f"replica {replica} was lost; the retry budget of {self.name} is spent"
         return None
 
-    async def _dial(self, address: Address) -> Connection:
+    async def _dial(self, address: Address, small: bool) -> Connection:
         reached: asyncio.Future[Connection] = self.loop.create_future()
 
         def take(connection: Connection) -> None:
@@ -350,7 +354,7 @@ class RemoteCaller:
             if not reached.done():
                 reached.set_exception(gone)
 
-        self._pool.dial(address, take, fail)
+        self._pool.dial(address, take, fail, small=small)
         try:
             connection = await reached
         except asyncio.CancelledError:

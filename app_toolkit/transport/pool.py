@@ -1,14 +1,15 @@
-"""Pooled HTTP/1.1 connections to replicas: one exchange at a time, then reused or aborted."""
+"""Pooled HTTP/1.1 connections to replicas: one exchange at a time, then reused or aborted.
+
+A connection is one of the kernel's, or a circuit of the trunk to that replica. What is small and already here goes by
+circuit; a body that is still to come, and a WebSocket, have the kernel's flow control.
+"""
 
 import asyncio
-import contextlib
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -16,18 +17,10 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
 from app_toolkit.transport.keepalive import keep_alive
+from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words, preface
 from app_toolkit.types import Address, Header
 
 MAX_HEAD = 64 * 1024
-ROOM = 256 * 1024
-"""Bytes that are read from a replica at a time."""
-
-LARGE = 64 * 1024
-"""Bytes from which on a piece of a body is passed on where it lies, not copied."""
-
-LAST_WORDS = 1024 * 1024
-"""Bytes that are still read where a write has failed: what a socket holds, and not without end."""
-
 DIAL_S = 5.0
 """A replica accepts in milliseconds; a black hole on the network must not hold a request for longer."""
 
@@ -113,17 +106,6 @@ class _Decoding(_Framing):
         self.body.append(data)
 
 
-class Room:
-    """Where the connections of one thread read into, one after another."""
-
-    def __init__(self) -> None:
-        self.leave()
-
-    def leave(self) -> None:
-        """What lies in it is somebody else's now."""
-        self.view = memoryview(bytearray(ROOM))
-
-
 class Connection(asyncio.BufferedProtocol):
     """One connection to one replica.
 
@@ -149,6 +131,10 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_circuit(self) -> bool:
+        return isinstance(self._transport, Circuit)
 
     # What a listener does
 
@@ -198,10 +184,11 @@ class Connection(asyncio.BufferedProtocol):
     # What the event loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = CorkedTransport(cast(asyncio.Transport, transport))
+        own = cast(asyncio.Transport, transport)
+        self._transport = own if isinstance(own, Circuit) else CorkedTransport(own)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
+        if exc is not None and not self.is_circuit:
             self._hear_out()
         self._transport = self._parser = None
         listener, self._listener = self._listener, None
@@ -224,14 +211,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._room.view
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._room.view[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
         listener = self._listener
         if listener is None:
             self.abort()
-            return
-        if nbytes >= LARGE and self._answer is not None and self._answer.status != 101:
-            self._read_body(self._room.view[:nbytes], listener)
-            return
-        self._read(bytes(self._room.view[:nbytes]), listener)
+        elif len(data) >= LARGE and self._answer is not None and self._answer.status != 101:
+            self._read_body(data, listener)
+        else:
+            self._read(bytes(data), listener)
 
     # Reading an answer
 
@@ -249,17 +238,12 @@ class Connection(asyncio.BufferedProtocol):
     def _hear_out(self) -> None:
         """A write that fails ends the reading, too. Take what had come before: a close frame, or the answer of who does
         not want the rest of a body."""
-        if self._transport is None or self._listener is None:
+        if self._transport is None:
             return
-        left = LAST_WORDS
-        own = os.dup(self._transport.get_extra_info("socket").fileno())
-        with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
-            while left > 0 and self._listener is not None:
-                data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
-                if not data:
-                    return
-                left -= len(data)
-                self._read(data, self._listener)
+        for data in last_words(self._transport):
+            if self._listener is None:
+                return
+            self._read(data, self._listener)
 
     def _read_heads(self, data: bytes) -> bytes:
         """Take heads up to the final one; gives what follows it."""
@@ -370,135 +354,207 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
     return answer
 
 
-@dataclass(slots=True)
-class _Idle:
-    """The idle connections to one replica, the one used last at the right end."""
+class _Way:
+    """The connections to one replica that wait for their next exchange, the one used last at the right end."""
 
-    most: int
-    connections: deque[Connection]
+    def __init__(self, most: int, trunks: bool) -> None:
+        self.most = most
+        self.trunks = trunks
+        self.connections: deque[Connection] = deque()
+        self.circuits: deque[Connection] = deque()
+        self.trunk: Trunk | None = None
+
+    def idle(self, connection: Connection) -> deque[Connection]:
+        """Those of its kind."""
+        return self.circuits if connection.is_circuit else self.connections
+
+    def shrink(self, most: int) -> None:
+        for idle in (self.connections, self.circuits):
+            while len(idle) > most:
+                idle.popleft().close()
+
+    def expire(self, before: float) -> None:
+        for idle in (self.connections, self.circuits):
+            while idle and idle[0].idle_since < before:
+                idle.popleft().close()
+
+    def __len__(self) -> int:
+        return len(self.connections) + len(self.circuits)
 
 
 class Pool:
     """Connections to replicas that wait for their next exchange.
 
-    * At most so many per replica as `allow` said; none to an address that was not allowed or is forgotten.
+    * Of each kind at most so many per replica as `allow` said; none to an address that was not allowed or is forgotten.
     * Only the pool closes an idle connection, after `IDLE_S`.
 
     Not safe across threads.
     """
 
-    def __init__(self) -> None:
-        self._idle: dict[Address, _Idle] = {}
+    def __init__(self, secret: bytes = b"") -> None:
+        """`secret` opens trunks."""
+        self._preface = preface(secret)
+        self._ways: dict[Address, _Way] = {}
         self._room = Room()
         self._dials: set[asyncio.Task[None]] = set()
+        #: Who waits for a trunk that is dialled.
+        self._expected: dict[Address, list[tuple[Reached, Failed]]] = {}
 
-    def allow(self, address: Address, most: int) -> None:
-        """Keep up to `most` idle connections to this address."""
-        idle = self._idle.setdefault(address, _Idle(most, deque()))
-        idle.most = most
-        while len(idle.connections) > most:
-            idle.connections.popleft().close()
+    def allow(self, address: Address, most: int, *, trunks: bool = False) -> None:
+        """Keep up to `most` idle connections to this address, and as many circuits where it takes trunks."""
+        way = self._ways.get(address)
+        if way is None:
+            self._ways[address] = _Way(most, trunks)
+        else:
+            way.most, way.trunks = most, trunks
+            way.shrink(most)
 
     def forget(self, address: Address) -> None:
         """Close the idle connections to a replica that left; those in use are closed when they come back."""
-        idle = self._idle.pop(address, None)
-        for connection in idle.connections if idle else ():
-            connection.close()
+        way = self._ways.pop(address, None)
+        if way is not None:
+            way.shrink(0)
+            if way.trunk is not None:
+                way.trunk.retire()
 
     def distrust(self, address: Address) -> None:
         """Close the idle connections to a replica that broke one: they may be as dead, and not know it yet."""
-        idle = self._idle.get(address)
-        if idle is not None:
-            connections, idle.connections = idle.connections, deque()
-            for connection in connections:
-                connection.close()
+        way = self._ways.get(address)
+        if way is not None:
+            way.shrink(0)
 
-    def take(self, address: Address) -> Connection | None:
-        """An idle connection, None where there is none."""
-        idle = self._idle.get(address)
-        while idle is not None and idle.connections:
-            connection = idle.connections.pop()
+    def take(self, address: Address, *, small: bool = False) -> Connection | None:
+        """An idle connection, None where there is none. `small`: a circuit where there are any."""
+        way = self._ways.get(address)
+        if way is None:
+            return None
+        idle = way.circuits if small and way.trunks else way.connections
+        while idle:
+            connection = idle.pop()
             if connection.usable:
                 return connection
+        if idle is way.circuits and way.trunk is not None and way.trunk.usable:
+            return self._circuit(address, way.trunk)
         return None
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection whose exchange has ended as reusable."""
-        idle = self._idle.get(connection.address)
-        if idle is None or len(idle.connections) >= idle.most or not connection.usable:
+        way = self._ways.get(connection.address)
+        if way is None or not connection.usable:
+            connection.close()
+            return
+        idle = way.idle(connection)
+        if len(idle) >= way.most:
             connection.close()
             return
         connection.idle_since = time.monotonic()
-        idle.connections.append(connection)
+        idle.append(connection)
 
-    def dial(
-        self,
-        address: Address,
-        reached: Callable[[Connection], None],
-        failed: Callable[[ReplicaGone], None],
-    ) -> None:
-        """Open a connection; one of the two is called, unless the pool is closed before.
+    def dial(self, address: Address, reached: "Reached", failed: "Failed", *, small: bool = False) -> None:
+        """Open a connection; `small`: a trunk, where the replica takes them, and a circuit of it.
 
-        Who no longer wants it gives it back.
+        One of the two is called, unless the pool is closed before. Who no longer wants it gives it back.
         """
-        task = asyncio.get_running_loop().create_task(self._dial(address, reached, failed))
+        way = self._ways.get(address)
+        if small and way is not None and way.trunks:
+            expected = self._expected.get(address)
+            if expected is not None:
+                expected.append((reached, failed))
+                return
+            self._expected[address] = [(reached, failed)]
+            dialling = self._dial_trunk(address)
+        else:
+            dialling = self._dial(address, reached, failed)
+        task = asyncio.get_running_loop().create_task(dialling)
         self._dials.add(task)
         task.add_done_callback(self._dials.discard)
 
     def expire(self, now: float) -> None:
         """Close what has been idle for too long; `now` as `time.monotonic()` counts."""
-        for idle in self._idle.values():
-            while idle.connections and now - idle.connections[0].idle_since > IDLE_S:
-                idle.connections.popleft().close()
+        for way in self._ways.values():
+            way.expire(now - IDLE_S)
 
     async def aclose(self) -> None:
         dials = list(self._dials)
         for task in dials:
             task.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
-        for address in list(self._idle):
+        for address in list(self._ways):
             self.forget(address)
-        await asyncio.sleep(0)  # a transport closes when the loop turns
+        # Circuits are closed when the loop turns, their trunk behind them, and then its transport.
+        for _ in range(4):
+            await asyncio.sleep(0)
 
     @property
     def idle(self) -> int:
-        return sum(len(idle.connections) for idle in self._idle.values())
+        return sum(map(len, self._ways.values()))
 
     def __repr__(self) -> str:
-        return f"<Pool [{self.idle} idle, {len(self._dials)} dialling | {len(self._idle)} replicas]>"
+        return f"<Pool [{self.idle} idle, {len(self._dials)} dialling | {len(self._ways)} replicas]>"
 
-    async def _dial(
-        self,
-        address: Address,
-        reached: Callable[[Connection], None],
-        failed: Callable[[ReplicaGone], None],
-    ) -> None:
+    async def _dial(self, address: Address, reached: "Reached", failed: "Failed") -> None:
         try:
             async with asyncio.timeout(DIAL_S):
-                connection = await connect(address, self._lost, self._room)
+                _, connection = await connect(address, lambda: Connection(address, self._lost, self._room))
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
-            failed(ReplicaGone(f"{address} was not reached: {error or 'no answer'}"))
+            failed(_unreached(address, error))
         else:
             reached(connection)
 
+    async def _dial_trunk(self, address: Address) -> None:
+        try:
+            async with asyncio.timeout(DIAL_S):
+                transport, trunk = await connect(address, lambda: Trunk(self._room))
+        except (OSError, ValueError) as error:
+            for _, failed in self._expected.pop(address):
+                failed(_unreached(address, error))
+            return
+        except asyncio.CancelledError:
+            del self._expected[address]
+            raise
+        transport.write(self._preface)
+        expected = self._expected.pop(address)
+        way = self._ways.get(address)
+        if way is not None:
+            way.trunk = trunk
+        for reached, _ in expected:
+            reached(self._circuit(address, trunk))
+        if way is None:
+            trunk.retire()
+
+    def _circuit(self, address: Address, trunk: Trunk) -> Connection:
+        connection = Connection(address, self._lost, self._room)
+        trunk.open(connection)
+        return connection
+
     def _lost(self, connection: Connection) -> None:
-        idle = self._idle.get(connection.address)
-        if idle is not None and connection in idle.connections:
-            idle.connections.remove(connection)
+        way = self._ways.get(connection.address)
+        if way is not None:
+            for idle in (way.connections, way.circuits):
+                if connection in idle:
+                    idle.remove(connection)
 
 
-async def connect(address: Address, idle_lost: Callable[[Connection], None], room: Room) -> Connection:
-    """A connection to `unix:/path` or `tcp:host:port`. Raises `OSError`, or `ValueError` for another form."""
+Reached = Callable[[Connection], None]
+Failed = Callable[[ReplicaGone], None]
+
+
+def _unreached(address: Address, error: Exception) -> ReplicaGone:
+    return ReplicaGone(f"{address} was not reached: {error or 'no answer'}")
+
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+async def connect(address: Address, talker: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+    """Connect a protocol to `unix:/path` or `tcp:host:port`. Raises `OSError`, or `ValueError` for another form."""
     loop = asyncio.get_running_loop()
     kind, _, where = address.partition(":")
     if kind == "unix":
-        _, connection = await loop.create_unix_connection(lambda: Connection(address, idle_lost, room), where)
-        return connection
+        return await loop.create_unix_connection(talker, where)
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
-    transport, connection = await loop.create_connection(
-        lambda: Connection(address, idle_lost, room), host.strip("[]"), int(port)
-    )
+    transport, protocol = await loop.create_connection(talker, host.strip("[]"), int(port))
     keep_alive(transport.get_extra_info("socket"))
-    return connection
+    return transport, protocol

@@ -15,11 +15,11 @@ class Published:
     def __init__(self, pool: Pool, node: NodeId) -> None:
         self._pool = pool
         self._node = node
-        self._sets: dict[str, dict[Address, int]] = {}
+        self._sets: dict[str, set[Address]] = {}
 
     def take(self, name: str, value: Mapping[str, Any] | None) -> list[Endpoint]:
         """Take what the board says of a deployment, None where it is gone; gives the replicas that can be reached."""
-        before = self._sets.pop(name, {})
+        before = self._sets.pop(name, set())
         endpoints: list[Endpoint] = []
         if value is not None:
             endpoints = [
@@ -27,10 +27,12 @@ class Published:
                 for replica in value["replicas"]
                 if (address := way(replica, self._node)) is not None
             ]
-            self._sets[name] = {endpoint.address: endpoint.max_ongoing_requests for endpoint in endpoints}
-        for endpoint in endpoints:
-            self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
-        for address in before.keys() - self._sets.get(name, {}).keys():
+            self._sets[name] = {endpoint.address for endpoint in endpoints}
+            # What stands in for a replica need not know them.
+            trunks = {replica["id"] for replica in value["replicas"] if replica.get("trunks", False)}
+            for endpoint in endpoints:
+                self._pool.allow(endpoint.address, endpoint.max_ongoing_requests, trunks=endpoint.id in trunks)
+        for address in before - self._sets.get(name, set()):
             self._pool.forget(address)
         return endpoints
 

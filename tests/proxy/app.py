@@ -7,14 +7,17 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
+from app_toolkit.replica.connection import Arrival
 from app_toolkit.replica.replica import Replica
+from app_toolkit.transport.trunk import Room
 
 SECRET = b"open-sesame"
 CHUNK = b"x" * 65_536
@@ -233,7 +236,7 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=cast(Any, partial(Arrival, secret=SECRET, room=Room())),
             ws="websockets-sansio",
             loop="uvloop",
             interface="asgi3",

@@ -142,7 +142,7 @@ class Served:
             runner.run(self._server.serve([self._listener]))
 
     def endpoint(self, most: int | None = None) -> dict[str, Any]:
-        return {"id": self.name, "address": self.address, "max_ongoing_requests": most or self.most}
+        return {"id": self.name, "address": self.address, "trunks": True, "max_ongoing_requests": most or self.most}
 
     def release(self) -> None:
         """Let what waits in the app go on."""
@@ -182,7 +182,7 @@ class Killable:
         eventually(listens, 20)
 
     def endpoint(self) -> dict[str, Any]:
-        return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": self.most}
+        return {"id": self.name, "address": f"unix:{self.path}", "trunks": True, "max_ongoing_requests": self.most}
 
     def stop(self) -> None:
         self.process.kill()

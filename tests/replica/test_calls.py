@@ -19,7 +19,8 @@ from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Statistics
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import Frame, Frames, decode_error, decode_value, encode_call
-from app_toolkit.transport.pool import Answer, Room, connect
+from app_toolkit.transport.pool import Answer, Connection, connect
+from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Message, ReplicaId, Scope
 
 from .client import SECRET, Serve, Served, field, wait_until
@@ -577,7 +578,7 @@ class Reading:
 async def test_large_arrays_and_streams_pass_a_pooled_connection_again_and_again(serve: Serve) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
     numbers = np.arange(500_000, dtype=np.float64)
-    connection = await connect(served.address, lambda connection: None, Room())
+    _, connection = await connect(served.address, lambda: Connection(served.address, lambda connection: None, Room()))
 
     async def ask(method: str, *args: Any) -> list[Frame]:
         pieces = encode_call(Call(method, args, {}))

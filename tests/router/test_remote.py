@@ -9,7 +9,8 @@ from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import Callers, RemoteCaller
-from app_toolkit.transport.pool import Connection, Room, connect
+from app_toolkit.transport.pool import Connection, connect
+from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
 from tests.replica.client import SECRET, Serve, Served, until
 
@@ -61,6 +62,7 @@ class Calling:
             {
                 "id": f"shop.model-1-{number}",
                 "address": replica.address if isinstance(replica, Served) else replica,
+                "trunks": True,
                 "max_ongoing_requests": 2,
             }
             for number, replica in enumerate(replicas)
@@ -108,15 +110,21 @@ async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
 
     async def lose(address: Address, reached: Callable[[Connection], None]) -> None:
         gone = asyncio.Event()
-        connection = await connect(address, lambda _: gone.set(), Room())
+        _, connection = await connect(address, lambda: Connection(address, lambda _: gone.set(), Room()))
         connection.abort()
         await gone.wait()
         lost.append(connection)
         reached(connection)
 
-    def once(address: Address, reached: Callable[[Connection], None], failed: Callable[[ReplicaGone], None]) -> None:
+    def once(
+        address: Address,
+        reached: Callable[[Connection], None],
+        failed: Callable[[ReplicaGone], None],
+        *,
+        small: bool,
+    ) -> None:
         if lost:
-            dial(address, reached, failed)
+            dial(address, reached, failed, small=small)
         else:
             losing.append(asyncio.create_task(lose(address, reached)))
 

@@ -1,0 +1,494 @@
+"""Many connections between the same two processes, carried by one.
+
+A caller has as many requests under way at a replica as that has slots, each on a connection of its own. Where the
+kernel carries these, each is read and written by itself: four system calls for a small request and its answer. A
+*trunk* carries them as *circuits*: what circuits write within one turn of the event loop leaves in one write, and is
+read in one read.
+
+A circuit is an ordinary transport, so whoever speaks over it (HTTP/1.1, as over any connection) need not know. What
+travels on the trunk are frames: the number of a circuit, what the frame is, and how many bytes follow it (RFC 9113
+does the same with streams, and flow control by credit). Each circuit may have at most `WINDOW` bytes on the way in each
+direction, which the reader allows anew as it takes them: so one that is not read holds up nobody else, and what it
+holds is bounded.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import Any, Protocol, cast
+
+ROOM = 256 * 1024
+"""Bytes that are read at a time."""
+
+WINDOW = 256 * 1024
+"""Bytes of one circuit, in one direction, that its reader has not taken yet."""
+
+HIGH_WATER = 64 * 1024
+"""Bytes that a circuit keeps before whoever writes has to wait."""
+
+LARGE = 64 * 1024
+"""Bytes from which on a piece is passed on where it lies, not copied."""
+
+MOST_CIRCUITS = 16_384
+"""Circuits of one trunk: far more than a replica has slots."""
+
+LAST_WORDS = 1024 * 1024
+"""Bytes that are still read where a write has failed: what a socket holds, and not without end."""
+
+FRAME = Struct("<II")
+"""A circuit's number; the kind in the upper 8 bits, and below them a size: of what follows, or allowed anew."""
+
+PROTOCOL = b"app-toolkit trunk 1 "
+"""How a caller begins that means a trunk and not HTTP; the secret and an end of line follow."""
+
+DATA, ALLOW, CLOSE, ABORT = (kind << 24 for kind in range(4))
+SIZE = 0xFFFFFF
+LAST_NUMBER = 0xFFFFFFFF
+
+
+class Room:
+    """Where the connections of one thread read into, one after another."""
+
+    def __init__(self) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """What lies in it is somebody else's now."""
+        self.view = memoryview(bytearray(ROOM))
+
+
+class Talker(Protocol):
+    """Who speaks over a circuit, as an `asyncio.Protocol` does.
+
+    Where it opened the circuit it is given views, which are read into again, and else bytes.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: Any) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+class Circuit(asyncio.Transport):
+    """One of the connections that a trunk carries."""
+
+    def __init__(self, trunk: "Trunk", number: int) -> None:
+        super().__init__()
+        self._trunk = trunk
+        self.number = number
+        self._talker: Talker | None = None
+        # Written, and not on the trunk yet.
+        self._pieces: list[Any] = []
+        self._size = 0
+        self._allowed = WINDOW
+        self._due = False
+        self._waits = False
+        # Read.
+        self._taken = 0
+        self._held: list[bytes] = []
+        self._reading = True
+        self._delivers = False
+        self._closing = False
+        #: Whether the other end, or the trunk, has ended it; and how.
+        self._ended = False
+        self._why: Exception | None = None
+
+    # What a talker does
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._talker = cast(Talker, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return cast(asyncio.BaseProtocol, self._talker)
+
+    def write(self, data: Any) -> None:
+        if self._closing or not data:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        if not self._due:
+            self._due = True
+            self._trunk.is_due(self)
+        if self._size > HIGH_WATER and not self._waits:
+            self._waits = True
+            assert self._talker is not None
+            self._talker.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def flush(self) -> None:
+        """What is written leaves at the end of the turn, with what the other circuits have."""
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._trunk.unsent
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._deliver_later()
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def is_closing(self) -> bool:
+        return self._closing or (self._ended and not self._held)
+
+    def close(self) -> None:
+        """The other end still gets what was written."""
+        if self._closing:
+            return
+        self._closing = True
+        self._held.clear()
+        if not self._due:
+            self._due = True
+            self._trunk.is_due(self)
+
+    def abort(self) -> None:
+        if self._trunk.knows(self):
+            self._trunk.say(self.number, ABORT)
+        self._end(None)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of the trunk, but for its socket, which is not the circuit's to touch."""
+        return default if name == "socket" else self._trunk.get_extra_info(name, default)
+
+    # What the trunk says
+
+    def received(self, data: memoryview) -> None:
+        self._taken += len(data)
+        if self._closing:
+            return
+        if not self._reading or self._held:
+            if self._taken > WINDOW:
+                self._trunk.abort()
+            else:
+                self._held.append(bytes(data))
+            return
+        assert self._talker is not None
+        self._talker.data_received(data if self._trunk.gives_views else bytes(data))
+        if self._taken > WINDOW // 2 and self._reading and not self._closing:
+            self._allow()
+
+    def allowed(self, size: int) -> None:
+        self._allowed += size
+        if self._size and not self._due:
+            self._due = True
+            self._trunk.is_due(self)
+
+    def hand_over(self, out: list[Any]) -> None:
+        """Put on the trunk what may go."""
+        self._due = False
+        if self._talker is None:  # it has ended since
+            return
+        size = min(self._size, self._allowed)
+        if size:
+            out.append(FRAME.pack(self.number, size))
+            if size == self._size:
+                out += self._pieces
+                self._pieces.clear()
+            else:
+                self._cut(size, out)
+            self._size -= size
+            self._allowed -= size
+        if self._size:
+            return
+        if self._closing:
+            self._trunk.say(self.number, CLOSE)
+            self._end(None)
+        elif self._waits:
+            self._waits = False
+            assert self._talker is not None
+            self._talker.resume_writing()
+
+    def ended(self, why: Exception | None) -> None:
+        """Nothing more comes, and nothing more goes; what has come is still taken."""
+        self._ended, self._why = True, why
+        if not self._held:
+            self._end(why)
+
+    def _cut(self, size: int, out: list[Any]) -> None:
+        """Move so many bytes of the pieces."""
+        moved = 0
+        for piece in self._pieces:
+            if len(piece) > size:
+                view = memoryview(piece)
+                out.append(view[:size])
+                self._pieces[moved] = view[size:]
+                break
+            out.append(piece)
+            size -= len(piece)
+            moved += 1
+        del self._pieces[:moved]
+
+    def _deliver_later(self) -> None:
+        if not self._delivers and (self._held or self._taken > WINDOW // 2):
+            self._delivers = True
+            asyncio.get_running_loop().call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """What came while nobody read."""
+        self._delivers = False
+        while self._held and self._reading and not self._closing:
+            assert self._talker is not None
+            self._talker.data_received(self._held.pop(0))
+        if self._closing or not self._reading:
+            return
+        if self._ended:
+            self._end(self._why)
+        elif self._taken > WINDOW // 2:
+            self._allow()
+
+    def _allow(self) -> None:
+        self._trunk.say(self.number, ALLOW | self._taken)
+        self._taken = 0
+
+    def _end(self, why: Exception | None) -> None:
+        """Tell the talker, when the loop turns, as any transport does."""
+        self._closing = True
+        self._trunk.forget(self)
+        self._pieces.clear()
+        self._held.clear()
+        self._size = 0
+        talker, self._talker = self._talker, None
+        if talker is not None:
+            asyncio.get_running_loop().call_soon(talker.connection_lost, why)
+
+
+class Trunk(asyncio.BufferedProtocol):
+    """One end of the connection that carries others.
+
+    A caller opens circuits, a replica accepts them. It ends with its connection, and its circuits with it.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        accept: Callable[[], Talker] | None = None,
+        lost: Callable[["Trunk"], None] | None = None,
+    ) -> None:
+        """`accept` makes who speaks over a circuit that the other end opens; `lost` hears of its end."""
+        self._room = room
+        self._accept = accept
+        self._lost = lost
+        self.gives_views = accept is None
+        self._transport: asyncio.Transport | None = None
+        self._circuits: dict[int, Circuit] = {}
+        self._number = 0
+        # Reading: a frame's head that came in two, what is left of a frame, and whose that is.
+        self._head = b""
+        self._left = 0
+        self._current: Circuit | None = None
+        # Writing.
+        self._due: list[Circuit] = []
+        self._said: list[bytes] = []
+        self._flushes = False
+        self._blocked = False
+        self._retired = False
+
+    # For whoever opens circuits
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes another circuit."""
+        return (
+            self._transport is not None
+            and not self._transport.is_closing()
+            and not self._retired
+            and self._number < LAST_NUMBER
+            and len(self._circuits) < MOST_CIRCUITS
+        )
+
+    def open(self, talker: Talker) -> None:
+        self._number += 1
+        self._make(self._number, talker)
+
+    def retire(self) -> None:
+        """No more circuits; end with the last one."""
+        self._retired = True
+        if not self._circuits and self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def __len__(self) -> int:
+        return len(self._circuits)
+
+    # For its circuits
+
+    @property
+    def unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default if self._transport is None else self._transport.get_extra_info(name, default)
+
+    def knows(self, circuit: Circuit) -> bool:
+        return circuit.number in self._circuits
+
+    def is_due(self, circuit: Circuit) -> None:
+        """It has something to hand over."""
+        self._due.append(circuit)
+        self._flush_later()
+
+    def say(self, number: int, word: int) -> None:
+        self._said.append(FRAME.pack(number, word))
+        self._flush_later()
+
+    def forget(self, circuit: Circuit) -> None:
+        if self._circuits.pop(circuit.number, None) is not None and not self._circuits and self._retired:
+            # What it said last is on its way first.
+            asyncio.get_running_loop().call_soon(self.retire)
+
+    # What the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._hear_out()
+        self._transport = None
+        for circuit in list(self._circuits.values()):
+            circuit.ended(exc or ConnectionResetError("the trunk was lost"))
+        self._circuits.clear()
+        self._due.clear()
+        if self._lost is not None:
+            self._lost(self)
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        self._flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.feed(self._room.view[:nbytes])
+
+    # Reading
+
+    def feed(self, data: memoryview) -> None:
+        """Take bytes as they came. They are read into again once it returns."""
+        if self._head:
+            data = memoryview(self._head + data)
+            self._head = b""
+        at, end = 0, len(data)
+        while at < end:
+            left = self._left
+            if left:
+                until = min(at + left, end)
+                self._left = at + left - until
+                circuit = self._current
+                if circuit is not None:
+                    circuit.received(data[at:until])
+                at = until
+            elif end - at < FRAME.size:
+                self._head = bytes(data[at:])
+                return
+            else:
+                number, word = FRAME.unpack_from(data, at)
+                at += FRAME.size
+                if word <= SIZE:
+                    self._left = word
+                    self._current = self._circuits.get(number) or self._accepted(number)
+                else:
+                    self._heard(number, word)
+
+    def _heard(self, number: int, word: int) -> None:
+        circuit = self._circuits.get(number)
+        if circuit is None:
+            return  # it ended here a moment ago
+        kind = word & ~SIZE
+        if kind == ALLOW:
+            circuit.allowed(word & SIZE)
+        elif kind == CLOSE:
+            circuit.ended(None)
+        else:
+            circuit.ended(ConnectionResetError("the other end gave the circuit up"))
+
+    def _accepted(self, number: int) -> Circuit | None:
+        if self._accept is None or number <= self._number:
+            return None  # it ended here a moment ago
+        self._number = number
+        if self._retired or len(self._circuits) >= MOST_CIRCUITS:
+            self.say(number, ABORT)
+            return None
+        return self._make(number, self._accept())
+
+    def _make(self, number: int, talker: Talker) -> Circuit:
+        circuit = self._circuits[number] = Circuit(self, number)
+        circuit.set_protocol(cast(asyncio.BaseProtocol, talker))
+        talker.connection_made(circuit)
+        return circuit
+
+    def _hear_out(self) -> None:
+        """A write that fails ends the reading, too. Take what had come before: it may be an answer."""
+        assert self._transport is not None
+        for data in last_words(self._transport):
+            self.feed(memoryview(data))
+
+    # Writing
+
+    def _flush_later(self) -> None:
+        if not self._flushes:
+            self._flushes = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushes = False
+        transport = self._transport
+        if self._blocked or transport is None or transport.is_closing():
+            return
+        out: list[Any] = []
+        due, self._due = self._due, []
+        for circuit in due:
+            circuit.hand_over(out)
+        if self._said:  # what they had to say comes behind what they had to send
+            out += self._said
+            self._said.clear()
+        if not out:
+            return
+        if any(len(piece) > LARGE for piece in out):
+            transport.writelines(out)
+        else:
+            transport.write(b"".join(out))
+
+
+def preface(secret: bytes) -> bytes:
+    """What a caller says first on what is to be a trunk."""
+    return PROTOCOL + secret + b"\n"
+
+
+def last_words(transport: asyncio.Transport) -> Iterable[bytes]:
+    """What the kernel still holds for a connection that was lost; at most `LAST_WORDS` bytes."""
+    left = LAST_WORDS
+    own = os.dup(transport.get_extra_info("socket").fileno())
+    with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
+        while left > 0:
+            data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
+            if not data:
+                return
+            left -= len(data)
+            yield data
