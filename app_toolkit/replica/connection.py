@@ -34,7 +34,12 @@ class CallerConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
         self._flush()
-        super().on_response_complete()
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        # As uvicorn's own, but that nothing is set to close the connection: only the pool closes one that is idle.
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
 
 
 class Arrival(asyncio.Protocol):

@@ -39,8 +39,6 @@ T = TypeVar("T")
 BACKLOG = 2048
 LONGEST_SOCKET_PATH = 107
 """Bytes that Linux has room for, less the one that ends the path."""
-KEEP_ALIVE_S = 3600
-"""Longer than any pool keeps a connection: where the replica closes first, a request may meet the closing."""
 FIRST_PROBE_S = 30.0
 """How long the first probe may take: the app's own tasks may still be warming up."""
 LOOK_S = 0.05
@@ -311,7 +309,6 @@ class Server(uvicorn.Server):
             log_config=None,
             workers=1,
             backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
         )
         super().__init__(config)
         self._startup = lifespan

@@ -155,6 +155,7 @@ class Circuit(asyncio.Transport):
             return
         self._closing = True
         self._held.clear()
+        self._allow_again()
         if not self._due:
             self._due = True
             self._trunk.is_due(self)
@@ -173,6 +174,7 @@ class Circuit(asyncio.Transport):
     def received(self, data: memoryview) -> None:
         self._taken += len(data)
         if self._closing:
+            self._allow_again()  # else two that close at once would wait for each other
             return
         if not self._reading or self._held:
             if self._taken > WINDOW:
@@ -182,8 +184,8 @@ class Circuit(asyncio.Transport):
             return
         assert self._talker is not None
         self._talker.data_received(data if self._trunk.gives_views else bytes(data))
-        if self._taken > WINDOW // 2 and self._reading and not self._closing:
-            self._allow()
+        if self._reading:
+            self._allow_again()
 
     def allowed(self, size: int) -> None:
         self._allowed += size
@@ -251,12 +253,14 @@ class Circuit(asyncio.Transport):
             return
         if self._ended:
             self._end(self._why)
-        elif self._taken > WINDOW // 2:
-            self._allow()
+        else:
+            self._allow_again()
 
-    def _allow(self) -> None:
-        self._trunk.say(self.number, ALLOW | self._taken)
-        self._taken = 0
+    def _allow_again(self) -> None:
+        """Let the other end send what was taken, not for every few bytes."""
+        if self._taken > WINDOW // 2:
+            self._trunk.say(self.number, ALLOW | self._taken)
+            self._taken = 0
 
     def _end(self, why: Exception | None) -> None:
         """Tell the talker, when the loop turns, as any transport does."""
