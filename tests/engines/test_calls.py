@@ -107,7 +107,8 @@ async def test_the_deadline_of_a_request_is_that_of_its_calls(visit: Visit) -> N
 
 async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get(f"/{way}/{way}{number}") for number in range(30) for way in ("hold", "direct")]
-    await visit.noted("hold0 began")
+    # Which of them get the slots first is nobody's promise.
+    await visit.loaded(lambda load: load.ongoing > 0)
     for number, call in enumerate(calls):
         await asyncio.sleep(number % 7 / 1_000)
         call.cancel()
