@@ -104,7 +104,7 @@ class Calls:
             if isinstance(call, Call):
                 await self._answer_here(call, ours["reply"], send)
             else:
-                await self._answer_over_the_wire(call, receive, send)
+                await self._answer_over_the_wire(call, ours, receive, send)
         finally:
             REPLICA.set(outer)
 
@@ -131,7 +131,7 @@ class Calls:
             await _begin(send)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer_over_the_wire(self, said: str, receive: Receive, send: Send) -> None:
+    async def _answer_over_the_wire(self, said: str, ours: dict[str, Any], receive: Receive, send: Send) -> None:
         method, key, elsewhere = hop.decode_call(said)
         deposits = self._deposits
         answer = _Answer(receive, send, key, deposits if key else None)
@@ -139,7 +139,7 @@ class Calls:
             if elsewhere and deposits is not None:
                 frame = await _deposited(method, key, deposits, receive)
             else:
-                frame = await _read(method, receive)
+                frame = await _read(method, ours, receive)
             if frame is None:
                 return
             call = decode_call(method, frame)
@@ -226,8 +226,10 @@ def _cancelled_inside(method: str) -> RemoteError:
     return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
 
 
-async def _read(method: str, receive: Receive) -> Frame | None:
+async def _read(method: str, ours: dict[str, Any], receive: Receive) -> Frame | None:
     """The arguments that are the body; None where the caller goes before they are there.
+
+    What is long may come beside the messages, in one piece.
 
     Raises `BadRequest` for a body that is none.
     """
@@ -239,7 +241,7 @@ async def _read(method: str, receive: Receive) -> Frame | None:
         if message["type"] == "http.disconnect":
             return None
         try:
-            found += frames.feed(message.get("body", b""))
+            found += frames.feed(message.get("body", b"") or ours.pop("body", b""))
         except ValueError as error:
             raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)

@@ -2,34 +2,67 @@
 
 import asyncio
 import hmac
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from app_toolkit.transport import hop
+from app_toolkit.transport.calls import MOST_BYTES
 from app_toolkit.transport.corked import CorkedTransport
+from app_toolkit.transport.filling import FILLED, Filling
+from app_toolkit.transport.sockets import send_ahead
 from app_toolkit.transport.trunk import PROTOCOL, Circuit, Room, Trunk, preface
-
-SENT_AHEAD = 512 * 1024
-"""Bytes that the kernel is asked to hold between the two processes (it counts twice as many, and has a limit of its
-own). With the usual 208 KiB they wake each other twice as often while a large body goes over."""
 
 
 class CallerConnection(HttpToolsProtocol):
     """HTTP/1.1, over a connection of its own or a circuit."""
 
     _flush: Callable[[], None]
+    _long = 0
+    """Bytes of the body that is to be read into one place, once it is wanted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = cast(asyncio.Transport, transport)
         if not isinstance(own, Circuit):
-            own = CorkedTransport(own)
+            own = _Asked(own, self._fill)
         self._flush = own.flush
         super().connection_made(cast(Any, own))
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if len(self.headers) > 1 and self.headers[1][0] == hop.CALL:
+            name, length = self.headers[-1]
+            if name == b"content-length" and FILLED <= int(length) <= MOST_BYTES:
+                self._long = int(length)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._long:
+            # Nobody reads before it is wanted, so that who is refused at the gate costs nothing.
+            self.flow.pause_reading()
+
+    def _fill(self) -> None:
+        """The body is wanted."""
+        long, self._long = self._long, 0
+        cycle = self.cycle
+        if not long or cycle.response_complete or not cycle.more_body:
+            return
+        begun, cycle.body = cycle.body, bytearray()
+        cycle.message_event.clear()
+        Filling(self.transport, self, begun, long, self._filled)
+
+    def _filled(self, body: bytearray) -> None:
+        cycle = self.cycle
+        # Beside the messages: in one of them it would be copied.
+        cast(Any, cycle.scope)["extensions"]["app_toolkit"]["body"] = memoryview(body)
+        cycle.more_body = False
+        cycle.message_event.set()
+        self.parser = httptools.HttpRequestParser(self)  # the other one waits for the body
 
     def on_response_complete(self) -> None:
         # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
@@ -40,6 +73,18 @@ class CallerConnection(HttpToolsProtocol):
         # As uvicorn's own, but that nothing is set to close the connection: only the pool closes one that is idle.
         self.server_state.total_requests += 1
         self.flow.resume_reading()
+
+
+class _Asked(CorkedTransport):
+    """One that tells when somebody wants to read again."""
+
+    def __init__(self, inner: asyncio.Transport, asked: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._asked = asked
+
+    def resume_reading(self) -> None:
+        self._asked()
+        super().resume_reading()
 
 
 class Arrival(asyncio.Protocol):
@@ -66,9 +111,7 @@ class Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        own: socket.socket | None = transport.get_extra_info("socket")
-        if own is not None and own.family == socket.AF_UNIX:  # TCP finds the right size by itself
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD)
+        send_ahead(transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -28,7 +28,7 @@ from app_toolkit.replica.host import Lifespan, host, load, unpack
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
-from app_toolkit.transport.keepalive import keep_alive
+from app_toolkit.transport.sockets import keep_alive
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
 

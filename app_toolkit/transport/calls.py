@@ -10,8 +10,8 @@ tables, and long `bytes`.
   It goes there in the very pieces that the socket would have got; in an answer, a frame that says "elsewhere" stands in
   its place.
 * Buffers are not copied. The writer must not change what he sends until it has left. What the reader gets is his alone
-  and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` arrive as they are where
-  they crossed the socket, and are copied once where they did not, as a `bytearray` is in any case.
+  and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` are copied once where they
+  came with other things, as a `bytearray` is in any case.
 * What `pickle` cannot do (lambdas, what is defined in `__main__`) cloudpickle sends by value.
 """
 
@@ -21,6 +21,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from ctypes import addressof, c_char
 from pathlib import Path
 from struct import Struct, pack, unpack
 from types import FunctionType
@@ -44,6 +45,9 @@ LARGE = 64 * 1024
 
 LARGEST_SENT = 16 * 1024 * 1024
 """Bytes from which on a frame goes elsewhere, where it can."""
+
+ALIGNED = 16
+"""Where the data of an array may begin: no type of NumPy's asks for more."""
 
 LONGEST_TEXT = 10_000
 """Characters that are told of an error which cannot be sent otherwise."""
@@ -125,10 +129,15 @@ class Frames:
         self._need = _checked(sum(self._lengths))
 
     def _take(self, size: int) -> Piece:
-        """The next so many bytes, which have come; a long part that came by itself is not copied."""
+        """The next so many bytes, which have come; a long part that came in one piece is not copied."""
         self._have -= size
-        if size >= LARGE and len(self._chunks[0]) == size:
-            return self._chunks.popleft().toreadonly()
+        if size >= LARGE:
+            chunk = self._chunks[0]
+            if len(chunk) == size:
+                return self._chunks.popleft().toreadonly()
+            if len(chunk) > size and _may_be_cut(chunk):
+                self._chunks[0] = chunk[size:]
+                return chunk[:size].toreadonly()
         pieces = []
         while size:
             piece = self._chunks.popleft()
@@ -138,6 +147,11 @@ class Frames:
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
+
+
+def _may_be_cut(chunk: memoryview) -> bool:
+    """Whether what lies here may be used where it lies: it is ours alone, and where an array may begin."""
+    return not chunk.readonly and addressof(c_char.from_buffer(chunk)) % ALIGNED == 0
 
 
 def frame_of(pieces: Iterable[Piece]) -> Frame:
@@ -302,6 +316,8 @@ def _encode(kind: FrameKind, value: Any, what: str) -> list[Piece]:
         parts: list[Piece] = [pickled, *(buffer.raw() for buffer in buffers)]
     except Exception as error:
         raise TypeError(f"{what} cannot be sent: {type(error).__name__}: {error}") from error
+    # What lies behind the pickle begins where an array may; nobody reads a pickle beyond its end.
+    parts[0] = pickled + bytes(-(_HEAD.size + _LENGTH * len(buffers) + len(pickled)) % ALIGNED)
     lengths = [len(part) for part in parts]
     if sum(lengths) > MOST_BYTES:
         raise ContentTooLarge(f"{what}: {sum(lengths)} bytes, the limit is {MOST_BYTES}")

@@ -15,8 +15,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
+from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
-from app_toolkit.transport.keepalive import keep_alive
+from app_toolkit.transport.sockets import keep_alive, send_ahead
 from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words, preface
 from app_toolkit.types import Address, Header
 
@@ -43,6 +44,8 @@ class Answer:
     extent: Extent
     refusal: bytes | None
     reusable: bool
+    length: int | None = None
+    """Bytes of the body, where it announces them."""
 
 
 class Listener(Protocol):
@@ -125,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         # For one exchange
         self._listener: Listener | None = None
         self._bodyless = False
+        self._whole = 0
         self._head = b""
         self._answer: Answer | None = None
 
@@ -138,9 +142,13 @@ class Connection(asyncio.BufferedProtocol):
 
     # What a listener does
 
-    def begin(self, listener: Listener, *, head_only: bool = False, decode: bool = False) -> None:
-        """The next answer is for `listener`; `head_only`: to a HEAD; `decode`: without the body's framing."""
+    def begin(self, listener: Listener, *, head_only: bool = False, decode: bool = False, whole: int = 0) -> None:
+        """The next answer is for `listener`; `head_only`: to a HEAD; `decode`: without the body's framing.
+
+        `whole`: a long body of known length is given in one piece, which the listener may keep, up to so many bytes.
+        """
         self._listener = listener
+        self._whole = whole
         self._bodyless = head_only
         self._head = b""
         self._answer = None
@@ -262,12 +270,30 @@ class Connection(asyncio.BufferedProtocol):
             if answer.status >= 200 or answer.status == 101:
                 self._answer = answer
                 listener.answered(answer)
+                if self._whole and self._listener is listener:
+                    data = self._fill(answer, data)
             else:
                 self._framing.renew()
                 listener.informed(answer)
                 if self._listener is None:
                     return b""
         return data
+
+    def _fill(self, answer: Answer, begun: bytes) -> bytes:
+        """Read a long body of known length into one place, for who has it decoded; gives what is left to read."""
+        size = answer.length or 0
+        if not FILLED <= size <= self._whole or len(begun) >= size or self._transport is None:
+            return begun
+        self._parser = None  # it would wait for the body
+        Filling(self._transport, self, begun, size, self._filled)
+        return b""
+
+    def _filled(self, body: bytearray) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            assert self._answer is not None
+            listener.received(memoryview(body))
+            listener.ended(self._answer.reusable and self.usable)
 
     def _read_head(self, head: bytes) -> Answer | None:
         assert self._parser is not None
@@ -337,6 +363,7 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
         name = field[0]
         if name == b"content-length":
             answer.extent = "sized"
+            answer.length = int(field[1])  # the parser has read it
         elif name == b"transfer-encoding":
             answer.extent = "chunked"
         elif name in HOP_BY_HOP:
@@ -551,7 +578,9 @@ async def connect(address: Address, talker: Callable[[], P]) -> tuple[asyncio.Tr
     loop = asyncio.get_running_loop()
     kind, _, where = address.partition(":")
     if kind == "unix":
-        return await loop.create_unix_connection(talker, where)
+        transport, protocol = await loop.create_unix_connection(talker, where)
+        send_ahead(transport)
+        return transport, protocol
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")

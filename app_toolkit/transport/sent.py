@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
-from app_toolkit.transport.calls import Frame, Frames
+from app_toolkit.transport.calls import MOST_BYTES, Frame, Frames
 from app_toolkit.transport.pool import Answer, Connection, Pool
 
 HELD = 1024 * 1024
@@ -55,7 +55,7 @@ class Sent:
         self._document: list[bytes] | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        connection.begin(self, decode=True)
+        connection.begin(self, decode=True, whole=MOST_BYTES)
         connection.write_all(pieces)
 
     async def invited(self) -> None:
@@ -117,7 +117,7 @@ class Sent:
             self._document.append(bytes(data))
             return True
         try:
-            frames = self._reader.feed(bytes(data))  # a view is read into again
+            frames = self._reader.feed(data)
         except ValueError as error:
             self.fail(ReplicaLost(f"what came instead of a result is none: {error}"))
             return True
@@ -127,7 +127,7 @@ class Sent:
             self._paused = True
             self._connection.pause_reading()
         self._wake()
-        return True
+        return False
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None

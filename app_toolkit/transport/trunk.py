@@ -32,6 +32,9 @@ HIGH_WATER = 64 * 1024
 LARGE = 64 * 1024
 """Bytes from which on a piece is passed on where it lies, not copied."""
 
+TOGETHER = int(os.environ.get("TOGETHER", "4"))
+"""Whole answers that leave at once, and not at the end of the turn: the other end works while this one does."""
+
 MOST_CIRCUITS = 16_384
 """Circuits of one trunk: far more than a replica has slots."""
 
@@ -127,7 +130,8 @@ class Circuit(asyncio.Transport):
             self.write(data)
 
     def flush(self) -> None:
-        """What is written leaves at the end of the turn, with what the other circuits have."""
+        """What is written is whole, and worth to be sent before the turn ends."""
+        self._trunk.is_whole()
 
     def can_write_eof(self) -> bool:
         return False
@@ -302,6 +306,7 @@ class Trunk(asyncio.BufferedProtocol):
         self._due: list[Circuit] = []
         self._said: list[bytes] = []
         self._flushes = False
+        self._whole = 0
         self._blocked = False
         self._retired = False
 
@@ -352,6 +357,12 @@ class Trunk(asyncio.BufferedProtocol):
         """It has something to hand over."""
         self._due.append(circuit)
         self._flush_later()
+
+    def is_whole(self) -> None:
+        """A circuit has written an answer, say, to which nothing is to be added in this turn."""
+        self._whole += 1
+        if self._whole >= TOGETHER:
+            self._flush()
 
     def say(self, number: int, word: int) -> None:
         self._said.append(FRAME.pack(number, word))
@@ -462,6 +473,7 @@ class Trunk(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flushes = False
+        self._whole = 0
         transport = self._transport
         if self._blocked or transport is None or transport.is_closing():
             return
