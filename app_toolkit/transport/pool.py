@@ -164,8 +164,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def write_all(self, pieces: Sequence[bytes]) -> None:
-        if self._transport is not None:
-            self._transport.writelines(pieces)
+        transport = self._transport
+        if transport is not None:
+            transport.writelines(pieces)
+            if isinstance(transport, Circuit):
+                transport.flush()
 
     def pause_reading(self) -> None:
         if self.usable:

@@ -32,8 +32,9 @@ HIGH_WATER = 64 * 1024
 LARGE = 64 * 1024
 """Bytes from which on a piece is passed on where it lies, not copied."""
 
-TOGETHER = int(os.environ.get("TOGETHER", "4"))
-"""Whole answers that leave at once, and not at the end of the turn: the other end works while this one does."""
+TOGETHER = 4
+"""Requests, or answers, that are whole and leave at once, not at the end of the turn: so the other end works while this
+one does."""
 
 MOST_CIRCUITS = 16_384
 """Circuits of one trunk: far more than a replica has slots."""
