@@ -302,6 +302,7 @@ async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], pla
             len(places),
             at_least=True,
             saw=f"at most {seen}",
+            clocked=True,  # on a busy machine one cannot look often
         ),
         Row("until nobody was anywhere, the slowest", quiet, 2, "s", saw=f"in the end: {left}"),
         Row("until all that had begun was over, the slowest", ended, 2, "s"),

@@ -95,15 +95,17 @@ class System:
 
     def going_on(self) -> Places:
         """Where requests and calls are."""
-        proxies = _ids(self._instance.status()["proxies"])
-        replicas = _ids(self._status()["deployments"])
+        status = self._instance.status()
+        proxies, replicas = _ids(status["proxies"]), _ids(self._application_of(status)["deployments"])
+        everybody = [(id, "statistics") for id in (*proxies, *replicas)]
+        answers = self._ask_all(*everybody, *((id, "calling") for id in replicas))
         found = NOBODY
-        for each in self._ask_all(proxies, "statistics"):
+        for each in answers[: len(proxies)]:
             found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
-        for each in self._ask_all(replicas, "statistics"):
+        for each in answers[len(proxies) : len(everybody)]:
             ongoing = max(each.ongoing, each.running) + each.websockets
             found += Places(in_line=each.lines, ongoing=ongoing, buffered=each.buffered)
-        for calling in self._ask_all(replicas, "calling"):
+        for calling in answers[len(everybody) :]:
             for called in calling.values():
                 found += Places(in_handles=called.waiting, ongoing=called.ongoing)
         return found
@@ -117,7 +119,10 @@ class System:
         return all(each["status"] == "healthy" for each in (self._status(), *status["proxies"]))
 
     def _status(self) -> Mapping[str, Any]:
-        applications = self._instance.status()["applications"]
+        return self._application_of(self._instance.status())
+
+    def _application_of(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        applications = status["applications"]
         found: Mapping[str, Any] = next(each for each in applications if each["name"] == self._application)
         return found
 
@@ -130,16 +135,17 @@ class System:
         return found
 
     def _ask(self, actor: str, question: str) -> Any:
-        (answer,) = self._ask_all((actor,), question)
+        (answer,) = self._ask_all((actor, question))
         return answer
 
-    def _ask_all(self, actors: Iterable[str], question: str) -> list[Any]:
+    def _ask_all(self, *questions: tuple[str, str]) -> list[Any]:
+        """Actors by name, and what each is asked."""
         # Imported here: what Ray is told by the environment is told by then.
         import ray
 
         from app_toolkit.engines.ray.actors import NAMESPACE
 
-        asked = [getattr(ray.get_actor(actor, namespace=NAMESPACE), question).remote() for actor in actors]
+        asked = [getattr(ray.get_actor(actor, namespace=NAMESPACE), question).remote() for actor, question in questions]
         answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
         return answers
 

@@ -238,7 +238,7 @@ async def call_write(model: ToModel, id: Id = None) -> StreamingResponse:
 @app.get("/call/in-a-thread")
 def call_in_a_thread(model: ToModel, id: Id = None) -> int:
     with noted(id):
-        return remote(model.sleep, id, SOME_S).result()
+        return remote(model.sleep, id, SOME_S / 4).result()
 
 
 @app.get("/batch/sleep")

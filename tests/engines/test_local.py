@@ -117,3 +117,45 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
     finally:
         await IN_PROCESS.stop()
     assert events == ["closed"]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("uncollected")
+async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None:
+    events: list[str] = []
+    writer = Writer.bind(events)
+    app = Toolkit()
+    reading: list[asyncio.Task[None]] = []
+    cancelled = asyncio.Event()
+
+    async def read(model: Writer) -> None:
+        async for word in model.write():
+            events.append(word)
+            await cancelled.wait()
+            if len(events) == 3:
+                return
+
+    @app.get("/")
+    async def begin(model: Annotated[Writer, Depends(writer)]) -> None:
+        reading.append(asyncio.create_task(read(model)))
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(f"nobody waits for {message}")
+
+    await IN_PROCESS.start([writer])
+    try:
+        asked = asyncio.ensure_future(app(dict(GET), receive, send))
+        async with asyncio.timeout(2):
+            while not events:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        cancelled.set()
+        await asyncio.gather(*reading)
+    finally:
+        await IN_PROCESS.stop()
+    assert events == ["a word", "a word", "a word", "closed"]
