@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import cycle, islice
 from random import Random
@@ -304,8 +304,14 @@ async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], pla
             saw=f"at most {seen}",
             clocked=True,  # on a busy machine one cannot look often
         ),
-        Row("until nobody was anywhere, the slowest", quiet, 2, "s", saw=f"in the end: {left}"),
-        Row("until all that had begun was over, the slowest", ended, 2, "s"),
+        Row("until nobody was anywhere, the slowest", quiet, 2, "s", clocked=True),
+        Row("until all that had begun was over, the slowest", ended, 2, "s", clocked=True),
+        Row(
+            "of all these places, those where somebody is left",
+            sum(each > 0 for each in astuple(left)),
+            0,
+            saw=str(left),
+        ),
         Row("handlers and calls whose end is not in the ledger", unended(written.values()), 0),
         _lost("next 200 calls", after),
         Row(
