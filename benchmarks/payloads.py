@@ -1,31 +1,38 @@
 """Large payloads of calls: the socket and Ray's store measured beside each other, and what they leave behind.
 
 python -m benchmarks.payloads                      # a table of milliseconds per call, both ways, 0.1 to 64 MB
-python -m benchmarks.payloads --leak 10000         # so many calls with 1 MB there and back through the store
+python -m benchmarks.payloads --leak 10000         # so many calls with 1 MB there and back through the store, and ten
+                                                   # times as many small ones over the socket: what is held afterwards
 
 From where on the store is the faster way in both directions is `LARGEST_SENT` in `app_toolkit/transport/calls.py`.
 """
 
 import argparse
+import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import httpx
+import psutil
 import ray
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
+from benchmarks.chaos.system import System
+from benchmarks.report import table as markdown
 
 APPS = Path(__file__).parent / "apps"
 MB = 1_000_000
+SMALL = 100
+"""Bytes of a small payload."""
 SIZES = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 """MB."""
 WAYS = ("there", "back")
@@ -42,9 +49,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--leak", type=int, default=0, metavar="CALLS", help="make so many calls and look what is left")
     options = parser.parse_args()
-    with serving() as client:
+    with serving() as (client, pids):
         if options.leak:
-            print(left_behind(client, options.leak))
+            print(left_behind(client, pids, options.leak))
         else:
             print(table(measure(client, options.rounds, options.seed)))
 
@@ -77,30 +84,51 @@ def table(found: dict[tuple[float, str, bool], list[float]]) -> str:
     return "\n".join(lines)
 
 
-def left_behind(client: httpx.Client, count: int) -> str:
-    client.get(f"/many/{count // 100}/{MB}").raise_for_status()  # what is made once is there now
-    store, memory = in_the_store(), client.get("/memory").json()
-    begin = time.perf_counter()
-    right = client.get(f"/many/{count}/{MB}").raise_for_status().json()
-    seconds = time.perf_counter() - begin
-    deadline = time.monotonic() + EMPTY_S
-    while in_the_store() > store and time.monotonic() < deadline:
-        time.sleep(0.1)
-    grown = [(after - before) / MB for after, before in zip(client.get("/memory").json(), memory, strict=True)]
-    return (
-        f"{right} of {count} calls with 1 MB there and back were right, in {seconds:.0f} s. The store has "
-        f"{(in_the_store() - store) / MB:+.1f} MB, the caller {grown[0]:+.1f} MB, the callee {grown[1]:+.1f} MB."
-    )
+def left_behind(client: httpx.Client, pids: Mapping[str, int], count: int) -> str:
+    """A table of what is held before, and after so many calls."""
+    rounds = ((10 * count, SMALL, False), (count, MB, True))
+    for number, size, elsewhere in rounds:
+        many(client, number // 100, size, elsewhere)  # what is made once is there now
+    heads, found = ["MB", "before"], [held(client, pids)]
+    for number, size, elsewhere in rounds:
+        begin = time.perf_counter()
+        right = many(client, number, size, elsewhere)
+        seconds = time.perf_counter() - begin
+        deadline = time.monotonic() + EMPTY_S
+        while in_the_store() > found[0]["the store"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        heads.append(f"after {number:,} calls with {size:,} bytes ({right:,} right, {seconds:.0f} s)")
+        found.append(held(client, pids))
+    return markdown(heads, [[name, *(f"{each[name]:.1f}" for each in found)] for name in found[0]])
+
+
+def many(client: httpx.Client, count: int, size: int, elsewhere: bool) -> int:
+    """How many came back whole."""
+    asked: dict[str, Any] = {"elsewhere": elsewhere}
+    right: int = client.get(f"/many/{count}/{size}", params=asked).raise_for_status().json()
+    return right
+
+
+def held(client: httpx.Client, pids: Mapping[str, int]) -> dict[str, float]:
+    """MB: in the store, and resident in each process, without and with what it shares, as it shares the store."""
+    client.get("/memory").raise_for_status()  # by which the caller and the callee throw away what is garbage
+    found = {"the store": in_the_store()}
+    for name, pid in pids.items():
+        memory = psutil.Process(pid).memory_info()
+        name = name.partition("@")[0]
+        found[name] = (memory.rss - memory.shared) / MB
+        found[f"{name}, with what it shares"] = memory.rss / MB
+    return found
 
 
 def in_the_store() -> float:
-    """Bytes."""
-    return float(ray.cluster_resources()["object_store_memory"] - ray.available_resources()["object_store_memory"])
+    """MB."""
+    return float(ray.cluster_resources()["object_store_memory"] - ray.available_resources()["object_store_memory"]) / MB
 
 
 @contextmanager
-def serving() -> Iterator[httpx.Client]:
-    """The app on a Ray of our own."""
+def serving() -> Iterator[tuple[httpx.Client, Mapping[str, int]]]:
+    """The app on a Ray of our own, and its processes: pid by name."""
     target = "payloads:app"
     app: Any = load(target, str(APPS))
     instance = Instance.start(num_cpus=2)
@@ -112,7 +140,7 @@ def serving() -> Iterator[httpx.Client]:
                 raise SystemExit(f"it did not come up: {instance.status()}")
             time.sleep(0.1)
         with httpx.Client(base_url=instance.url(), trust_env=False, timeout=None) as client:
-            yield client
+            yield client, System(instance, "default", Path(os.devnull)).processes()
     finally:
         instance.shutdown()
 

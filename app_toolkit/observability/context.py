@@ -1,12 +1,40 @@
-"""What user code may ask about the request that it serves, and about where it runs."""
+"""What user code may ask about the request that it serves, and about where it runs; and what it reads meanwhile."""
 
+import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from app_toolkit.types import ReplicaId
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("app_toolkit_request_id", default=None)
 DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
+
+
+class Reading:
+    """The stream of a call that user code reads.
+
+    A framework that is cancelled while it sends an item leaves its generator between two of them, often in a cycle with
+    the traceback, and so the stream open until garbage is collected. So a request that was not served to its end looks
+    at what it reads.
+    """
+
+    __slots__ = ("_close", "reader")
+
+    def __init__(self, close: Callable[[], object]) -> None:
+        self.reader: asyncio.Task[Any] | None = None
+        """Who took the last item, or waits for one; None: nobody yet, or nobody on this event loop."""
+        self._close = close
+
+    def leave(self) -> None:
+        """The request is over: close the stream, unless a task that goes on reads it. Called in the request's task."""
+        if self.reader is not None and (self.reader.done() or self.reader is asyncio.current_task()):
+            self._close()
+
+
+READINGS: ContextVar[set[Reading] | None] = ContextVar("app_toolkit_readings", default=None)
+"""Those of the request that is being served, on the event loop that serves it; None outside of one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.core.disconnect import stops
 from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, Reading
 from app_toolkit.replica.batching import buffered
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.disconnect import wish_of
@@ -350,8 +350,10 @@ class Exchange:
         self._live = replica._running if scope["type"] == "http" else replica._websockets
 
     def __enter__(self) -> "Exchange":
-        self._outer_id = REQUEST_ID.get()
+        self._outer_id, self._outer_readings = REQUEST_ID.get(), READINGS.get()
         REQUEST_ID.set(self._request_id)
+        self._readings: set[Reading] = set()
+        READINGS.set(self._readings)
         replica = self._replica
         if not replica._sweeping:
             replica._sweep_later()
@@ -377,6 +379,10 @@ class Exchange:
     ) -> bool:
         # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
         REQUEST_ID.set(self._outer_id)
+        READINGS.set(self._outer_readings)
+        if self._readings and self._broke_off(error):
+            for reading in tuple(self._readings):
+                reading.leave()
         if self._bounded:
             DEADLINE.set(self._outer_deadline)
         replica = self._replica
@@ -392,6 +398,12 @@ class Exchange:
         # Our own cancellation ends here; somebody else's, such as the server's when it ends, does not.
         assert self._task is not None
         return self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
+
+    def _broke_off(self, error: BaseException | None) -> bool:
+        """Whether it was not served to its end; a coroutine that is thrown away is in no event loop."""
+        if error is None:
+            return self._client is not None and self._client.gone
+        return not isinstance(error, GeneratorExit)
 
     async def receive(self) -> Message:
         """What the app hears of its client."""

@@ -5,15 +5,16 @@ import inspect
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, NoReplica
 from app_toolkit.interfaces import Call, Caller, Deployable, Plane
+from app_toolkit.observability.context import READINGS, Reading
 from app_toolkit.types import Kind, Retry
 
 P = ParamSpec("P")
@@ -189,8 +190,12 @@ class Method:
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
             async with aclosing(caller.stream(call)) as items:
-                async for item in items:
-                    yield item
+                reading = Reading(partial(_close, items))
+                with _among_readings(reading):
+                    reading.reader = asyncio.current_task()
+                    async for item in items:
+                        yield item
+                        reading.reader = asyncio.current_task()
         else:
             async with aclosing(Stream[Any](self, call)) as stream:
                 async for item in stream:
@@ -198,6 +203,31 @@ class Method:
 
     def _sync_items(self, call: Call) -> Generator[Any, None, None]:
         yield from Stream[Any](self, call)  # which is let go with this generator, and so closed
+
+
+@contextmanager
+def _among_readings(reading: Reading) -> Iterator[None]:
+    """The request that is being served, where one is, looks at it."""
+    readings = READINGS.get()
+    if readings is None:
+        yield
+        return
+    readings.add(reading)
+    try:
+        yield
+    finally:
+        readings.discard(reading)
+
+
+def _close(items: AsyncGenerator[Any, None]) -> None:
+    closing = asyncio.get_running_loop().create_task(items.aclose())
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
+    closing.add_done_callback(_retrieve)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""An event loop holds its tasks only weakly."""
 
 
 # What yields is also something that gives a result, an iterator: the first that fits is meant.
@@ -365,6 +395,7 @@ class Stream(Generic[R]):
     async def __anext__(self) -> R:
         relay = self._relay
         if relay.loop is asyncio.get_running_loop():
+            relay.reading.reader = asyncio.current_task()
             found = await relay.next()
         else:
             found = await asyncio.wrap_future(submit(relay.loop, relay.next))
@@ -410,6 +441,7 @@ class _Relay:
         # Never longer than what was asked for, and an end: None.
         self._found: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
         self._steps: asyncio.Task[None] | None = None
+        self.reading = Reading(self._cancel)
 
     def begin(self) -> None:
         if self.loop is running_loop():
@@ -425,10 +457,11 @@ class _Relay:
         self._steps.add_done_callback(self._ended)
 
     async def _step(self) -> None:
-        async with aclosing(self._caller.stream(await resolved(self._call))) as items:
-            async for item in items:
-                await self._asked.acquire()
-                self._found.put_nowait((item,))
+        with _among_readings(self.reading):
+            async with aclosing(self._caller.stream(await resolved(self._call))) as items:
+                async for item in items:
+                    await self._asked.acquire()
+                    self._found.put_nowait((item,))
 
     def _ended(self, steps: "asyncio.Task[None]") -> None:
         _retrieve(steps)

@@ -24,7 +24,7 @@ class Row:
     saw: str = ""
     """What else is worth knowing of it."""
     clocked: bool = False
-    """A speed, or a latency of a few milliseconds: it depends on who else uses the machine."""
+    """A speed, a latency, or how often one could look: it depends on who else uses the machine."""
 
     @property
     def holds(self) -> bool:

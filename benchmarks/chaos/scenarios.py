@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import cycle, islice
 from random import Random
@@ -37,7 +37,7 @@ from benchmarks.chaos.client import (
 from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.report import Row
-from benchmarks.chaos.system import System, seconds_until
+from benchmarks.chaos.system import NOBODY, System, seconds_until
 
 MB = 1_000_000
 CHUNK = 65_536
@@ -203,14 +203,8 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
             method, path, fields = heads[kind]
             id = new_id()
             started.setdefault(kind, []).append(id)
-            patience_s, reset = rng.uniform(0, 0.5), rng.random() < 0.5
-            connection = await connected(system.address)
-            try:
-                body = b"x" * 100_000 if kind == "upload" else b""
-                await _send(connection, client.head(method, path, id, *fields) + body)
-                await asyncio.sleep(patience_s)
-            finally:
-                hang_up(connection, reset)
+            body = b"x" * 100_000 if kind == "upload" else b""
+            await _hang_up_soon(system, client.head(method, path, id, *fields) + body, rng)
 
         for _ in range(1 if short else 5):
             async with asyncio.TaskGroup() as group:
@@ -222,12 +216,12 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
                 seconds_until(lambda ids=ids: unended(system.ledger.of(ids).values()) == 0, 10),  # type: ignore[misc]
             )
         written = system.ledger.of(ids)
-        waiting, ongoing = await asyncio.to_thread(system.going_on)
+        left = await asyncio.to_thread(system.going_on)
         after = await _medians(client)
     posts = system.ledger.of(started["POST"]).values()
     return [
         Row("clients that hung up", len(ids), 300, at_least=True, saw=f"{len(written)} handlers had begun"),
-        Row("until nobody waited and nothing was ongoing", quiet, 3, "s", saw=f"{waiting} and {ongoing} in the end"),
+        Row("until nobody waited and nothing was ongoing", quiet, 3, "s", saw=f"in the end: {left}"),
         Row("until every handler that had begun was over", ended, 3, "s"),
         Row("handlers whose end is not in the ledger", unended(written.values()), 0),
         Row("POST handlers that did not run to their end", sum(entry.cancels for entry in posts), 0),
@@ -235,8 +229,103 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
     ]
 
 
+async def _hang_up_soon(system: System, request: bytes, rng: Random) -> None:
+    """Ask, and hang up at a random moment within half a second."""
+    patience_s, reset = rng.uniform(0, 0.5), rng.random() < 0.5
+    connection = await connected(system.address)
+    try:
+        await _send(connection, request)
+        await asyncio.sleep(patience_s)
+    finally:
+        hang_up(connection, reset)
+
+
 async def _medians(client: Client) -> float:
     return median([(await client.get()).latency_s for _ in range(200)]) * 1e3
+
+
+async def clients_hang_up_behind_calls(system: System, short: bool) -> list[Row]:
+    paths = ("/call/sleep/20", "/call/nap", "/call/write", "/call/in-a-thread")
+    return await _hang_up_behind(system, short, paths, ("in_proxies", "in_handles", "in_line", "ongoing"))
+
+
+async def clients_hang_up_behind_batches(system: System, short: bool) -> list[Row]:
+    paths = ("/batch/sleep", "/batch/nap", "/batch/write", "/batch/at-both-ends")
+    return await _hang_up_behind(system, short, paths, ("in_proxies", "in_handles", "in_line", "ongoing", "buffered"))
+
+
+async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], places: Sequence[str]) -> list[Row]:
+    """Clients of these paths hang up; some of them are to be in each of these places."""
+    rng = Random(SEED)
+    ids: list[str] = []
+    seen = NOBODY
+    quiet = ended = 0.0
+    # As many as an ingress lets in and keeps waiting that has less room than the model.
+    kinds = [*["/other/call/sleep/20"] * 20, *islice(cycle(paths), 380)]
+
+    async def look() -> None:
+        nonlocal seen
+        while not gone.is_set():
+            seen |= await asyncio.to_thread(system.going_on)
+
+    async def one(path: str) -> None:
+        id = new_id()
+        ids.extend((id, f"{id}/model"))
+        await _hang_up_soon(system, client.head("GET", path, id), rng)
+
+    async with system.client() as client:
+        before = await _called(client)
+        for _ in range(1 if short else 5):
+            gone = asyncio.Event()
+            looking = asyncio.create_task(look())
+            async with asyncio.TaskGroup() as group:
+                for path in rng.sample(kinds, len(kinds)):
+                    group.create_task(one(path))
+            gone.set()
+            emptied, over, _ = await asyncio.gather(
+                seconds_until(system.is_quiet, 10),
+                seconds_until(lambda: unended(system.ledger.of(ids).values()) == 0, 10),
+                looking,
+            )
+            quiet, ended = max(quiet, emptied), max(ended, over)
+        left = await asyncio.to_thread(system.going_on)
+        written = system.ledger.of(ids)
+        after = await _called(client)
+    calls = sum(id.endswith("/model") for id in written)
+    return [
+        Row("clients that hung up", len(ids) // 2, len(kinds), at_least=True),
+        Row("handlers that had begun", len(written) - calls, 1, at_least=True),
+        Row("calls that had begun", calls, 1, at_least=True),
+        Row(
+            "of the places where one can be, those where somebody was",
+            sum(getattr(seen, place) > 0 for place in places),
+            len(places),
+            at_least=True,
+            saw=f"at most {seen}",
+            clocked=True,  # on a busy machine one cannot look often
+        ),
+        Row("until nobody was anywhere, the slowest", quiet, 2, "s", clocked=True),
+        Row("until all that had begun was over, the slowest", ended, 2, "s", clocked=True),
+        Row(
+            "of all these places, those where somebody is left",
+            sum(each > 0 for each in astuple(left)),
+            0,
+            saw=str(left),
+        ),
+        Row("handlers and calls whose end is not in the ledger", unended(written.values()), 0),
+        _lost("next 200 calls", after),
+        Row(
+            "next 200 calls: median, of the one before",
+            _ratio(latency_ms(after, 50), latency_ms(before, 50)),
+            2,
+            "×",
+            clocked=True,
+        ),
+    ]
+
+
+async def _called(client: Client) -> list[Done]:
+    return [await client.get(path="/call/sleep/0") for _ in range(200)]
 
 
 async def slow_readers(system: System, short: bool) -> list[Row]:
@@ -631,6 +720,20 @@ SCENARIOS: tuple[Scenario, ...] = (
         "300 clients at once ask for handlers that sleep, wait in a queue, block a thread, read an upload or stream, "
         "and hang up at a random moment within half a second; half of them reset the connection.",
         clients_hang_up,
+    ),
+    Scenario(
+        "B9 (calls)",
+        "clients hang up behind calls",
+        "400 clients at once ask for handlers that call a model, which sleeps, blocks a thread or streams, and hang up "
+        "at a random moment within half a second; some while they wait in a proxy, in a handle or in a replica.",
+        clients_hang_up_behind_calls,
+    ),
+    Scenario(
+        "B9 (batches)",
+        "clients hang up behind batches",
+        "The same where the model works on batches, and one of the handlers does, too; also while they wait for a "
+        "batch to close.",
+        clients_hang_up_behind_batches,
     ),
     Scenario(
         "B10",

@@ -2,11 +2,13 @@
 
 import asyncio
 import math
+import operator
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,6 +30,35 @@ LEDGER = "VICTIM_LEDGER"
 LOOK_S = 0.05
 ANSWER_S = 5.0
 """How long a process may take to say how it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many requests and calls are in which place."""
+
+    in_proxies: int = 0
+    """Waiting for a turn."""
+    in_handles: int = 0
+    """Waiting for a turn."""
+    in_line: int = 0
+    """Callers that wait at replicas that others filled."""
+    ongoing: int = 0
+    """At proxies, at replicas, and under way from handles: each of them counts."""
+    buffered: int = 0
+    """Of those: waiting for a batch to close."""
+
+    def __add__(self, other: "Places") -> "Places":
+        return Places(*map(operator.add, astuple(self), astuple(other)))
+
+    def __or__(self, other: "Places") -> "Places":
+        """The larger of each."""
+        return Places(*map(max, astuple(self), astuple(other)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, field.name)} {field.name.replace('_', ' ')}" for field in fields(self))
+
+
+NOBODY = Places()
 
 
 class System:
@@ -57,21 +88,30 @@ class System:
 
     def processes(self) -> dict[str, int]:
         """Proxies and replicas."""
-        return {**self.proxies(), **self.replicas("app"), **self.replicas("other")}
+        found = self.proxies()
+        for group in self._status()["deployments"]:
+            found |= self._running(group)
+        return found
 
-    def going_on(self) -> tuple[int, int]:
-        """How many requests wait at proxies, and how many are ongoing there or run in replicas."""
-        waiting = ongoing = 0
-        for id in self.proxies():
-            statistics = self._ask(id, "statistics")
-            waiting, ongoing = waiting + statistics.waiting, ongoing + statistics.ongoing
-        for id in (*self.replicas("app"), *self.replicas("other")):
-            statistics = self._ask(id, "statistics")
-            ongoing += max(statistics.ongoing, statistics.running) + statistics.websockets
-        return waiting, ongoing
+    def going_on(self) -> Places:
+        """Where requests and calls are."""
+        status = self._instance.status()
+        proxies, replicas = _ids(status["proxies"]), _ids(self._application_of(status)["deployments"])
+        everybody = [(id, "statistics") for id in (*proxies, *replicas)]
+        answers = self._ask_all(*everybody, *((id, "calling") for id in replicas))
+        found = NOBODY
+        for each in answers[: len(proxies)]:
+            found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
+        for each in answers[len(proxies) : len(everybody)]:
+            ongoing = max(each.ongoing, each.running) + each.websockets
+            found += Places(in_line=each.lines, ongoing=ongoing, buffered=each.buffered)
+        for calling in answers[len(everybody) :]:
+            for called in calling.values():
+                found += Places(in_handles=called.waiting, ongoing=called.ongoing)
+        return found
 
     def is_quiet(self) -> bool:
-        return self.going_on() == (0, 0)
+        return self.going_on() == NOBODY
 
     def is_whole(self) -> bool:
         """Whether everything that is wanted runs."""
@@ -79,7 +119,10 @@ class System:
         return all(each["status"] == "healthy" for each in (self._status(), *status["proxies"]))
 
     def _status(self) -> Mapping[str, Any]:
-        applications = self._instance.status()["applications"]
+        return self._application_of(self._instance.status())
+
+    def _application_of(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        applications = status["applications"]
         found: Mapping[str, Any] = next(each for each in applications if each["name"] == self._application)
         return found
 
@@ -92,12 +135,24 @@ class System:
         return found
 
     def _ask(self, actor: str, question: str) -> Any:
+        (answer,) = self._ask_all((actor, question))
+        return answer
+
+    def _ask_all(self, *questions: tuple[str, str]) -> list[Any]:
+        """Actors by name, and what each is asked."""
         # Imported here: what Ray is told by the environment is told by then.
         import ray
 
         from app_toolkit.engines.ray.actors import NAMESPACE
 
-        return ray.get(getattr(ray.get_actor(actor, namespace=NAMESPACE), question).remote(), timeout=ANSWER_S)
+        asked = [getattr(ray.get_actor(actor, namespace=NAMESPACE), question).remote() for actor, question in questions]
+        answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
+        return answers
+
+
+def _ids(groups: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The running ones."""
+    return [str(each["id"]) for group in groups for each in group["replicas"] if each["phase"] == "running"]
 
 
 async def seconds_until(condition: Callable[[], bool], at_most: float) -> float:

@@ -2,7 +2,8 @@
 
 The ledger is the file that `VICTIM_LEDGER` names. A handler whose request names an id in `x-ledger-id` appends to it:
 `EVENT ID PID TIME`, with the events `start`, `chunk` (of a stream, after it was handed over), and `end` or `cancel`
-(cut short, by whatever). Times are `time.monotonic()`, which all processes of a machine share.
+(cut short, by whatever). What a model does for the request it notes as `ID/model`. Times are `time.monotonic()`, which
+all processes of a machine share.
 """
 
 import asyncio
@@ -11,17 +12,18 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote
 
 CHUNK = b"x" * 65_536
 TEXT = CHUNK.decode()
+SOME_S = 0.2
 
 app = Toolkit(
     title="Victim",
@@ -158,6 +160,112 @@ async def upload(request: Request, id: Id = None, after: float = 0, rate: float 
     return {"sha256": sha.hexdigest(), "size": size}
 
 
+# What calls a model
+
+
+class Model(Deployment, num_replicas=2, max_ongoing_requests=24, ray_actor_options={"num_cpus": 0.1}):
+    """Narrow, too. What runs in a thread or in a batch cannot always be stopped, and takes 0.2 s."""
+
+    async def sleep(self, id: str | None, seconds: float) -> int:
+        with noted(_here(id)):
+            await asyncio.sleep(seconds)
+        return os.getpid()
+
+    def nap(self, id: str | None) -> int:
+        with noted(_here(id)):
+            time.sleep(SOME_S)
+        return os.getpid()
+
+    async def write(self, id: str | None) -> AsyncIterator[str]:
+        """Without end."""
+        with noted(_here(id)):
+            while True:
+                yield TEXT
+
+    @batch(batch_wait_timeout_s=0.05)
+    async def sleep_together(self, ids: list[str | None]) -> list[int]:
+        with _all_noted(ids):
+            await asyncio.sleep(SOME_S)
+        return [os.getpid() for _ in ids]
+
+    @batch(batch_wait_timeout_s=0.05)
+    def nap_together(self, ids: list[str | None]) -> list[int]:
+        with _all_noted(ids):
+            time.sleep(SOME_S)
+        return [os.getpid() for _ in ids]
+
+    @batch(batch_wait_timeout_s=0.05)
+    async def write_together(self, ids: list[str | None]) -> AsyncIterator[list[str]]:
+        """Without end."""
+        with _all_noted(ids):
+            while True:
+                yield [TEXT for _ in ids]
+
+
+model = Model.bind()
+ToModel = Annotated[Model, Depends(model)]
+
+
+def _here(id: str | None) -> str | None:
+    return None if id is None else f"{id}/model"
+
+
+@contextmanager
+def _all_noted(ids: list[str | None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for id in ids:
+            stack.enter_context(noted(_here(id)))
+        yield
+
+
+@app.get("/call/sleep/{seconds}")
+async def call_sleep(seconds: float, model: ToModel, id: Id = None) -> int:
+    with noted(id):
+        return await model.sleep(id, seconds)
+
+
+@app.get("/call/nap")
+async def call_nap(model: ToModel, id: Id = None) -> int:
+    with noted(id):
+        return await remote(model.nap, id)
+
+
+@app.get("/call/write", dependencies=[Depends(noted_request)])
+async def call_write(model: ToModel, id: Id = None) -> StreamingResponse:
+    return StreamingResponse(model.write(id))
+
+
+@app.get("/call/in-a-thread")
+def call_in_a_thread(model: ToModel, id: Id = None) -> int:
+    with noted(id):
+        return remote(model.sleep, id, SOME_S / 4).result()
+
+
+@app.get("/batch/sleep")
+async def batch_sleep(model: ToModel, id: Id = None) -> int:
+    with noted(id):
+        return await model.sleep_together(id)
+
+
+@app.get("/batch/nap")
+async def batch_nap(model: ToModel, id: Id = None) -> int:
+    with noted(id):
+        return await remote(model.nap_together, id)
+
+
+@app.get("/batch/write", dependencies=[Depends(noted_request)])
+async def batch_write(model: ToModel, id: Id = None) -> StreamingResponse:
+    return StreamingResponse(model.write_together(id))
+
+
+@app.get("/batch/at-both-ends", dependencies=[Depends(noted_request)])
+@batch(batch_wait_timeout_s=0.05)
+async def batch_at_both_ends(
+    model: ToModel, ids: Annotated[list[str | None], Header(alias="x-ledger-id")]
+) -> list[int]:
+    return await asyncio.gather(*(model.sleep_together(id) for id in ids))
+
+
 # What a rig has to notice
 
 
@@ -183,6 +291,11 @@ def other_pid() -> int:
 @other.get("/sleep/{seconds}")
 async def other_sleep(seconds: float, id: Id = None) -> int:
     return await sleep(seconds, id)
+
+
+@other.get("/call/sleep/{seconds}")
+async def other_call_sleep(seconds: float, model: ToModel, id: Id = None) -> int:
+    return await call_sleep(seconds, model, id)
 
 
 @other.websocket("/echo")

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.scenarios import big_upload, clients_hang_up, overload, slow_readers
+from benchmarks.chaos.scenarios import (
+    big_upload,
+    clients_hang_up,
+    clients_hang_up_behind_batches,
+    clients_hang_up_behind_calls,
+    overload,
+    slow_readers,
+)
 from benchmarks.chaos.system import LEDGER, System
 from tests.cluster import Served
 
@@ -20,6 +27,8 @@ def system(victim: Served) -> System:
     "scenario",
     [
         clients_hang_up,
+        clients_hang_up_behind_calls,
+        clients_hang_up_behind_batches,
         slow_readers,
         big_upload,
         overload,

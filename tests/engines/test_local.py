@@ -1,13 +1,31 @@
 """Classes in one process, where the app's lifespan runs and where nobody runs it."""
 
-from collections.abc import Iterator
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
+from typing import Annotated
 
 import pytest
+from fastapi import Depends
+from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
+from app_toolkit import Deployment, Toolkit, remote
 from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
+
+GET: Scope = {
+    "type": "http",
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
+    "method": "GET",
+    "path": "/",
+    "raw_path": b"/",
+    "root_path": "",
+    "query_string": b"",
+    "headers": [],
+}
 
 
 @pytest.fixture
@@ -37,3 +55,107 @@ def test_what_a_script_used_is_constructed_anew_where_a_lifespan_begins() -> Non
     assert client.get("/which").json() == before, "without a lifespan one object serves all requests"
     with client:
         assert client.get("/which").json() != before
+
+
+class Writer(Deployment):
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    async def write(self) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "a word"
+        finally:
+            self.events.append("closed")
+
+
+Read = Callable[[Writer], AsyncIterator[str]]
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What is garbage stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("read", [lambda model: model.write(), lambda model: remote(model.write)])
+async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_its_client_goes(read: Read) -> None:
+    """Whoever is cancelled while it sends is in nobody's `async for`: the framework leaves it to the collector."""
+    events: list[str] = []
+    writer = Writer.bind(events)
+    app = Toolkit()
+
+    @app.get("/")
+    async def words(model: Annotated[Writer, Depends(writer)]) -> StreamingResponse:
+        return StreamingResponse(read(model))
+
+    sending = asyncio.Event()
+    messages: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await sending.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            sending.set()
+            await asyncio.Event().wait()
+
+    await IN_PROCESS.start([writer])
+    try:
+        await app(dict(GET), receive, send)
+        async with asyncio.timeout(2):
+            while not events:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+    finally:
+        await IN_PROCESS.stop()
+    assert events == ["closed"]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("uncollected")
+async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None:
+    events: list[str] = []
+    writer = Writer.bind(events)
+    app = Toolkit()
+    reading: list[asyncio.Task[None]] = []
+    cancelled = asyncio.Event()
+
+    async def read(model: Writer) -> None:
+        async for word in model.write():
+            events.append(word)
+            await cancelled.wait()
+            if len(events) == 3:
+                return
+
+    @app.get("/")
+    async def begin(model: Annotated[Writer, Depends(writer)]) -> None:
+        reading.append(asyncio.create_task(read(model)))
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(f"nobody waits for {message}")
+
+    await IN_PROCESS.start([writer])
+    try:
+        asked = asyncio.ensure_future(app(dict(GET), receive, send))
+        async with asyncio.timeout(2):
+            while not events:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        cancelled.set()
+        await asyncio.gather(*reading)
+    finally:
+        await IN_PROCESS.stop()
+    assert events == ["a word", "a word", "a word", "closed"]
