@@ -171,7 +171,8 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Bound):
-            return Bound, (obj.cls, obj.config, obj._args, obj._kwargs)
+            # Its options are in the application's spec: a change of one is no change of what is packed.
+            return Bound, (obj.cls, ClassConfig(name=obj.name), obj._args, obj._kwargs)
         if isinstance(obj, Handle):
             return Handle, (deployment_of(obj), obj._options)
         return super().reducer_override(obj)

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, deployment
 from app_toolkit.config.models import CallOptions, ClassActorOptions, ClassConfig
-from app_toolkit.deployment import ActorKeywords, Bound, DeploymentKeywords
+from app_toolkit.deployment import ActorKeywords, Bound, DeploymentKeywords, pack
 from app_toolkit.router.handle import CallKeywords, deployment_of
 from tests.router.deployments import served_elsewhere
 
@@ -77,6 +77,11 @@ def test_options_change_what_the_class_says_and_keep_the_rest() -> None:
     assert (big.name, big.config.num_replicas, big.config.user_config) == ("big", 3, {"tone": "dry"})
     assert big.config.ray_actor_options.num_gpus == 0.5
     assert Writer.bind("x").config.num_replicas == 2
+
+
+def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_them() -> None:
+    small, large = (Writer.options(user_config={"size": size}, num_replicas=size).bind("x") for size in (1, 2))
+    assert pack(small) == pack(large) != pack(Writer.bind("y"))
 
 
 @pytest.mark.parametrize(

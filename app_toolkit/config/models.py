@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
 
@@ -18,14 +19,15 @@ from pydantic import (
 )
 
 from app_toolkit.errors import ConfigError
+from app_toolkit.interfaces import LiveOptions
 from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 RESTARTS = {"restarts": True}
-"""Marks the options that a replica takes up when it starts; the others are for who calls or controls it, and a change
-of those restarts nothing."""
+"""Marks the options that a replica takes up only when it starts. The others are for who calls or controls it, or it
+takes them up while it runs (`live`): a change of those restarts nothing."""
 
 # Options of the design that a later part brings. They are refused by name, never silently accepted.
 NOT_YET = frozenset(
@@ -139,7 +141,7 @@ class DeploymentConfig(Policy):
     ] = 1
     max_ongoing_requests: Annotated[
         int,
-        Field(ge=1, le=100_000, description="requests that one replica runs at a time", json_schema_extra=RESTARTS),
+        Field(ge=1, le=100_000, description="requests that one replica runs at a time"),
     ] = 100
     max_open_websockets: Annotated[
         int,
@@ -147,7 +149,6 @@ class DeploymentConfig(Policy):
             ge=0,
             le=1_000_000,
             description="WebSockets that are open at one replica at a time",
-            json_schema_extra=RESTARTS,
         ),
     ] = 1_000
     on_disconnect: Annotated[
@@ -171,6 +172,11 @@ class DeploymentConfig(Policy):
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
 
     @property
+    def live(self) -> LiveOptions:
+        """The part that running replicas take up."""
+        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets)
+
+    @property
     def policy(self) -> Policy:
         """The part that callers are told."""
         return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
@@ -191,7 +197,6 @@ class ClassConfig(DeploymentConfig):
             ge=1,
             le=100_000,
             description="calls that one replica runs at a time; by default 16, or as many as its batches need",
-            json_schema_extra=RESTARTS,
         ),
     ] = 16
     ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra=RESTARTS)] = ClassActorOptions()
@@ -206,8 +211,12 @@ class ClassConfig(DeploymentConfig):
     ] = 1
     user_config: Annotated[
         dict[str, JsonValue] | None,
-        Field(description="what `reconfigure` is given at the start", json_schema_extra=RESTARTS),
+        Field(description="what `reconfigure` is given, at the start and whenever it changes"),
     ] = None
+
+    @property
+    def live(self) -> LiveOptions:
+        return replace(super().live, user_config=self.user_config)
 
     @classmethod
     def called(cls, option: str = "") -> str:
@@ -298,6 +307,8 @@ class ApplicationSpec(Model):
             for name, field in type(config).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
+        # An object can be given another `user_config`, but not forget that it had one.
+        kept["user_config"] = config.live.user_config is not None
         facts = [self.target, self.code, self.app_dir, self.working_dir, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -18,7 +18,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import RayActorOptions
-from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Start, Stop
+from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
     Drained,
     Exited,
@@ -26,12 +26,14 @@ from app_toolkit.core.replica_state import (
     Placed,
     ProbeFailed,
     ProbePassed,
+    Reconfigured,
+    ReconfigureFailed,
     Started,
     Unplaceable,
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Emit, Location, ProxySpec
+from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
@@ -68,6 +70,8 @@ class RayLauncher:
                 self._run(self._start(action))
             case Probe(replica, timeout_s):
                 self._run(self._probe(replica, timeout_s))
+            case Reconfigure(replica, live, timeout_s):
+                self._run(self._reconfigure(replica, live, timeout_s))
             case Drain(replica, timeout_s):
                 self._run(self._drain(replica, timeout_s))
             case Stop(replica, timeout_s):
@@ -200,8 +204,8 @@ class RayLauncher:
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
             await self._kill(replica)
             return
-        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["location"]))
-        if about["phase"] == "starting":
+        self._emit(Found(replica, **about))
+        if about["phase_name"] == "starting":
             await self._until_started(replica, handle.started.remote())
 
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
@@ -215,6 +219,17 @@ class RayLauncher:
             self._emit(ProbeFailed(replica, _sentence(error) or f"no answer within {timeout_s:g} s"))
         else:
             self._emit(ProbePassed(replica))
+
+    async def _reconfigure(self, replica: ReplicaId, live: LiveOptions, timeout_s: float) -> None:
+        try:
+            taken_up: Awaitable[None] = self._handles[replica].reconfigure.remote(live, timeout_s, self._epoch)
+            await asyncio.wait_for(taken_up, timeout_s + PLACED_S)
+        except KeyError:
+            self._emit(Exited(replica))
+        except (RayError, TimeoutError) as error:
+            self._emit(ReconfigureFailed(replica, live, _sentence(error) or f"no answer within {timeout_s:g} s"))
+        else:
+            self._emit(Reconfigured(replica, live))
 
     async def _drain(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
