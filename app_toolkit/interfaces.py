@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
@@ -145,6 +145,8 @@ class LiveOptions:
     max_open_websockets: int = 1_000
     user_config: Mapping[str, Any] | None = None
     """Of a class: what its `reconfigure` is given."""
+    batch: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of a class: the limits of its batch methods, by name, that are not as the method says."""
 
 
 @dataclass(frozen=True, slots=True)

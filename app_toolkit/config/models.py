@@ -188,6 +188,25 @@ class ClassActorOptions(RayActorOptions):
     num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 1
 
 
+class BatchLimits(BaseModel):
+    """What a deployment says of one batch method; where that is None, the method says it.
+
+    A mistake is told by the options around it, which know of which method it is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_batch_size: Annotated[
+        int | None, Field(ge=1, le=1_000_000_000, description="items in one batch, or the sum of their sizes")
+    ] = None
+    batch_wait_timeout_s: Annotated[
+        float | None, Field(ge=0, le=3_600, description="seconds that the first item of a batch waits for others")
+    ] = None
+    max_concurrent_batches: Annotated[int | None, Field(ge=1, le=1_000, description="batches that run at a time")] = (
+        None
+    )
+
+
 class ClassConfig(DeploymentConfig):
     """How a class is served: what an ingress may say, and what only objects have."""
 
@@ -213,10 +232,14 @@ class ClassConfig(DeploymentConfig):
         dict[str, JsonValue] | None,
         Field(description="what `reconfigure` is given, at the start and whenever it changes"),
     ] = None
+    batch: Annotated[
+        dict[str, BatchLimits], Field(description="limits of `@batch` methods, by name, instead of their own")
+    ] = {}
 
     @property
     def live(self) -> LiveOptions:
-        return replace(super().live, user_config=self.user_config)
+        batch = {method: limits.model_dump(exclude_none=True) for method, limits in self.batch.items()}
+        return replace(super().live, user_config=self.user_config, batch=batch)
 
     @classmethod
     def called(cls, option: str = "") -> str:

@@ -278,6 +278,7 @@ class ReplicaServer:
             self.live = None
             self._replica.limit(live.max_ongoing_requests, live.max_open_websockets)
             if self._instance is not None:
+                self._instance.limit_batches(live.batch)
                 await self._instance.reconfigure(live.user_config)
             self.live = live
 
