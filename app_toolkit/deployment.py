@@ -54,6 +54,7 @@ class DeploymentKeywords(TypedDict, total=False):
     max_queue_wait_s: float
     request_timeout_s: float | None
     retry: Retry
+    max_replicas_per_node: int | None
     startup_timeout_s: float
     graceful_shutdown_timeout_s: float
     health_check_period_s: float

@@ -199,8 +199,12 @@ def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() ->
 
     assert revision() == revision(num_replicas=5, max_queue_wait_s=1, health_check_period_s=1)
     assert revision() == revision(max_ongoing_requests=3, max_open_websockets=3)
-    others: list[dict[str, Any]] = [{"ray_actor_options": {"num_cpus": 2}}, {"on_disconnect": "cancel"}]
-    assert len({revision(), *(revision(**other) for other in others)}) == 3
+    others: list[dict[str, Any]] = [
+        {"ray_actor_options": {"num_cpus": 2}},
+        {"on_disconnect": "cancel"},
+        {"max_replicas_per_node": 1},
+    ]
+    assert len({revision(), *(revision(**other) for other in others)}) == 4
 
 
 def test_another_user_config_is_no_other_revision_but_whether_there_is_one_is() -> None:

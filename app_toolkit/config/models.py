@@ -33,7 +33,6 @@ takes them up while it runs (`live`): a change of those restarts nothing."""
 NOT_YET = frozenset(
     {
         "autoscaling_config",
-        "max_replicas_per_node",
         "placement_group_bundles",
         "placement_group_strategy",
         "logging_config",
@@ -158,6 +157,15 @@ class DeploymentConfig(Policy):
             json_schema_extra=RESTARTS,
         ),
     ] = "auto"
+    max_replicas_per_node: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=100,
+            description="how many of its replicas run on one node; what fits nowhere waits. None: any number",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = None
     startup_timeout_s: Annotated[
         float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")
     ] = 60.0

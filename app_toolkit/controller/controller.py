@@ -814,6 +814,7 @@ def _group_spec(spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bo
             code=spec.code,
         ),
         options=config.ray_actor_options,
+        max_per_node=config.max_replicas_per_node,
         startup_timeout_s=config.startup_timeout_s,
         graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
         health_check_period_s=config.health_check_period_s,

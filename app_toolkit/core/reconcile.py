@@ -72,6 +72,8 @@ class Start:
     options: RayActorOptions
     group: str
     revision: str
+    max_per_node: int | None = None
+    """Replicas of this group and revision that may be on one node; None: any number."""
 
     @property
     def replica(self) -> ReplicaId:
@@ -139,6 +141,7 @@ class GroupSpec:
     target: int
     template: ReplicaSpec | ProxySpec
     options: RayActorOptions = field(default_factory=RayActorOptions)
+    max_per_node: int | None = None
     startup_timeout_s: float = 60.0
     graceful_shutdown_timeout_s: float = 20.0
     health_check_period_s: float = 5.0
@@ -322,7 +325,7 @@ def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) ->
         for number in range(moves.starts):
             id = replica_id(record.group, epoch, record.starts + 1 + number)
             template = replace(wanted.template, id=id)
-            actions.append(Start(template, wanted.options, record.group, wanted.revision))
+            actions.append(Start(template, wanted.options, record.group, wanted.revision, wanted.max_per_node))
     return actions
 
 

@@ -161,26 +161,41 @@ class World:
         id = process.order.spec.id
         if self.processes.get(id) is not process or process.phase != "starting":
             return
+        spec = process.order.spec
+        if isinstance(spec, ReplicaSpec) and not self._open_nodes(process.order):
+            self._tell(Unplaceable(id, "a node with fewer of its replicas", "such nodes: 0"))
+            self._after(PLACE_AGAIN_S, lambda: self._place(process))
+            return
         if self.room is not None and sum(other.placed for other in self.processes.values()) >= self.room:
             asks, free = f"{process.order.options.num_cpus:g} CPU", "0 CPU"
             self._tell(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
-        spec = process.order.spec
         if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
             self._end(id, f"there is no node {spec.node}")
             return
-        process.location = self._location_for(spec)
+        process.location = self._location_for(process.order)
         process.placed = True
         self._tell(Placed(id))
         self._after(self.start_s, lambda: self._come_up(process))
 
-    def _location_for(self, spec: ProxySpec | ReplicaSpec) -> Location:
+    def _open_nodes(self, order: Start) -> list[NodeId]:
+        """Those that have room for one more of its kind."""
+        kind = order.group, order.revision
+        mine = [
+            process.location.node
+            for process in self.processes.values()
+            if process.location is not None and (process.order.group, process.order.revision) == kind
+        ]
+        return [node for node in self.nodes if order.max_per_node is None or mine.count(node) < order.max_per_node]
+
+    def _location_for(self, order: Start) -> Location:
+        spec = order.spec
         if isinstance(spec, ProxySpec):
             port = spec.options["port"] or next(self._ports)
             return Location(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
         busy = [process.location.node for process in self.processes.values() if process.location is not None]
-        node = min(self.nodes, key=busy.count)
+        node = min(self._open_nodes(order), key=busy.count)
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None
         return Location(Address(f"unix:/simulated/{spec.id}"), node, remote)
 

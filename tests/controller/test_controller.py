@@ -40,7 +40,7 @@ CHAT = "shop/chat"
 PROXY = proxies_of(HOME)
 
 
-def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **options):
+def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_node=None, **options):
     return ApplicationSpec(
         name=name,
         target="shop:app",
@@ -53,6 +53,7 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **opti
                 config=DeploymentConfig(
                     name="chat",
                     num_replicas=chat,
+                    max_replicas_per_node=per_node,
                     ray_actor_options=RayActorOptions(num_cpus=cpus),
                     **options,
                 )
@@ -695,6 +696,26 @@ async def test_a_replica_without_room_is_told_with_what_it_asks_for():
         assert not h.performed(Kill)
 
 
+async def test_what_would_be_one_too_many_on_every_node_waits_for_another_node():
+    async with house() as h:
+        h.world.nodes.append(NodeId("another"))
+        await h.controller.apply(application(chat=3, per_node=1))
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        await h.clock.advance(120.0)
+        assert h.word() == "waiting_for_resources"
+        assert Counter(map(h.node, h.world.of(CHAT, "running"))) == {HOME: 1, "another": 1}
+        [short] = [replica for replica in h.group(CHAT).replicas if replica.asks]
+        assert (short.asks, short.free) == ("a node with fewer of its replicas", "such nodes: 0")
+        h.world.nodes.append(NodeId("a third"))
+        await h.until_healthy()
+        assert Counter(map(h.node, h.world.of(CHAT))) == {HOME: 1, "another": 1, "a third": 1}
+        # A new revision comes up beside the old one.
+        await h.controller.apply(application(chat=3, per_node=1, cpus=0.5))
+        await h.until_healthy(within_s=60)
+        await h.until(lambda: len(h.world.of(CHAT)) == 3)
+        assert Counter(map(h.node, h.world.of(CHAT))) == {HOME: 1, "another": 1, "a third": 1}
+
+
 async def test_a_replica_that_can_never_be_placed_has_failed():
     async with house() as h:
         h.world.room = 0
@@ -871,6 +892,13 @@ async def test_versions_begin_with_the_epoch():
         assert h.controller.board.version("routes") > Version(1, 0)
 
 
+def check_the_nodes(h):
+    """None has more replicas of a kind than it may."""
+    placed = [p.order for p in h.world.processes.values() if p.location is not None and p.order.max_per_node]
+    kinds = Counter((order.group, order.revision, order.max_per_node, h.node(order.replica)) for order in placed)
+    assert all(number <= most for (_, _, most, _), number in kinds.items())
+
+
 def check_the_proxies(h):
     """None shares a port with one that was told otherwise, and while nobody has a port, one looks for it."""
     living = [h.world.processes[id].order for id in h.proxies()]
@@ -902,7 +930,10 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                 case "apply":
                     http = HTTPOptions(port=rng.choice([0, 0, 8000]), proxies_per_node=rng.choice([1, 2]))
                     chat, cpus, most = rng.randint(1, 4), rng.choice([0.1, 0.5]), rng.choice([5, 7])
-                    await h.controller.apply(application(chat=chat, cpus=cpus, max_ongoing_requests=most), http)
+                    app = application(
+                        chat=chat, cpus=cpus, per_node=rng.choice([None, 1, 2]), max_ongoing_requests=most
+                    )
+                    await h.controller.apply(app, http)
                 case "delete" if h.word():
                     await h.controller.delete("shop")
                 case "restart":
@@ -926,6 +957,7 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                     h.world.node_dies(rng.choice(h.world.nodes[1:]))
             await h.clock.advance(rng.choice([0.1, 1.0, 5.0]))
             check_the_proxies(h)
+            check_the_nodes(h)
         h.world.lost, h.world.late, h.world.room, h.world.stubborn = set(), {}, None, {}
         await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=2))
         await h.clock.advance(240.0)

@@ -107,8 +107,10 @@ def load(url: str, clients: int = 3) -> Iterator[list[tuple[float, object]]]:
             thread.join()
 
 
-def replicas(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [replica for group in status["applications"][0]["deployments"] for replica in group["replicas"]]
+def replicas(status: Mapping[str, Any], beginning: str = "victim/") -> list[Mapping[str, Any]]:
+    """Those of the groups whose names begin so."""
+    groups = [group for each in status["applications"] for group in each["deployments"]]
+    return [replica for group in groups if group["name"].startswith(beginning) for replica in group["replicas"]]
 
 
 def proxies(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -132,6 +134,23 @@ def test_from_another_node_a_replica_serves_nobody_without_the_secret(nodes: Nod
         for fields in ({}, {hop.HOP.decode(): "1 guessed id 1.1 127.0.0.1 1 127.0.0.1 2 http"}):
             answer = httpx.get(f"http://{where}/pid", headers=fields, trust_env=False)
             assert (answer.status_code, answer.headers[hop.REFUSED.decode()]) == (503, "secret")
+
+
+def test_a_node_has_no_more_replicas_than_it_may_and_what_is_left_over_waits(nodes: Nodes) -> None:
+    def told(status: Mapping[str, Any]) -> list[str]:
+        return [f"{r['asks']}; {r['free']}" for r in replicas(status, "apart/app") if r["asks"]]
+
+    nodes.ask("deploy", 3, 0.05, 2, "apart", 1)
+    status = nodes.wait(lambda now: any("such nodes: 0 of 2" in words for words in told(now)))
+    assert status["status"] == "waiting_for_resources"
+    [words] = told(status)
+    assert words.startswith("0.05 CPU on a node with fewer than 1 of its replicas; ")
+    there = [replica["node"] for replica in replicas(status, "apart/app") if replica["phase"] == "running"]
+    assert len(there) == len(set(there)) == 2
+    nodes.ask("deploy", 2, 0.05, 2, "apart", 1)
+    nodes.wait(lambda now: now["status"] == "healthy")
+    nodes.ask("delete", "apart")
+    nodes.wait(lambda now: not replicas(now, "apart/") and now["status"] == "healthy")
 
 
 def test_a_proxy_that_is_killed_under_load_is_missed_for_less_than_a_second(nodes: Nodes) -> None:
