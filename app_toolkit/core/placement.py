@@ -30,13 +30,12 @@ def lack(
     """
     fitting = [node for node in nodes if _covers(node.total, asks)]
     open_ = [node for node in fitting if max_per_node is None or node.mine < max_per_node]
-    asked, spoken = _spoken(asks), _spoken({name: free.get(name, 0.0) for name in asks})
-    if not fitting:
-        return Lack(asked, spoken, for_ever=True)
+    if len(open_) == len(fitting) > 0 and _covers(free, asks):
+        return None
+    asked = _spoken(asks)
     if len(open_) < len(fitting):
-        there = f"such nodes: {len(open_)} of {len(fitting)}"
-        return Lack(f"{asked} on a node with fewer than {max_per_node} of its replicas", f"{spoken}, {there}", False)
-    return None if _covers(free, asks) else Lack(asked, spoken, for_ever=False)
+        asked += f" on a node with fewer than {max_per_node} of its replicas ({len(open_)} of {len(fitting)} are such)"
+    return Lack(asked, _spoken({name: free.get(name, 0.0) for name in asks}), for_ever=not fitting)
 
 
 def _covers(amounts: Mapping[str, float], asks: Mapping[str, float]) -> bool:

@@ -163,7 +163,7 @@ class World:
             return
         spec = process.order.spec
         if isinstance(spec, ReplicaSpec) and not self._open_nodes(process.order):
-            self._tell(Unplaceable(id, "a node with fewer of its replicas", "such nodes: 0"))
+            self._tell(Unplaceable(id, "a node with fewer of its replicas", "0 CPU"))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
         if self.room is not None and sum(other.placed for other in self.processes.values()) >= self.room:

@@ -705,7 +705,7 @@ async def test_what_would_be_one_too_many_on_every_node_waits_for_another_node()
         assert h.word() == "waiting_for_resources"
         assert Counter(map(h.node, h.world.of(CHAT, "running"))) == {HOME: 1, "another": 1}
         [short] = [replica for replica in h.group(CHAT).replicas if replica.asks]
-        assert (short.asks, short.free) == ("a node with fewer of its replicas", "such nodes: 0")
+        assert (short.asks, short.free) == ("a node with fewer of its replicas", "0 CPU")
         h.world.nodes.append(NodeId("a third"))
         await h.until_healthy()
         assert Counter(map(h.node, h.world.of(CHAT))) == {HOME: 1, "another": 1, "a third": 1}

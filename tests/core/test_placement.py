@@ -22,14 +22,14 @@ TWO = {"CPU": 2.0}
             3.0,
             [Node(TWO, 1)] * 2,
             1,
-            Lack("1 CPU on a node with fewer than 1 of its replicas", "3 CPU, such nodes: 0 of 2", for_ever=False),
+            Lack("1 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)", "3 CPU", for_ever=False),
         ),
         (
             "what is free may be where none may run",
             3.0,
             [Node(TWO, 1), Node(TWO, 0), Node({}, 0)],
             1,
-            Lack("1 CPU on a node with fewer than 1 of its replicas", "3 CPU, such nodes: 1 of 2", for_ever=False),
+            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "3 CPU", for_ever=False),
         ),
     ],
 )

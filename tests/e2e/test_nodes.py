@@ -138,19 +138,34 @@ def test_from_another_node_a_replica_serves_nobody_without_the_secret(nodes: Nod
 
 def test_a_node_has_no_more_replicas_than_it_may_and_what_is_left_over_waits(nodes: Nodes) -> None:
     def told(status: Mapping[str, Any]) -> list[str]:
-        return [f"{r['asks']}; {r['free']}" for r in replicas(status, "apart/app") if r["asks"]]
+        return [replica["asks"] for replica in replicas(status, "apart/app") if replica["asks"]]
 
     nodes.ask("deploy", 3, 0.05, 2, "apart", 1)
-    status = nodes.wait(lambda now: any("such nodes: 0 of 2" in words for words in told(now)))
+    status = nodes.wait(
+        lambda now: told(now) == ["0.05 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)"]
+    )
     assert status["status"] == "waiting_for_resources"
-    [words] = told(status)
-    assert words.startswith("0.05 CPU on a node with fewer than 1 of its replicas; ")
     there = [replica["node"] for replica in replicas(status, "apart/app") if replica["phase"] == "running"]
     assert len(there) == len(set(there)) == 2
     nodes.ask("deploy", 2, 0.05, 2, "apart", 1)
     nodes.wait(lambda now: now["status"] == "healthy")
     nodes.ask("delete", "apart")
     nodes.wait(lambda now: not replicas(now, "apart/") and now["status"] == "healthy")
+
+
+def test_two_replicas_share_each_device_and_one_that_asked_for_none_sees_none(nodes: Nodes) -> None:
+    nodes.ask("deploy_halves")
+    nodes.wait(lambda now: now["status"] == "healthy")
+    seen: dict[str, str] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while len(seen) < 4:
+        replica, devices = nodes.get("/halves/devices").json()
+        seen[replica] = devices
+        assert time.monotonic() < deadline, seen
+    assert Counter(seen.values()) == {"0": 2, "1": 2}
+    assert nodes.get("/halves/own-devices").json() == ""
+    nodes.ask("delete", "halves")
+    nodes.wait(lambda now: not replicas(now, "halves/") and now["status"] == "healthy")
 
 
 def test_a_proxy_that_is_killed_under_load_is_missed_for_less_than_a_second(nodes: Nodes) -> None:
