@@ -65,6 +65,8 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
             world.spec = replace(world.spec, template=template)
         if world.chance(0.03):
             world.full = not world.full
+        if world.chance(0.03):
+            world.stubborn = not world.stubborn
         world.step()
     world.settle()
 

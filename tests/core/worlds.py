@@ -116,6 +116,8 @@ class World:
         self.unrouted = set()
         self.calm = False
         self.full = False
+        self.stubborn = False
+        """Whatever they are to take up, replicas can seldom."""
         self.story = []
 
     def chance(self, probability):
@@ -169,7 +171,7 @@ class World:
 
     def take_up(self, id, process):
         live, epoch = process.orders.pop(0)
-        failed = self.chance(0.5)
+        failed = self.chance(0.95 if self.stubborn else 0.2)
         process.live = None if failed else live
         if epoch == self.epoch:
             self.say(ReconfigureFailed(id, live, "no such model") if failed else Reconfigured(id, live))

@@ -197,6 +197,37 @@ def test_a_reconfiguration_that_takes_too_long_is_cancelled(serve: Serve) -> Non
     assert not served.marked("taken-0")
 
 
+def test_one_reconfiguration_waits_for_the_one_before_also_where_a_thread_goes_on_with_that(serve: Serve) -> None:
+    served = serve(
+        """
+        import time
+        from app_toolkit import Deployment, Toolkit
+
+        class Writer(Deployment, name="chat"):
+            def reconfigure(self, config):
+                mark(f"given-{config['n']}")
+                while config["n"] == 0 and not (FOLDER / "go").exists():
+                    time.sleep(0.005)
+                mark(f"taken-{config['n']}")
+
+        app = Toolkit(deployments=[Writer.bind()])
+        """,
+        kind="class",
+        user_config={"n": 1},
+    )
+    with pytest.raises(TimeoutError):
+        served.server.reconfigure(given(0), 0.05)
+    assert served.marked("given-0")
+    with pytest.raises(TimeoutError):
+        served.server.reconfigure(given(2), 0.05)
+    served.open_gate("go")
+    served.server.reconfigure(given(3), 5)
+    assert served.marked("taken-0")
+    assert not served.marked("given-2"), "its time was over before its turn came"
+    assert served.marked("taken-3")
+    assert served.server.live == given(3)
+
+
 def test_a_server_that_has_not_started_is_gone() -> None:
     server = ReplicaServer()
     with pytest.raises(ReplicaGone, match="the replica has not started"):
