@@ -12,7 +12,7 @@ from app_toolkit.config.models import ClassConfig
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.replica.batching import slots_for
+from app_toolkit.replica.batching import is_batched, slots_for
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle, deployment_of
 from app_toolkit.types import Kind, Retry
@@ -22,9 +22,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 handles.default = lambda: IN_PROCESS
-
-CALLS = 16
-"""That one replica runs at a time, where nothing else is said and no batch needs more."""
 
 _SAID = "__app_toolkit_deployment__"
 
@@ -39,6 +36,14 @@ class ActorKeywords(TypedDict, total=False):
     runtime_env: dict[str, Any] | None
 
 
+class BatchKeywords(TypedDict, total=False):
+    """`BatchLimits`, for type checkers."""
+
+    max_batch_size: int | None
+    batch_wait_timeout_s: float | None
+    max_concurrent_batches: int | None
+
+
 class DeploymentKeywords(TypedDict, total=False):
     """The options of a class, for type checkers; `ClassConfig` has their units, defaults and bounds."""
 
@@ -49,6 +54,7 @@ class DeploymentKeywords(TypedDict, total=False):
     max_queue_wait_s: float
     request_timeout_s: float | None
     retry: Retry
+    max_replicas_per_node: int | None
     startup_timeout_s: float
     graceful_shutdown_timeout_s: float
     health_check_period_s: float
@@ -57,6 +63,7 @@ class DeploymentKeywords(TypedDict, total=False):
     ray_actor_options: ActorKeywords
     sync_threads: int
     user_config: Mapping[str, Any] | None
+    batch: Mapping[str, BatchKeywords]
 
 
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
@@ -171,7 +178,8 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Bound):
-            return Bound, (obj.cls, obj.config, obj._args, obj._kwargs)
+            # Its options are in the application's spec: a change of one is no change of what is packed.
+            return Bound, (obj.cls, ClassConfig(name=obj.name), obj._args, obj._kwargs)
         if isinstance(obj, Handle):
             return Handle, (deployment_of(obj), obj._options)
         return super().reducer_override(obj)
@@ -263,9 +271,16 @@ def _said(cls: object) -> dict[str, Any]:
 def _config(cls: type, said: Mapping[str, Any]) -> ClassConfig:
     for option in sorted(said.keys() & OF_INGRESSES):
         raise ConfigError(f"class {cls.__name__}: {option!r} is an option of ingresses, and a class answers calls")
-    slots = max((slots_for(getattr(cls, name)) for name in dir(cls) if not name.startswith("_")), default=0)
+    batched = {name: method for name in dir(cls) if is_batched(method := getattr(cls, name, None))}
     try:
-        config = ClassConfig(**{"name": _kebab(cls.__name__), "max_ongoing_requests": max(CALLS, slots), **said})
+        config = ClassConfig(**{"name": _kebab(cls.__name__), **said})
+        for name in config.batch.keys() - batched.keys():
+            raise ConfigError(f"batch.{name}: it has no @batch method {name!r}, only {', '.join(batched) or 'none'}")
+        batch = config.live.batch
+        called = [name for name in batched if not name.startswith("_")]
+        slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
+        if "max_ongoing_requests" not in said:
+            return config.model_copy(update={"max_ongoing_requests": max(config.max_ongoing_requests, slots)})
         if config.max_ongoing_requests < slots:
             raise ConfigError(
                 f"max_ongoing_requests = {config.max_ongoing_requests}: its batches are full with {slots} at a time"

@@ -6,6 +6,7 @@
       PlanningError         an app that cannot be laid out as ingresses
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
+      ReconfigureError      a replica that runs, and has not taken up the options that changed
   - InstanceEnded           what was asked has been shut down, by somebody else
   - BatchError              a batch function gave an item no answer; an error of the app like any other
   - RequestError            one request failed; carries the HTTP status that its client sees
@@ -59,6 +60,10 @@ class PlacementError(ConfigError):
 
 
 class StartupError(ConfigError):
+    pass
+
+
+class ReconfigureError(ConfigError):
     pass
 
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
@@ -138,6 +138,18 @@ class Plane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What a replica takes up at its start, and anew while it runs; plain data, compared by value."""
+
+    max_ongoing_requests: int
+    max_open_websockets: int = 1_000
+    user_config: Mapping[str, Any] | None = None
+    """Of a class: what its `reconfigure` is given."""
+    batch: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of a class: the limits of its batch methods, by name, that are not as the method says."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """All that a replica needs to come up; plain data, no code."""
 
@@ -148,9 +160,8 @@ class ReplicaSpec:
     target: str
     app_dir: str
     root_path: str
-    max_ongoing_requests: int
+    live: LiveOptions
     graceful_shutdown_timeout_s: float
-    max_open_websockets: int = 1_000
     on_disconnect: OnDisconnect = "auto"
     kind: Literal["ingress", "class"] = "ingress"
     callees: tuple[str, ...] = ()
@@ -218,7 +229,7 @@ Emit = Callable[[Any], None]
 
 
 class Launcher(Protocol):
-    """Starts, drains, probes and ends processes. Nothing here waits: what happens comes back as an event.
+    """Starts, drains, probes, reconfigures and ends processes. Nothing here waits: what happens comes back as an event.
 
     Actions are those of `core.reconcile`, events those of `core.replica_state`. An event may come late or twice; one
     that is lost costs time, never correctness.
@@ -236,7 +247,8 @@ class Launcher(Protocol):
     def perform(self, action: Any) -> None:
         """Begin one action; its outcome arrives as an event, also where it cannot begin.
 
-        To start what exists already is success. To drain, stop, kill or probe what is not there is answered `Exited`.
+        To start what exists already is success. To drain, stop, kill, probe or reconfigure what is not there is
+        answered `Exited`.
         """
         ...
 

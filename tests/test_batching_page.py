@@ -35,3 +35,8 @@ def test_the_limits_of_the_page_are_those_there_are() -> None:
         assert f"| `{name}` | {getattr(limits, name)} |" in PAGE
     assert f"at most {AHEAD} entries ahead" in PAGE
     assert shown("summarise")["summarise"].batch.max_batch_size == 8192
+
+
+def test_the_deployment_of_the_page_fills_its_batches() -> None:
+    config = shown("tag")["tagger"].config
+    assert (config.live.batch, config.max_ongoing_requests) == ({"tag": {"max_concurrent_batches": 2}}, 32)

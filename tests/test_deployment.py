@@ -9,11 +9,12 @@ from typing import Annotated, Any, Generic, TypeVar
 import pytest
 from fastapi import Depends, WebSocket
 from fastapi.testclient import TestClient
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, deployment
-from app_toolkit.config.models import CallOptions, ClassActorOptions, ClassConfig
-from app_toolkit.deployment import ActorKeywords, Bound, DeploymentKeywords
+from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, batch, deployment
+from app_toolkit.config.models import BatchLimits, CallOptions, ClassActorOptions, ClassConfig
+from app_toolkit.core.batch import BOUNDS
+from app_toolkit.deployment import ActorKeywords, BatchKeywords, Bound, DeploymentKeywords, pack
 from app_toolkit.router.handle import CallKeywords, deployment_of
 from tests.router.deployments import served_elsewhere
 
@@ -79,6 +80,11 @@ def test_options_change_what_the_class_says_and_keep_the_rest() -> None:
     assert Writer.bind("x").config.num_replicas == 2
 
 
+def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_them() -> None:
+    small, large = (Writer.options(user_config={"size": size}, num_replicas=size).bind("x") for size in (1, 2))
+    assert pack(small) == pack(large) != pack(Writer.bind("y"))
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
@@ -108,6 +114,55 @@ def test_an_option_that_cannot_be_is_one_sentence_wherever_it_is_said(said: dict
             way()
 
 
+class Batches(Deployment):
+    @batch(max_batch_size=8, max_concurrent_batches=2)
+    async def embed(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    async def write(self, prompt: str) -> str:
+        return prompt
+
+
+def test_the_limits_of_batch_methods_are_options_and_calls_are_enough_to_fill_them() -> None:
+    assert Batches.bind().config.max_ongoing_requests == 16
+    wide = Batches.options(batch={"embed": {"max_batch_size": 32}}).bind()
+    assert wide.config.live.batch == {"embed": {"max_batch_size": 32}}
+    assert wide.config.max_ongoing_requests == 64
+    narrow = Batches.options(batch={"embed": {"max_batch_size": 2}}, max_ongoing_requests=4).bind()
+    assert narrow.config.max_ongoing_requests == 4
+
+
+@pytest.mark.parametrize(
+    ("batch", "sentence"),
+    [
+        ({"write": {}}, "class Batches: batch.write: it has no @batch method 'write', only embed"),
+        (
+            {"embed": {"max_batch_size": 0}},
+            "class Batches: batch.embed.max_batch_size = 0: input should be greater than or equal to 1",
+        ),
+        ({"embed": {"size": 1}}, "class Batches: a class has no option 'batch.embed.size'"),
+        (
+            {"embed": {"max_batch_size": 9}},
+            "class Batches: max_ongoing_requests = 16: its batches are full with 18 at a time",
+        ),
+    ],
+)
+def test_a_batch_limit_that_cannot_be_is_one_sentence(batch: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Batches.options(batch=batch, max_ongoing_requests=16)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("limit", BOUNDS)
+def test_a_batch_limit_has_the_same_bounds_wherever_it_is_said(limit: str) -> None:
+    kind, least, most = BOUNDS[limit]
+    for number in (least, most):
+        assert kind(getattr(BatchLimits(**{limit: number}), limit)) == number
+    for number in (least - 1, most + 1):
+        with pytest.raises(ValidationError):
+            BatchLimits(**{limit: number})
+
+
 def test_what_only_classes_have_is_no_option_of_an_ingress() -> None:
     with pytest.raises(ConfigError, match=r"^DeploymentConfig has no option 'sync_threads'$"):
         DeploymentConfig(name="chat", sync_threads=2)  # type: ignore[call-arg]
@@ -116,6 +171,7 @@ def test_what_only_classes_have_is_no_option_of_an_ingress() -> None:
 def test_type_checkers_know_every_option_and_no_other() -> None:
     ingresses_only = {"max_body_size", "max_open_websockets", "on_disconnect"}
     assert DeploymentKeywords.__annotations__.keys() == ClassConfig.model_fields.keys() - ingresses_only
+    assert BatchKeywords.__annotations__.keys() == BatchLimits.model_fields.keys() == BOUNDS.keys()
     assert ActorKeywords.__annotations__.keys() == ClassActorOptions.model_fields.keys()
     assert CallKeywords.__annotations__.keys() == CallOptions.model_fields.keys()
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from starlette.routing import Match
 from starlette.types import Scope
 
-from app_toolkit import ConfigError, DeploymentConfig, Toolkit
+from app_toolkit import ConfigError, DeploymentConfig, Toolkit, deployment
 from app_toolkit.errors import PlanningError
 from app_toolkit.planning import plan
 
@@ -198,10 +198,21 @@ def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() ->
         return plan(app, target="x:app", app_dir="/").revision("app")
 
     assert revision() == revision(num_replicas=5, max_queue_wait_s=1, health_check_period_s=1)
+    assert revision() == revision(max_ongoing_requests=3, max_open_websockets=3)
     others: list[dict[str, Any]] = [
         {"ray_actor_options": {"num_cpus": 2}},
-        {"max_ongoing_requests": 3},
-        {"max_open_websockets": 3},
         {"on_disconnect": "cancel"},
+        {"max_replicas_per_node": 1},
     ]
-    assert len({revision(), *(revision(**other) for other in others)}) == 5
+    assert len({revision(), *(revision(**other) for other in others)}) == 4
+
+
+def test_another_user_config_is_no_other_revision_but_whether_there_is_one_is() -> None:
+    class Model:
+        def reconfigure(self, config: dict[str, int]) -> None: ...
+
+    def revision(user_config: dict[str, int] | None) -> str:
+        app = Toolkit(deployments=[deployment(Model, name="model", user_config=user_config).bind()])
+        return plan(app, target="x:app", app_dir="/").revision("model")
+
+    assert revision({"size": 1}) == revision({"size": 2}) != revision(None)

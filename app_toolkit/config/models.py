@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
 
@@ -18,20 +19,20 @@ from pydantic import (
 )
 
 from app_toolkit.errors import ConfigError
+from app_toolkit.interfaces import LiveOptions
 from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 RESTARTS = {"restarts": True}
-"""Marks the options that a replica takes up when it starts; the others are for who calls or controls it, and a change
-of those restarts nothing."""
+"""Marks the options that a replica takes up only when it starts. The others are for who calls or controls it, or it
+takes them up while it runs (`live`): a change of those restarts nothing."""
 
 # Options of the design that a later part brings. They are refused by name, never silently accepted.
 NOT_YET = frozenset(
     {
         "autoscaling_config",
-        "max_replicas_per_node",
         "placement_group_bundles",
         "placement_group_strategy",
         "logging_config",
@@ -139,7 +140,7 @@ class DeploymentConfig(Policy):
     ] = 1
     max_ongoing_requests: Annotated[
         int,
-        Field(ge=1, le=100_000, description="requests that one replica runs at a time", json_schema_extra=RESTARTS),
+        Field(ge=1, le=100_000, description="requests that one replica runs at a time"),
     ] = 100
     max_open_websockets: Annotated[
         int,
@@ -147,7 +148,6 @@ class DeploymentConfig(Policy):
             ge=0,
             le=1_000_000,
             description="WebSockets that are open at one replica at a time",
-            json_schema_extra=RESTARTS,
         ),
     ] = 1_000
     on_disconnect: Annotated[
@@ -157,6 +157,15 @@ class DeploymentConfig(Policy):
             json_schema_extra=RESTARTS,
         ),
     ] = "auto"
+    max_replicas_per_node: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=100,
+            description="how many of its replicas run on one node; what fits nowhere waits. None: any number",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = None
     startup_timeout_s: Annotated[
         float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")
     ] = 60.0
@@ -171,6 +180,11 @@ class DeploymentConfig(Policy):
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
 
     @property
+    def live(self) -> LiveOptions:
+        """The part that running replicas take up."""
+        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets)
+
+    @property
     def policy(self) -> Policy:
         """The part that callers are told."""
         return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
@@ -182,6 +196,25 @@ class ClassActorOptions(RayActorOptions):
     num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 1
 
 
+class BatchLimits(BaseModel):
+    """What a deployment says of one batch method; where that is None, the method says it.
+
+    A mistake is told by the options around it, which know of which method it is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_batch_size: Annotated[
+        int | None, Field(ge=1, le=1_000_000_000, description="items in one batch, or the sum of their sizes")
+    ] = None
+    batch_wait_timeout_s: Annotated[
+        float | None, Field(ge=0, le=3_600, description="seconds that the first item of a batch waits for others")
+    ] = None
+    max_concurrent_batches: Annotated[int | None, Field(ge=1, le=1_000, description="batches that run at a time")] = (
+        None
+    )
+
+
 class ClassConfig(DeploymentConfig):
     """How a class is served: what an ingress may say, and what only objects have."""
 
@@ -191,7 +224,6 @@ class ClassConfig(DeploymentConfig):
             ge=1,
             le=100_000,
             description="calls that one replica runs at a time; by default 16, or as many as its batches need",
-            json_schema_extra=RESTARTS,
         ),
     ] = 16
     ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra=RESTARTS)] = ClassActorOptions()
@@ -206,8 +238,16 @@ class ClassConfig(DeploymentConfig):
     ] = 1
     user_config: Annotated[
         dict[str, JsonValue] | None,
-        Field(description="what `reconfigure` is given at the start", json_schema_extra=RESTARTS),
+        Field(description="what `reconfigure` is given, at the start and whenever it changes"),
     ] = None
+    batch: Annotated[
+        dict[str, BatchLimits], Field(description="limits of `@batch` methods, by name, instead of their own")
+    ] = {}
+
+    @property
+    def live(self) -> LiveOptions:
+        batch = {method: limits.model_dump(exclude_none=True) for method, limits in self.batch.items()}
+        return replace(super().live, user_config=self.user_config, batch=batch)
 
     @classmethod
     def called(cls, option: str = "") -> str:
@@ -298,6 +338,8 @@ class ApplicationSpec(Model):
             for name, field in type(config).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
+        # An object can be given another `user_config`, but not forget that it had one.
+        kept["user_config"] = config.live.user_config is not None
         facts = [self.target, self.code, self.app_dir, self.working_dir, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -4,8 +4,9 @@ Items keep the order in which they came. A batch closes as soon as it is full, o
 `batch_wait_timeout_s`, and only while fewer than `max_concurrent_batches` run.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from app_toolkit.errors import ConfigError
 
@@ -44,6 +45,27 @@ class Limits:
         object.__setattr__(self, name, value)
 
 
+class Overruled:
+    """The limits of a batch method for one object, whose deployment says some of them."""
+
+    def __init__(self, limits: Limits, said: Mapping[str, Any]) -> None:
+        """What `said` has stands, whatever `limits` become; the rest is what they are at each moment."""
+        self._limits = limits
+        self._said = said
+
+    @property
+    def max_batch_size(self) -> int:
+        return int(self._said.get("max_batch_size", self._limits.max_batch_size))
+
+    @property
+    def batch_wait_timeout_s(self) -> float:
+        return float(self._said.get("batch_wait_timeout_s", self._limits.batch_wait_timeout_s))
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        return int(self._said.get("max_concurrent_batches", self._limits.max_concurrent_batches))
+
+
 @dataclass(slots=True)
 class Buffer(Generic[T]):
     """The items that no batch has taken yet. It is told all that happens.
@@ -51,7 +73,7 @@ class Buffer(Generic[T]):
     An item is a token of type T, which can be hashed; `now` counts seconds and never falls.
     """
 
-    limits: Limits
+    limits: Limits | Overruled
     items: dict[T, tuple[int, float]] = field(default_factory=dict)
     """Each item's size, and when it came; the oldest is first."""
     size: int = 0

@@ -6,10 +6,12 @@ restarted plans what the old one would have. A *group* is what replicas are coun
 
 * The new is started before the old is retired; what serves never falls below the target by our doing.
 * A replica that was found and has not said what it is counts as serving, and is left alone until it has.
+* What runs takes up changed options while it runs. One that cannot is replaced, the new first: what nobody can take up
+  ends nothing that serves.
 * Planning twice changes nothing: once the actions of a plan are noted, the plan at the same time is empty.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import RayActorOptions
@@ -21,6 +23,7 @@ from app_toolkit.core.replica_state import (
     KillSent,
     Phase,
     ProbeSent,
+    ReconfigureSent,
     ReplicaRecord,
     RetireBegun,
     Started,
@@ -28,7 +31,7 @@ from app_toolkit.core.replica_state import (
     StopSent,
     apply,
 )
-from app_toolkit.interfaces import ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import LiveOptions, ProxySpec, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
@@ -39,6 +42,12 @@ ANSWER_S = 2.0
 
 AGAIN_S = 1.0
 """After a failed probe the next one comes no later than this."""
+
+RECONFIGURE_AGAIN_S = 1.0
+"""After the first try that failed; each further failure doubles the wait."""
+
+RECONFIGURE_TRIES = 3
+"""After so many in vain a replica is replaced."""
 
 STOP_S = 5.0
 """The least that a lifespan's shutdown gets."""
@@ -63,6 +72,8 @@ class Start:
     options: RayActorOptions
     group: str
     revision: str
+    max_per_node: int | None = None
+    """Replicas of this group and revision that may be on one node; None: any number."""
 
     @property
     def replica(self) -> ReplicaId:
@@ -109,7 +120,16 @@ class Probe:
     timeout_s: float
 
 
-Action = Start | Retire | Drain | Stop | Kill | Probe
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """Take these options up. Answered in `timeout_s` by `Reconfigured`, `ReconfigureFailed` or `Exited`."""
+
+    replica: ReplicaId
+    live: LiveOptions
+    timeout_s: float
+
+
+Action = Start | Retire | Drain | Stop | Kill | Probe | Reconfigure
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +141,7 @@ class GroupSpec:
     target: int
     template: ReplicaSpec | ProxySpec
     options: RayActorOptions = field(default_factory=RayActorOptions)
+    max_per_node: int | None = None
     startup_timeout_s: float = 60.0
     graceful_shutdown_timeout_s: float = 20.0
     health_check_period_s: float = 5.0
@@ -134,6 +155,11 @@ class GroupSpec:
     """Its callers are on several nodes: a replica that serves its own node alone is replaced."""
     lingers: bool = False
     """What is drained stays until this is taken back: what still passes through it ends elsewhere first."""
+
+    @property
+    def live(self) -> LiveOptions | None:
+        """What each replica is to have taken up; None: proxies."""
+        return _live(self.template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +177,10 @@ class GroupRecord:
 
     def replica(self, id: ReplicaId) -> ReplicaRecord | None:
         return next((record for record in self.replicas if record.id == id), None)
+
+
+def _live(spec: ReplicaSpec | ProxySpec) -> LiveOptions | None:
+    return spec.live if isinstance(spec, ReplicaSpec) else None
 
 
 def replica_id(group: str, epoch: int, number: int) -> ReplicaId:
@@ -186,7 +216,7 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
     Raises `IllegalTransition`.
     """
     if isinstance(event, StartSent):
-        new = ReplicaRecord(event.replica, event.group, event.revision, Phase.STARTING, since=now)
+        new = ReplicaRecord(event.replica, event.group, event.revision, Phase.STARTING, since=now, live=event.live)
         return replace(record, replicas=(*record.replicas, new), starts=record.starts + 1)
     old = record.replica(event.replica)
     if old is None:
@@ -228,7 +258,7 @@ def noted(record: GroupRecord, action: Action, now: float) -> GroupRecord:
 def _note(action: Action) -> Event:
     match action:
         case Start(spec, _, group, revision):
-            return StartSent(spec.id, group, revision)
+            return StartSent(spec.id, group, revision, _live(spec))
         case Retire(replica):
             return RetireBegun(replica)
         case Drain(replica):
@@ -239,6 +269,8 @@ def _note(action: Action) -> Event:
             return KillSent(replica, why)
         case Probe(replica):
             return ProbeSent(replica)
+        case Reconfigure(replica, live):
+            return ReconfigureSent(replica, live)
 
 
 def forgiven(record: GroupRecord, seconds: float) -> GroupRecord:
@@ -258,6 +290,12 @@ def forgiven(record: GroupRecord, seconds: float) -> GroupRecord:
                 drain_sent=later(replica.drain_sent),
                 stop_sent=later(replica.stop_sent),
                 kill_sent=later(replica.kill_sent),
+                reconfiguration=replica.reconfiguration
+                and replace(
+                    replica.reconfiguration,
+                    sent=later(replica.reconfiguration.sent),
+                    failed_at=replica.reconfiguration.failed_at + seconds,
+                ),
             )
             for replica in record.replicas
         ),
@@ -272,9 +310,10 @@ def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) ->
     wanted = spec or _nothing(record)
     actions: list[Action] = []
     for replica in record.replicas:
-        step = _next(wanted, replica)
-        if step is not None and now >= step[0]:
-            actions.append(step[1])
+        steps = sorted(_next(wanted, replica), key=lambda step: step[0])
+        due_now = [action for at, action in steps if now >= at]
+        # Who is to be killed is told nothing more.
+        actions += [action for action in due_now if isinstance(action, Kill)][:1] or due_now
     # What is due for one by itself goes first: who is killed frees a place, and is a failure that holds back
     # a start.
     for action in actions:
@@ -286,7 +325,7 @@ def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) ->
         for number in range(moves.starts):
             id = replica_id(record.group, epoch, record.starts + 1 + number)
             template = replace(wanted.template, id=id)
-            actions.append(Start(template, wanted.options, record.group, wanted.revision))
+            actions.append(Start(template, wanted.options, record.group, wanted.revision, wanted.max_per_node))
     return actions
 
 
@@ -296,47 +335,44 @@ def due(spec: GroupSpec | None, record: GroupRecord) -> float | None:
     Asked after the actions of a plan have been noted, it is later than that plan's time.
     """
     wanted = spec or _nothing(record)
-    times = [step[0] for replica in record.replicas if (step := _next(wanted, replica)) is not None]
+    times = [at for replica in record.replicas for at, _ in _next(wanted, replica)]
     held_until = restarts.not_before(record.failures, wanted.revision, wanted.target)
     if held_until is not None and _moves(wanted, record).starts:
         times.append(held_until)
     return min(times, default=None)
 
 
-def _next(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action] | None:
+def _next(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
     """What comes next for one replica by itself, and when."""
     startup, graceful = spec.startup_timeout_s, spec.graceful_shutdown_timeout_s
     match replica.phase:
         case Phase.STARTING if replica.unplaceable is not None:
-            return replica.since + UNPLACED_S, Kill(
-                replica.id, f"nothing was heard of its placement for {UNPLACED_S:g} s"
-            )
+            why = f"nothing was heard of its placement for {UNPLACED_S:g} s"
+            yield replica.since + UNPLACED_S, Kill(replica.id, why)
         case Phase.STARTING:
-            return replica.since + startup, Kill(replica.id, f"it was not ready after {startup:g} s")
+            yield replica.since + startup, Kill(replica.id, f"it was not ready after {startup:g} s")
         case Phase.RECOVERING:
             why = f"it was found after a restart and did not say what it is within {startup:g} s"
-            return replica.since + startup, Kill(replica.id, why)
+            yield replica.since + startup, Kill(replica.id, why)
         case Phase.RUNNING:
-            return _next_probe(spec, replica)
+            yield _next_probe(spec, replica)
+            yield from _next_reconfigure(spec, replica)
         case Phase.DRAINING if replica.drain_sent is None:
             ready = replica.unrouted or not spec.routed
-            return replica.since + (0.0 if ready else UNROUTE_S), Drain(replica.id, graceful)
+            yield replica.since + (0.0 if ready else UNROUTE_S), Drain(replica.id, graceful)
         case Phase.DRAINING:
             assert replica.drain_sent is not None
-            return replica.drain_sent + graceful + ANSWER_S, Kill(
-                replica.id, f"it was not drained after {graceful:g} s"
-            )
+            yield replica.drain_sent + graceful + ANSWER_S, Kill(replica.id, f"it was not drained after {graceful:g} s")
         case Phase.STOPPING if replica.kill_sent is not None:
-            return replica.kill_sent + KILL_AGAIN_S, Kill(replica.id, "it was killed and has not exited")
+            yield replica.kill_sent + KILL_AGAIN_S, Kill(replica.id, "it was killed and has not exited")
         case Phase.STOPPING if replica.stop_sent is None and spec.lingers:
-            return None
+            pass
         case Phase.STOPPING if replica.stop_sent is None:
-            return replica.since, Stop(replica.id, max(graceful, STOP_S))
+            yield replica.since, Stop(replica.id, max(graceful, STOP_S))
         case Phase.STOPPING:
             assert replica.stop_sent is not None
             timeout = max(graceful, STOP_S)
-            return replica.stop_sent + timeout + ANSWER_S, Kill(replica.id, f"it had not exited after {timeout:g} s")
-    return None
+            yield replica.stop_sent + timeout + ANSWER_S, Kill(replica.id, f"it had not exited after {timeout:g} s")
 
 
 def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]:
@@ -353,6 +389,25 @@ def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]
     if failed + 1 < threshold:
         return unanswered_at, probe
     return unanswered_at, Kill(replica.id, f"it failed {failed + 1} probes in a row; the last was never answered")
+
+
+def _next_reconfigure(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
+    live, last = spec.live, replica.reconfiguration
+    if live is None or replica.live == live or replica.revision != spec.revision or _cannot_take_up(spec, replica):
+        return
+    reconfigure = Reconfigure(replica.id, live, spec.startup_timeout_s)
+    if last is not None and last.sent is not None:
+        # One at a time: also where it is to take up something else by now.
+        yield last.sent + spec.startup_timeout_s + ANSWER_S, reconfigure
+    elif last is not None and last.live == live:
+        yield last.failed_at + RECONFIGURE_AGAIN_S * 2 ** (last.failures - 1), reconfigure
+    else:
+        yield replica.since, reconfigure
+
+
+def _cannot_take_up(spec: GroupSpec, replica: ReplicaRecord) -> bool:
+    last = replica.reconfiguration
+    return last is not None and last.live == spec.live and last.failures >= RECONFIGURE_TRIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +458,7 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
 
 
 def _is_outdated(spec: GroupSpec, replica: ReplicaRecord) -> bool:
-    if replica.revision != spec.revision:
+    if replica.revision != spec.revision or _cannot_take_up(spec, replica):
         return True
     return spec.spread and replica.location is not None and replica.location.remote_address is None
 
@@ -415,6 +470,8 @@ def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
         return Drain(replica.id, spec.graceful_shutdown_timeout_s)
     if replica.revision != spec.revision:
         return Retire(replica.id, f"revision {spec.revision} takes its place")
+    if _cannot_take_up(spec, replica):
+        return Retire(replica.id, "one that has taken up the options takes its place")
     if _is_outdated(spec, replica):
         return Retire(replica.id, "callers on other nodes cannot reach it")
     return Retire(replica.id, "it is one too many")
@@ -436,5 +493,5 @@ def _nothing(record: GroupRecord) -> GroupSpec:
     if are_proxies(record.group):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
         return GroupSpec(record.group, "", 0, proxy, surge=0, routed=False)
-    replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", 0, 0.0)
+    replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", LiveOptions(0), 0.0)
     return GroupSpec(record.group, "", 0, replica)

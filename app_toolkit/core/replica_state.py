@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from app_toolkit.errors import IllegalTransition
-from app_toolkit.interfaces import Location
+from app_toolkit.interfaces import LiveOptions, Location
 from app_toolkit.types import ReplicaId
 
 
@@ -70,6 +70,21 @@ class ProbeFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Reconfigured(Event):
+    """It has taken these options up."""
+
+    live: LiveOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigureFailed(Event):
+    """It has not taken these options up, or in part; `why` is the traceback or sentence."""
+
+    live: LiveOptions
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drained(Event):
     """It has finished what it had; also said when the time that its `Drain` gave is over."""
 
@@ -88,13 +103,15 @@ class Exited(Event):
 class Found(Event):
     """After a restart of the controller: what a replica that was there says it is.
 
-    `phase_name` is `starting`, `running`, `draining` or `stopping`. After `starting` a `Started` follows.
+    `phase_name` is `starting`, `running`, `draining` or `stopping`. After `starting` a `Started` follows. `live` is
+    what it has taken up, or starts with; None: it is being reconfigured, or failed to take up what it was given.
     """
 
     group: str
     revision: str
     phase_name: str
     location: Location | None = None
+    live: LiveOptions | None = None
 
 
 # What the controller notes for itself: an action that was performed, and what the board knows.
@@ -104,6 +121,7 @@ class Found(Event):
 class StartSent(Event):
     group: str
     revision: str
+    live: LiveOptions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +155,26 @@ class ProbeSent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ReconfigureSent(Event):
+    live: LiveOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfiguration:
+    """How it goes with the options that a replica was last told to take up."""
+
+    live: LiveOptions
+    sent: float | None
+    """When the try that is under way began; None: none is."""
+    failed_at: float = 0.0
+    """When the last try failed."""
+    failures: int = 0
+    """In a row. A try that was never answered counts when the next one is sent."""
+    why: str | None = None
+    """The last failure."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaRecord:
     """What is known of one replica. Times are on the controller's clock, and mean nothing to another."""
 
@@ -156,6 +194,9 @@ class ReplicaRecord:
     failed_probes: int = 0
     """In a row. A probe that was never answered counts when the next one is sent."""
     last_failure: str | None = None
+    live: LiveOptions | None = None
+    """What it starts with or has taken up. None: nobody knows, as long as `reconfiguration` goes on; or a proxy."""
+    reconfiguration: Reconfiguration | None = None
     unrouted: bool = False
     drain_sent: float | None = None
     stop_sent: float | None = None
@@ -176,6 +217,9 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.RUNNING, ProbeSent): P.RUNNING,
     (P.RUNNING, ProbePassed): P.RUNNING,
     (P.RUNNING, ProbeFailed): P.RUNNING,
+    (P.RUNNING, ReconfigureSent): P.RUNNING,
+    (P.RUNNING, Reconfigured): P.RUNNING,
+    (P.RUNNING, ReconfigureFailed): P.RUNNING,
     (P.RUNNING, RetireBegun): P.DRAINING,
     (P.RUNNING, DrainSent): P.DRAINING,  # nobody is routed to a proxy, so its drain waits for nobody
     (P.RUNNING, KillSent): P.STOPPING,
@@ -203,9 +247,11 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.DRAINING, Placed): P.DRAINING,
     (P.DRAINING, Started): P.DRAINING,
     (P.DRAINING, Found): P.DRAINING,
-    # Late: a probe was under way when its replica was retired.
+    # Late: a probe or a reconfiguration was under way when its replica was retired.
     (P.DRAINING, ProbePassed): P.DRAINING,
     (P.DRAINING, ProbeFailed): P.DRAINING,
+    (P.DRAINING, Reconfigured): P.DRAINING,
+    (P.DRAINING, ReconfigureFailed): P.DRAINING,
     # Late: it answered before it heard that it is to exit.
     (P.STOPPING, Unplaceable): P.STOPPING,
     (P.STOPPING, Placed): P.STOPPING,
@@ -213,6 +259,8 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.STOPPING, Found): P.STOPPING,
     (P.STOPPING, ProbePassed): P.STOPPING,
     (P.STOPPING, ProbeFailed): P.STOPPING,
+    (P.STOPPING, Reconfigured): P.STOPPING,
+    (P.STOPPING, ReconfigureFailed): P.STOPPING,
     (P.STOPPING, Unrouted): P.STOPPING,
     (P.STOPPING, Drained): P.STOPPING,
 }
@@ -236,6 +284,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 record,
                 revision=event.revision,
                 location=event.location,
+                live=event.live,
                 ready_at=now if phase is P.RUNNING else None,
                 probed_at=now,
                 # It drains because it was told to, and that only happens once nobody is routed to it.
@@ -265,6 +314,13 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 failed_probes=record.failed_probes + 1,
                 last_failure=event.why,
             )
+        case ReconfigureSent():
+            return replace(record, live=None, reconfiguration=_begun(record.reconfiguration, event.live, now))
+        case Reconfigured() if _is_answered_by(record, event):
+            return replace(record, live=event.live, reconfiguration=None)
+        case ReconfigureFailed() if _is_answered_by(record, event):
+            assert record.reconfiguration is not None
+            return replace(record, reconfiguration=_failed(record.reconfiguration, event.why, now))
         case Unrouted():
             return replace(record, unrouted=True)
         case DrainSent():
@@ -274,3 +330,21 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
         case KillSent():
             return replace(record, kill_sent=now)
     return record
+
+
+def _begun(last: Reconfiguration | None, live: LiveOptions, now: float) -> Reconfiguration:
+    if last is None or last.live != live:
+        return Reconfiguration(live, sent=now)
+    if last.sent is not None:
+        last = _failed(last, "the try before was never answered", now)
+    return replace(last, sent=now)
+
+
+def _failed(tried: Reconfiguration, why: str, now: float) -> Reconfiguration:
+    return replace(tried, sent=None, failed_at=now, failures=tried.failures + 1, why=why)
+
+
+def _is_answered_by(record: ReplicaRecord, event: Reconfigured | ReconfigureFailed) -> bool:
+    """Else it is told twice, or of a try that was given up."""
+    tried = record.reconfiguration
+    return tried is not None and tried.sent is not None and tried.live == event.live

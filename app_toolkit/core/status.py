@@ -96,7 +96,7 @@ def group_status(spec: GroupSpec | None, record: GroupRecord, now: float, quaran
         counts={phase: count for phase, count in counts.items() if count},
         replicas=tuple(_replica_status(r, now) for r in sorted(record.replicas, key=lambda r: r.id)),
         restarts=record.deaths,
-        last_error=quarantine or _never_placed(record) or record.last_error,
+        last_error=quarantine or _never_placed(record) or _not_reconfigured(record) or record.last_error,
     )
 
 
@@ -117,6 +117,8 @@ def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
     others = [r for r in record.replicas if r.revision != spec.revision]
     if any(r.phase is Phase.RUNNING or (r.phase is Phase.DRAINING and not r.unrouted) for r in others):
         return UPDATING  # callers may still send something there
+    if any(r.phase is Phase.RUNNING and r.live != spec.live for r in current):
+        return UPDATING
     return HEALTHY if sum(r.phase is Phase.RUNNING for r in current) >= spec.target else STARTING
 
 
@@ -125,6 +127,14 @@ def _never_placed(record: GroupRecord) -> str | None:
         lacks = replica.unplaceable
         if lacks is not None and lacks.for_ever:
             return f"{replica.id} asks for {lacks.asks}; the cluster has {lacks.free}"
+    return None
+
+
+def _not_reconfigured(record: GroupRecord) -> str | None:
+    for replica in record.replicas:
+        tried = replica.reconfiguration
+        if tried is not None and tried.why is not None and replica.phase is Phase.RUNNING:
+            return f"{replica.id} could not be reconfigured: {tried.why}"
     return None
 
 

@@ -120,6 +120,7 @@ class Deployed(Local):
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
         self.instance = Instance(deployment.make, name=deployment.name, sync_threads=config.sync_threads)
+        self.instance.limit_batches(config.live.batch)
         self._user_config = config.user_config
         self._starting: asyncio.Task[None] | None = None
         self.loop = loop

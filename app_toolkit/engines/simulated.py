@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app_toolkit.clock import Clock
-from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Start, Stop
+from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
     Drained,
     Event,
@@ -19,10 +19,12 @@ from app_toolkit.core.replica_state import (
     Placed,
     ProbeFailed,
     ProbePassed,
+    Reconfigured,
+    ReconfigureFailed,
     Started,
     Unplaceable,
 )
-from app_toolkit.interfaces import Emit, Location, ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 HOME = NodeId("home")
@@ -46,6 +48,8 @@ class Process:
     """It lives, and answers nobody."""
     location: Location | None = None
     """Where it serves, once it is placed."""
+    live: LiveOptions | None = None
+    """What it has taken up; None: a proxy, or what it was given it has not."""
 
 
 class World:
@@ -53,7 +57,7 @@ class World:
 
     The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take;
     `room` how many processes fit (None: any number); `nodes` where replicas are placed, each where the fewest
-    are; `broken` what a group's starts fail with; `lost` and
+    are; `broken` what a group's starts fail with, `stubborn` what its reconfigurations do; `lost` and
     `late` which events never come, or come so many seconds later. `performed` is the history of all orders
     that were obeyed, `refused` of those that came from an earlier epoch.
     """
@@ -71,6 +75,7 @@ class World:
         self.nodes = [HOME]
         self._ports = itertools.count(FREE_PORTS)
         self.broken: dict[str, str] = {}
+        self.stubborn: dict[str, str] = {}
         self.lost: set[type[Event]] = set()
         self.late: dict[type[Event], float] = {}
         self.epoch = 0
@@ -117,7 +122,8 @@ class World:
         match action:
             case Start():
                 if process is None:
-                    process = self.processes[id] = Process(action)
+                    live = action.spec.live if isinstance(action.spec, ReplicaSpec) else None
+                    process = self.processes[id] = Process(action, live=live)
                     self._place(process)
             case _ if process is None:
                 self._tell(Exited(id, "there is no such process"))
@@ -134,6 +140,10 @@ class World:
             case Probe():
                 running = process.phase == "running"
                 self._tell(ProbePassed(id) if running else ProbeFailed(id, f"it is {process.phase}"))
+            case Reconfigure(_, live):
+                stubborn = self.stubborn.get(process.order.group)
+                process.live = live if stubborn is None else None
+                self._tell(Reconfigured(id, live) if stubborn is None else ReconfigureFailed(id, live, stubborn))
 
     def ask(self, id: ReplicaId) -> None:
         """What is it?"""
@@ -143,7 +153,7 @@ class World:
         elif not process.deaf:
             order = process.order
             location = None if process.phase == "starting" else process.location
-            self._tell(Found(id, order.group, order.revision, process.phase, location))
+            self._tell(Found(id, order.group, order.revision, process.phase, location, process.live))
 
     # What happens
 
@@ -151,26 +161,41 @@ class World:
         id = process.order.spec.id
         if self.processes.get(id) is not process or process.phase != "starting":
             return
+        spec = process.order.spec
+        if isinstance(spec, ReplicaSpec) and not self._open_nodes(process.order):
+            self._tell(Unplaceable(id, "a node with fewer of its replicas", "0 CPU"))
+            self._after(PLACE_AGAIN_S, lambda: self._place(process))
+            return
         if self.room is not None and sum(other.placed for other in self.processes.values()) >= self.room:
             asks, free = f"{process.order.options.num_cpus:g} CPU", "0 CPU"
             self._tell(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
-        spec = process.order.spec
         if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
             self._end(id, f"there is no node {spec.node}")
             return
-        process.location = self._location_for(spec)
+        process.location = self._location_for(process.order)
         process.placed = True
         self._tell(Placed(id))
         self._after(self.start_s, lambda: self._come_up(process))
 
-    def _location_for(self, spec: ProxySpec | ReplicaSpec) -> Location:
+    def _open_nodes(self, order: Start) -> list[NodeId]:
+        """Those that have room for one more of its kind."""
+        kind = order.group, order.revision
+        mine = [
+            process.location.node
+            for process in self.processes.values()
+            if process.location is not None and (process.order.group, process.order.revision) == kind
+        ]
+        return [node for node in self.nodes if order.max_per_node is None or mine.count(node) < order.max_per_node]
+
+    def _location_for(self, order: Start) -> Location:
+        spec = order.spec
         if isinstance(spec, ProxySpec):
             port = spec.options["port"] or next(self._ports)
             return Location(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
         busy = [process.location.node for process in self.processes.values() if process.location is not None]
-        node = min(self.nodes, key=busy.count)
+        node = min(self._open_nodes(order), key=busy.count)
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None
         return Location(Address(f"unix:/simulated/{spec.id}"), node, remote)
 

@@ -23,10 +23,10 @@ from collections.abc import (
 from contextlib import aclosing
 from contextvars import Context, ContextVar
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeGuard, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
-from app_toolkit.core.batch import Buffer, Limits
+from app_toolkit.core.batch import Buffer, Limits, Overruled
 from app_toolkit.errors import BatchError, ConfigError
 from app_toolkit.observability.context import request_id
 from app_toolkit.replica.signatures import shape_of
@@ -45,6 +45,8 @@ AHEAD = 64
 
 MARK = "__app_toolkit_batch__"
 SIZED = "__app_toolkit_batch_sized__"
+
+NOTHING: Mapping[str, float] = {}
 
 REQUEST_IDS: ContextVar[tuple[str | None, ...]] = ContextVar("app_toolkit_batch_request_ids", default=())
 
@@ -141,15 +143,41 @@ def batch(
     return decorate
 
 
-def slots_for(function: Callable[..., Any]) -> int:
+def is_batched(function: object) -> TypeGuard[Callable[..., Any]]:
+    """Whether it collects its calls into batches."""
+    return isinstance(getattr(function, "batch", None), Limits)
+
+
+def slots_for(function: Callable[..., Any], said: Mapping[str, float] = NOTHING) -> int:
     """How many calls a replica must run at a time for full batches of this function; 0 where it makes none.
 
-    Where items have sizes, nobody knows how many fill a batch: 1.
+    `said`: the limits that are not the function's own. Where items have sizes, nobody knows how many fill a batch: 1.
     """
-    limits = getattr(function, "batch", None)
-    if not isinstance(limits, Limits):
+    if not is_batched(function):
         return 0
+    limits = Overruled(cast(Batched[..., Any], function).batch, said)
     return 1 if getattr(function, SIZED) else limits.max_batch_size * limits.max_concurrent_batches
+
+
+def overrule(instance: object, said: Mapping[str, Mapping[str, float]]) -> None:
+    """From now on these limits stand above those of the object's batch methods, by name, until `forget`.
+
+    Where it has been called already: on the loop that its methods run on.
+    """
+    _OVERRULED[id(instance)] = said
+    for reference in _BATCHES.valuerefs():
+        batches = reference()
+        if batches is not None and batches.instance is instance:
+            batches.look_up_limits()
+
+
+def forget(instance: object) -> None:
+    """The object goes: nothing stands above its methods' own limits any more."""
+    _OVERRULED.pop(id(instance), None)
+
+
+_OVERRULED: dict[int, Mapping[str, Mapping[str, float]]] = {}
+"""By the id of the object, while it lives."""
 
 
 def buffered() -> int:
@@ -290,6 +318,11 @@ class Batching:
     def name(self) -> str:
         return self.function.__qualname__
 
+    def limits_for(self, instance: object) -> Limits | Overruled:
+        said = _OVERRULED.get(id(instance))
+        mine = said.get(self.function.__name__) if said else None
+        return Overruled(self.limits, mine) if mine else self.limits
+
     def enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Item:
         """A call came. Raises what `size_fn` raises, TypeError for arguments that do not fit."""
         instance = None
@@ -330,7 +363,7 @@ class Batches:
         self.batching = batching
         self.loop = loop
         self.instance = instance
-        self._buffer: Buffer[Item] = Buffer(batching.limits)
+        self._buffer: Buffer[Item] = Buffer(batching.limits_for(instance))
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -339,6 +372,11 @@ class Batches:
 
     def __bool__(self) -> bool:
         return True
+
+    def look_up_limits(self) -> None:
+        """Another word has been said of them."""
+        self._buffer.limits = self.batching.limits_for(self.instance)
+        self._look(self.loop.time())
 
     def add(self, item: Item, size: int) -> None:
         now = self.loop.time()

@@ -39,8 +39,9 @@ def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
         raise PlanningError(f"the app {spec.target!r} uses no deployment {spec.deployment!r}")
     context = ReplicaContext(spec.application, spec.deployment, spec.id)
     instance = Instance(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
+    instance.limit_batches(spec.live.batch)
     http = http_app(bound.cls, instance.respond) if answers_http(bound.cls) else None
-    return Calls(instance, bound.config.user_config, deposits, http)
+    return Calls(instance, spec.live.user_config, deposits, http)
 
 
 class Reply(Protocol):

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from app_toolkit.core.methods import STREAMS, kind_of
-from app_toolkit.errors import ConfigError, StartupError
+from app_toolkit.errors import ConfigError, ReconfigureError, StartupError
 from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.replica.batching import forget, overrule
 from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.threads import SyncThreads
 from app_toolkit.types import Kind
@@ -40,6 +41,9 @@ class Instance:
         self._object: object = None
         self._methods: dict[str, tuple[Kind, Callable[..., Any]]] = {}
         self._constructed = False
+        self._batch: Mapping[str, Mapping[str, float]] = {}
+        #: What it has taken up last; False: nobody knows, because that goes on, or has failed.
+        self._user_config: Mapping[str, Any] | Literal[False] | None = None
 
     # Its life
 
@@ -52,8 +56,7 @@ class Instance:
             with self._told():
                 await self._threads.run(self._construct)
             await self._if_there("start")
-            if user_config is not None:
-                await self.reconfigure(user_config)
+            await self._take_up(user_config)
         except BaseException as error:  # also a `sys.exit()` of the user's
             await self._close_what_began()
             if not isinstance(error, (Exception, SystemExit)):
@@ -66,18 +69,39 @@ class Instance:
         # Here, and not where this is awaited: it is closed also if nobody waits any more.
         self._object = self._make()
         self._threads.own(self._object)
+        overrule(self._object, self._batch)
         self._constructed = True
 
-    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """Give it a new `user_config`.
+    def limit_batches(self, batch: Mapping[str, Mapping[str, float]]) -> None:
+        """Let its batch methods keep to these limits, by name; what is not said is as the method says."""
+        self._batch = batch
+        if self._constructed:
+            overrule(self._object, batch)
 
-        Raises `ConfigError` where its class takes none, and what the user's code raises.
+    async def reconfigure(self, user_config: Mapping[str, Any] | None) -> None:
+        """Give it a new `user_config`; nothing happens where it has that one.
+
+        Raises `ReconfigureError` with the end of the user's traceback as a note; the same one is then given again.
         """
+        if not self._constructed:
+            raise self._does_not_run()
+        try:
+            await self._take_up(user_config)
+        except (Exception, SystemExit) as error:
+            failure = ReconfigureError(f"{self.name} did not take up its user_config: {_in_one_line(error)}")
+            failure.add_note(users_traceback(error))
+            raise failure from error
+
+    async def _take_up(self, user_config: Mapping[str, Any] | None) -> None:
+        if user_config == self._user_config:
+            return
+        self._user_config = False
         if not hasattr(type(self._object), "reconfigure"):
             raise ConfigError(
                 f"{self.name} has a user_config, and {type(self._object).__name__} no reconfigure(user_config)"
             )
         await self._if_there("reconfigure", user_config)
+        self._user_config = user_config
 
     async def check_health(self) -> None:
         """Raises what the user's `check_health` raises, where there is one: it is not well then. Nor is it before its
@@ -97,6 +121,7 @@ class Instance:
                 await self._if_there("aclose")
         finally:
             self._methods.clear()
+            forget(self._object)
             self._object = None
             await self._threads.aclose()
 

@@ -71,6 +71,12 @@ class Line:
         if self._forget(place):
             self.advance()
 
+    def resize(self, slots: int) -> None:
+        """So many slots from now on. Who is inside stays inside, also where there are more of them."""
+        self._admission.slots = slots
+        if self._loop is not None:
+            self.advance()
+
     def close(self) -> None:
         """End all places, and refuse whoever waits on deck; nobody stands in line from now on."""
         self._closed = True

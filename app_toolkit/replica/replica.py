@@ -125,6 +125,11 @@ class Replica:
         # No request's own: that would be kept as long as anybody is inside.
         self._context = Context()
 
+    def limit(self, max_ongoing_requests: int, max_open_websockets: int) -> None:
+        """Keep to these limits from now on; whoever is inside stays, also where that is more."""
+        self.max_open_websockets = max_open_websockets
+        self.line.resize(max_ongoing_requests)
+
     # The wire
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

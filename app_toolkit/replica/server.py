@@ -20,7 +20,7 @@ import uvicorn
 import uvloop
 
 from app_toolkit.errors import ReplicaGone, StartupError
-from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import Arrival, CallerConnection
 from app_toolkit.replica.deposits import Deposits
@@ -63,12 +63,15 @@ class ReplicaServer:
         self._address = Address("")
         #: Where callers on other nodes reach it, once it serves; None: they do not.
         self.remote_address: Address | None = None
+        #: The options that it starts with or has taken up; None: none yet, or nobody knows what a failure has left.
+        self.live: LiveOptions | None = None
         self._listeners: list[socket.socket] = []
         # Set on the data loop while the replica comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self._replica: Replica | None = None
         self._instance: Instance | None = None
+        self._reconfiguring = asyncio.Lock()
         #: Of a class: the payloads that do not cross its socket.
         self.deposits = Deposits()
 
@@ -104,6 +107,7 @@ class ReplicaServer:
         except BaseException:
             self._remove_socket()
             raise
+        self.live = spec.live
         _close_in_children(self)
         ready: Future[None] = Future()
         self._thread = threading.Thread(
@@ -140,6 +144,20 @@ class ReplicaServer:
         except TimeoutError:
             asked.cancel()
             raise TimeoutError(f"the data loop of {replica.name} did not answer within {timeout:g} s") from None
+
+    def reconfigure(self, live: LiveOptions, timeout: float) -> None:
+        """Take up options that changed. One follows the other; what runs, and who is inside, is left alone.
+
+        Raises `ReconfigureError` with the user's traceback, `TimeoutError` where it takes longer than `timeout`
+        seconds (a `reconfigure` that is `async` is cancelled then), and `ReplicaGone`.
+        """
+        replica, loop = self._alive()
+        asked = self._ask(self._take_up(live), loop)
+        try:
+            asked.result(timeout)
+        except TimeoutError:
+            asked.cancel()
+            raise TimeoutError(f"{replica.name} was not reconfigured within {timeout:g} s") from None
 
     def statistics(self) -> Statistics:
         """What is going on, without asking the data loop. Raises `ReplicaGone` where that has ended."""
@@ -244,8 +262,8 @@ class ReplicaServer:
         self._replica = Replica(
             app,
             name=spec.id,
-            max_ongoing_requests=spec.max_ongoing_requests,
-            max_open_websockets=spec.max_open_websockets,
+            max_ongoing_requests=spec.live.max_ongoing_requests,
+            max_open_websockets=spec.live.max_open_websockets,
             on_disconnect=spec.on_disconnect,
             secret=secret,
             root_path=spec.root_path,
@@ -253,6 +271,16 @@ class ReplicaServer:
         )
         self._server = Server(Lifespan(self._replica), secret, lambda: ready.set_result(None))
         await self._server.serve(sockets=self._listeners)
+
+    async def _take_up(self, live: LiveOptions) -> None:
+        assert self._replica is not None
+        async with self._reconfiguring:
+            self.live = None
+            self._replica.limit(live.max_ongoing_requests, live.max_open_websockets)
+            if self._instance is not None:
+                self._instance.limit_batches(live.batch)
+                await self._instance.reconfigure(live.user_config)
+            self.live = live
 
     async def _drain(self, replica: Replica, timeout: float) -> bool:
         try:

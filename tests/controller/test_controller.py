@@ -25,8 +25,8 @@ from app_toolkit.config.models import (
 from app_toolkit.controller.controller import RECOVERY_S, Controller
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.proxies import EMPTY_S
-from app_toolkit.core.reconcile import Drain, Kill, Probe, Retire, Start, Stop, proxies_of
-from app_toolkit.core.replica_state import Drained, Exited, Found, Started
+from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop, proxies_of
+from app_toolkit.core.replica_state import Drained, Exited, Found, Reconfigured, Started
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
@@ -40,7 +40,7 @@ CHAT = "shop/chat"
 PROXY = proxies_of(HOME)
 
 
-def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **options):
+def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_node=None, **options):
     return ApplicationSpec(
         name=name,
         target="shop:app",
@@ -53,6 +53,7 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, **opti
                 config=DeploymentConfig(
                     name="chat",
                     num_replicas=chat,
+                    max_replicas_per_node=per_node,
                     ray_actor_options=RayActorOptions(num_cpus=cpus),
                     **options,
                 )
@@ -279,6 +280,51 @@ async def test_a_change_of_limits_restarts_nothing_and_is_posted():
         await h.until(lambda: len(h.proxy.replicas(CHAT)) == 3)
         assert h.proxy.view["replicas/shop/chat"]["policy"]["max_queued_requests"] == 7
         assert not h.performed(Drain)
+
+
+async def test_changed_options_are_taken_up_where_they_can_be_and_until_then_the_deployment_is_updating():
+    async with house(deployed=application()) as h:
+        before = h.world.of(CHAT)
+        h.world.stubborn[CHAT] = "no such model"
+        await h.controller.apply(application(max_ongoing_requests=7))
+        await h.until(lambda: h.group(SHOP).status == "healthy")
+        await h.until(lambda: h.group(CHAT).last_error is not None)
+        assert h.word() == "updating"
+        assert "could not be reconfigured: no such model" in h.group(CHAT).last_error
+        h.world.stubborn.clear()
+        await h.until_healthy()
+        assert h.world.of(CHAT) == before
+        assert {h.world.processes[id].live.max_ongoing_requests for id in before} == {7}
+        assert h.told("Reconfigured", group=CHAT)
+
+
+async def test_what_nobody_can_take_up_has_failed_and_the_old_go_on_until_it_is_taken_back():
+    async with house(deployed=application()) as h:
+        before = h.world.of(CHAT)
+        h.world.stubborn[CHAT] = h.world.broken[CHAT] = "no such model"
+        await h.controller.apply(application(max_ongoing_requests=7))
+        await h.until(lambda: h.word() == "failed")
+        assert h.proxy.replicas(CHAT) == h.world.of(CHAT, "running") == before
+        h.world.stubborn.clear()
+        h.world.broken.clear()
+        await h.controller.apply(application())
+        await h.until_healthy()
+        assert h.world.of(CHAT, "running") == before
+        assert {h.world.processes[id].live.max_ongoing_requests for id in before} == {100}
+
+
+async def test_a_controller_that_comes_back_goes_on_with_a_reconfiguration():
+    async with house(deployed=application()) as h:
+        before = h.world.of(CHAT)
+        h.world.lost = {Reconfigured}
+        await h.controller.apply(application(max_ongoing_requests=7))
+        await h.until(lambda: len(h.performed(Reconfigure, CHAT)) == 2)
+        await h.controller_dies()
+        h.world.lost = set()
+        await h.controller_starts()
+        await h.until_healthy()
+        assert h.world.of(CHAT) == before
+        assert len(h.performed(Reconfigure, CHAT)) == 2, "they said that they have taken it up"
 
 
 async def test_a_replica_drains_only_once_every_caller_has_let_go_of_it():
@@ -650,6 +696,26 @@ async def test_a_replica_without_room_is_told_with_what_it_asks_for():
         assert not h.performed(Kill)
 
 
+async def test_what_would_be_one_too_many_on_every_node_waits_for_another_node():
+    async with house() as h:
+        h.world.nodes.append(NodeId("another"))
+        await h.controller.apply(application(chat=3, per_node=1))
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        await h.clock.advance(120.0)
+        assert h.word() == "waiting_for_resources"
+        assert Counter(map(h.node, h.world.of(CHAT, "running"))) == {HOME: 1, "another": 1}
+        [short] = [replica for replica in h.group(CHAT).replicas if replica.asks]
+        assert (short.asks, short.free) == ("a node with fewer of its replicas", "0 CPU")
+        h.world.nodes.append(NodeId("a third"))
+        await h.until_healthy()
+        assert Counter(map(h.node, h.world.of(CHAT))) == {HOME: 1, "another": 1, "a third": 1}
+        # A new revision comes up beside the old one.
+        await h.controller.apply(application(chat=3, per_node=1, cpus=0.5))
+        await h.until_healthy(within_s=60)
+        await h.until(lambda: len(h.world.of(CHAT)) == 3)
+        assert Counter(map(h.node, h.world.of(CHAT))) == {HOME: 1, "another": 1, "a third": 1}
+
+
 async def test_a_replica_that_can_never_be_placed_has_failed():
     async with house() as h:
         h.world.room = 0
@@ -826,6 +892,13 @@ async def test_versions_begin_with_the_epoch():
         assert h.controller.board.version("routes") > Version(1, 0)
 
 
+def check_the_nodes(h):
+    """None has more replicas of a kind than it may."""
+    placed = [p.order for p in h.world.processes.values() if p.location is not None and p.order.max_per_node]
+    kinds = Counter((order.group, order.revision, order.max_per_node, h.node(order.replica)) for order in placed)
+    assert all(number <= most for (_, _, most, _), number in kinds.items())
+
+
 def check_the_proxies(h):
     """None shares a port with one that was told otherwise, and while nobody has a port, one looks for it."""
     living = [h.world.processes[id].order for id in h.proxies()]
@@ -847,7 +920,7 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
             match rng.choice(
                 [
                     *("crash", "crash", "deaf", "apply", "delete", "restart", "lose", "delay", "fill", "stall"),
-                    *("grow", "shrink"),
+                    *("grow", "shrink", "stubborn"),
                 ]
             ):
                 case "crash" if h.world.processes:
@@ -856,18 +929,26 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                     h.world.processes[rng.choice(sorted(h.world.processes))].deaf = True
                 case "apply":
                     http = HTTPOptions(port=rng.choice([0, 0, 8000]), proxies_per_node=rng.choice([1, 2]))
-                    await h.controller.apply(application(chat=rng.randint(1, 4), cpus=rng.choice([0.1, 0.5])), http)
+                    chat, cpus, most = rng.randint(1, 4), rng.choice([0.1, 0.5]), rng.choice([5, 7])
+                    app = application(
+                        chat=chat, cpus=cpus, per_node=rng.choice([None, 1, 2]), max_ongoing_requests=most
+                    )
+                    await h.controller.apply(app, http)
                 case "delete" if h.word():
                     await h.controller.delete("shop")
                 case "restart":
                     await h.controller_dies()
                     await h.controller_starts()
                 case "lose":
-                    h.world.lost = {rng.choice([Started, Exited, Drained, Found])} if rng.random() < 0.5 else set()
+                    h.world.lost = (
+                        {rng.choice([Started, Exited, Drained, Found, Reconfigured])} if rng.random() < 0.5 else set()
+                    )
                 case "delay":
-                    h.world.late = {rng.choice([Started, Exited, Drained, Found]): rng.uniform(0, 8)}
+                    h.world.late = {rng.choice([Started, Exited, Drained, Found, Reconfigured]): rng.uniform(0, 8)}
                 case "fill":
                     h.world.room = rng.choice([None, 3])
+                case "stubborn":
+                    h.world.stubborn = {CHAT: "no such model"} if rng.random() < 0.5 else {}
                 case "stall":
                     h.stall(rng.uniform(0, 20))
                 case "grow" if len(h.world.nodes) < 3:
@@ -876,7 +957,8 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
                     h.world.node_dies(rng.choice(h.world.nodes[1:]))
             await h.clock.advance(rng.choice([0.1, 1.0, 5.0]))
             check_the_proxies(h)
-        h.world.lost, h.world.late, h.world.room = set(), {}, None
+            check_the_nodes(h)
+        h.world.lost, h.world.late, h.world.room, h.world.stubborn = set(), {}, None, {}
         await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=2))
         await h.clock.advance(240.0)
         assert h.word() == "healthy"
@@ -889,5 +971,6 @@ async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
             assert all(h.world.processes[id].location.remote_address for id in h.world.of(SHOP) + h.world.of(CHAT))
         assert h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT, "running"))
         assert len(h.world.of(CHAT)) == 2
+        assert {h.world.processes[id].live.max_ongoing_requests for id in h.world.of(CHAT)} == {100}
         ids = [action.replica for action in h.performed(Start)]
         assert len(ids) == len(set(ids))

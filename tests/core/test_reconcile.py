@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from app_toolkit.core.reconcile import (
     GroupRecord,
+    Reconfigure,
     Start,
     due,
     forgiven,
@@ -18,11 +19,19 @@ from app_toolkit.core.reconcile import (
     replica_id,
     take,
 )
-from app_toolkit.core.replica_state import Exited, Phase, ReplicaRecord, Started, Unplaceable
+from app_toolkit.core.replica_state import (
+    Exited,
+    Phase,
+    Reconfigured,
+    ReconfigureFailed,
+    ReplicaRecord,
+    Started,
+    Unplaceable,
+)
 from app_toolkit.core.restarts import failed_starts
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address, NodeId, ReplicaId
-from tests.core.worlds import GROUP, World, group_spec
+from tests.core.worlds import GROUP, LIVE, World, group_spec
 
 WORLDS = settings(
     max_examples=80,
@@ -37,7 +46,11 @@ def another_spec(rng):
     if rng.random() < 0.15:
         return None
     revision, spread = rng.choice(["v1", "v2", "v3"]), rng.random() < 0.3
-    return group_spec(revision, rng.randint(0, 5), surge=rng.randint(1, 2), spread=spread)
+    return group_spec(revision, rng.randint(0, 5), another_live(rng), surge=rng.randint(1, 2), spread=spread)
+
+
+def another_live(rng):
+    return replace(LIVE, user_config={"tone": rng.choice(["dry", "warm", "cold"])})
 
 
 @WORLDS
@@ -47,8 +60,13 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
     for _ in range(120):
         if world.chance(0.05):
             world.spec = another_spec(world.rng)
+        elif world.spec is not None and world.chance(0.1):
+            template = replace(world.spec.template, live=another_live(world.rng))
+            world.spec = replace(world.spec, template=template)
         if world.chance(0.03):
             world.full = not world.full
+        if world.chance(0.03):
+            world.stubborn = not world.stubborn
         world.step()
     world.settle()
 
@@ -76,6 +94,22 @@ class Worlds(RuleBasedStateMachine):
     @rule(number=st.integers(0, 3), revision=st.sampled_from(["v1", "v2"]))
     def the_spec_changes(self, number, revision):
         self.world.spec = group_spec(revision, number)
+
+    @precondition(lambda self: self.world.spec is not None)
+    @rule(tone=st.sampled_from(["dry", "warm"]))
+    def the_options_change(self, tone):
+        live = replace(LIVE, user_config={"tone": tone})
+        self.world.spec = replace(self.world.spec, template=replace(self.world.spec.template, live=live))
+
+    @precondition(lambda self: any(process.orders for process in self.world.processes.values()))
+    @rule()
+    def nobody_can_take_them_up(self):
+        for id, process in self.world.processes.items():
+            while process.orders:
+                live, epoch = process.orders.pop(0)
+                process.live = None
+                if epoch == self.world.epoch:
+                    self.world.say(ReconfigureFailed(id, live, "no such model"))
 
     @rule()
     def the_application_vanishes(self):
@@ -135,7 +169,7 @@ RUN, START, RECOVER = Phase.RUNNING, Phase.STARTING, Phase.RECOVERING
 def group(*rows, **facts):
     """Replicas r1, r2, … by (revision, phase), each ready, probed and unrouted by nobody at time 0."""
     replicas = tuple(
-        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=0.0, ready_at=0.0, probed_at=0.0)
+        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=0.0, ready_at=0.0, probed_at=0.0, live=LIVE)
         for n, (revision, phase) in enumerate(rows, 1)
     )
     return GroupRecord(GROUP, replicas, **facts)
@@ -250,6 +284,53 @@ def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reach
     [start] = plan(spec, record, 1.0, 1)
     record = take(noted(record, start, 1.0), Started(start.replica, known), 2.0)
     assert planned(spec, record, 2.0) == ["Retire r2"]
+
+
+def test_changed_options_restart_nothing():
+    warm = replace(LIVE, user_config={"tone": "warm"})
+    spec, record = group_spec("v1", 2, warm), group(("v1", RUN), ("v1", START))
+    [reconfigure] = plan(spec, record, 1.0, 1)
+    assert reconfigure == Reconfigure(ReplicaId("r1"), warm, spec.startup_timeout_s)
+    record = noted(record, reconfigure, 1.0)
+    assert planned(spec, record) == []
+    record = take(record, Reconfigured(ReplicaId("r1"), warm), 1.5)
+    assert planned(spec, record, 1.5) == []
+    # What started with the old ones takes the new ones up as soon as it runs.
+    record = take(record, Started(ReplicaId("r2"), Location(Address("unix:/r"), NodeId("n"))), 2.0)
+    assert planned(spec, record, 2.0) == ["Reconfigure r2"]
+
+
+def test_what_is_about_to_be_replaced_is_not_reconfigured():
+    spec = group_spec("v2", 1, replace(LIVE, user_config={"tone": "warm"}))
+    assert planned(spec, group(("v1", RUN))) == ["Start v2"]
+
+
+def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_the_new_first():
+    warm = replace(LIVE, user_config={"tone": "warm"})
+    spec, record, now = group_spec("v1", 1, warm, health_check_period_s=1e6), group(("v1", RUN)), 1.0
+    for wait in (1.0, 2.0):
+        [reconfigure] = plan(spec, record, now, 1)
+        record = take(noted(record, reconfigure, now), ReconfigureFailed(ReplicaId("r1"), warm, "no such model"), now)
+        assert due(spec, record) == now + wait
+        now += wait
+    [reconfigure] = plan(spec, record, now, 1)
+    record = take(noted(record, reconfigure, now), ReconfigureFailed(ReplicaId("r1"), warm, "no such model"), now)
+    [start] = plan(spec, record, now, 1)
+    assert (type(start), start.spec.live) == (Start, warm)
+    record = noted(record, start, now)
+    assert planned(spec, record, now) == [], "the old one serves until the new one does"
+    failed = take(record, Exited(start.replica, "no such model"), now)
+    assert planned(spec, failed, now) == [], "what nobody can take up ends nothing"
+    assert planned(replace(spec, template=group_spec().template), failed, now) == ["Reconfigure r1"]
+    record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
+    assert planned(spec, record, now) == ["Retire r1"]
+
+
+def test_who_is_to_be_killed_is_told_nothing_more():
+    record = group(("v1", RUN))
+    record = replace(record, replicas=(replace(record.replicas[0], failed_probes=3),))
+    spec = group_spec("v1", 1, replace(LIVE, user_config={"tone": "warm"}))
+    assert planned(spec, record, 0.0) == ["Kill r1", "Start v1"]
 
 
 def test_time_that_nobody_watched_brings_nothing_due():

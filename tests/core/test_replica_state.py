@@ -17,6 +17,9 @@ from app_toolkit.core.replica_state import (
     ProbeFailed,
     ProbePassed,
     ProbeSent,
+    Reconfigured,
+    ReconfigureFailed,
+    ReconfigureSent,
     ReplicaRecord,
     RetireBegun,
     Started,
@@ -26,10 +29,11 @@ from app_toolkit.core.replica_state import (
     apply,
 )
 from app_toolkit.errors import IllegalTransition
-from app_toolkit.interfaces import Location
+from app_toolkit.interfaces import LiveOptions, Location
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 R = ReplicaId("shop.chat-1-1")
+OLD, NEW = LiveOptions(10), LiveOptions(20)
 HERE = Location(Address("unix:/r"), NodeId("n"))
 
 
@@ -107,8 +111,8 @@ def test_a_late_event_changes_nothing():
 
 @pytest.mark.parametrize("name", sorted(FOUND_AS))
 def test_what_is_found_is_what_it_says_and_its_deadlines_begin_anew(name):
-    found = apply(record(Phase.RECOVERING, revision=""), Found(R, "shop/chat", "v7", name, HERE), 50.0)
-    assert (found.phase.value, found.revision, found.location) == (name, "v7", HERE)
+    found = apply(record(Phase.RECOVERING, revision=""), Found(R, "shop/chat", "v7", name, HERE, OLD), 50.0)
+    assert (found.phase.value, found.revision, found.location, found.live) == (name, "v7", HERE, OLD)
     assert (found.since, found.probed_at) == (50.0, 50.0)
     assert found.unrouted == (name == "draining")
 
@@ -121,6 +125,23 @@ def test_a_probe_that_was_never_answered_counts_when_the_next_is_sent():
     running = apply(running, ProbeFailed(R, "no answer"), 9.0)
     assert (running.failed_probes, running.probing_since, running.last_failure) == (2, None, "no answer")
     assert apply(running, ProbePassed(R), 10.0).failed_probes == 0
+
+
+def test_options_are_taken_up_one_try_after_the_other():
+    running = apply(record(Phase.RUNNING, live=OLD), ReconfigureSent(R, NEW), 1.0)
+    assert (running.live, running.reconfiguration.sent) == (None, 1.0)
+    running = apply(running, ReconfigureSent(R, NEW), 9.0)
+    assert (running.reconfiguration.failures, running.reconfiguration.why) == (1, "the try before was never answered")
+    running = apply(running, ReconfigureFailed(R, NEW, "no such model"), 10.0)
+    tried = running.reconfiguration
+    assert (tried.failures, tried.sent, tried.failed_at, tried.why) == (2, None, 10.0, "no such model")
+    running = apply(running, ReconfigureSent(R, OLD), 11.0)
+    assert (running.live, running.reconfiguration.failures) == (None, 0), "what a failure has left, nobody knows"
+    for late in (Reconfigured(R, NEW), ReconfigureFailed(R, NEW, "no such model")):
+        assert apply(running, late, 12.0) == running
+    running = apply(running, Reconfigured(R, OLD), 13.0)
+    assert (running.live, running.reconfiguration) == (OLD, None)
+    assert apply(running, Reconfigured(R, OLD), 14.0) == running
 
 
 def test_the_start_up_clock_begins_when_there_is_room():

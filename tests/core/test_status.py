@@ -6,18 +6,18 @@ from dataclasses import asdict, replace
 import pytest
 
 from app_toolkit.core.reconcile import GroupRecord
-from app_toolkit.core.replica_state import Phase, ReplicaRecord, Unplaceable
+from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.status import group_status, worst
 from app_toolkit.types import ReplicaId
-from tests.core.worlds import GROUP, group_spec
+from tests.core.worlds import GROUP, LIVE, group_spec
 
 RUN, START = Phase.RUNNING, Phase.STARTING
 
 
 def record(*rows, **facts):
     replicas = tuple(
-        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=10.0)
+        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=10.0, live=LIVE)
         for n, (revision, phase) in enumerate(rows)
     )
     return GroupRecord(GROUP, replicas, **facts)
@@ -68,6 +68,22 @@ def test_who_has_no_room_is_told_with_what_it_asks_for_and_what_is_free(for_ever
 def test_a_quarantined_group_has_failed_and_says_why():
     told = group_status(group_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
     assert (told.status, told.last_error) == ("failed", "it is not looked after")
+
+
+def test_until_everyone_has_taken_up_changed_options_the_group_is_updating_and_says_what_failed():
+    warm = replace(LIVE, user_config={"tone": "warm"})
+    there = record(("v1", RUN), ("v1", RUN), last_error="long ago")
+    done, tried = replace(there.replicas[0], live=warm), there.replicas[1]
+    assert group_status(group_spec("v1", 2, warm), there, 20.0).status == "updating"
+    failed = Reconfiguration(warm, sent=None, failed_at=15.0, failures=1, why="no such model")
+    told = group_status(
+        group_spec("v1", 2, warm),
+        replace(there, replicas=(done, replace(tried, live=None, reconfiguration=failed))),
+        20.0,
+    )
+    assert (told.status, told.last_error) == ("updating", "r1 could not be reconfigured: no such model")
+    all_done = replace(there, replicas=(done, replace(tried, live=warm)))
+    assert group_status(group_spec("v1", 2, warm), all_done, 20.0).status == "healthy"
 
 
 def test_a_status_is_plain_data():

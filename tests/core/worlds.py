@@ -4,11 +4,13 @@ Processes are slow, crash, answer late or never, and the controller is restarted
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from app_toolkit.core.reconcile import (
     ANSWER_S,
+    RECONFIGURE_AGAIN_S,
+    RECONFIGURE_TRIES,
     UNPLACED_S,
     UNROUTE_S,
     Drain,
@@ -16,6 +18,7 @@ from app_toolkit.core.reconcile import (
     GroupSpec,
     Kill,
     Probe,
+    Reconfigure,
     Retire,
     Start,
     Stop,
@@ -34,17 +37,20 @@ from app_toolkit.core.replica_state import (
     Placed,
     ProbeFailed,
     ProbePassed,
+    Reconfigured,
+    ReconfigureFailed,
     Started,
     Unplaceable,
     Unrouted,
 )
-from app_toolkit.interfaces import Location, ReplicaSpec
+from app_toolkit.interfaces import LiveOptions, Location, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 GROUP = "shop/chat"
+LIVE = LiveOptions(100)
 
 
-def group_spec(revision="v1", target=3, **changes):
+def group_spec(revision="v1", target=3, live=LIVE, **changes):
     template = ReplicaSpec(
         id=ReplicaId(""),
         application="shop",
@@ -53,7 +59,7 @@ def group_spec(revision="v1", target=3, **changes):
         target="shop:app",
         app_dir=".",
         root_path="",
-        max_ongoing_requests=100,
+        live=live,
         graceful_shutdown_timeout_s=5.0,
     )
     spec = GroupSpec(
@@ -85,12 +91,16 @@ class Process:
     """The truth about one replica, which the controller only ever hears of."""
 
     revision: str
+    live: LiveOptions | None
+    """What it has taken up; None: the last that it was given it has not."""
     state: str = "starting"
     placed: bool = True
     hangs: bool = False
     refuses_probes: bool = False
     remote: bool = False
     """Callers on other nodes reach it."""
+    orders: list[tuple[LiveOptions, int]] = field(default_factory=list)
+    """What it is to take up, one after the other, and the epoch of who is to hear of it."""
 
 
 class World:
@@ -106,6 +116,8 @@ class World:
         self.unrouted = set()
         self.calm = False
         self.full = False
+        self.stubborn = False
+        """Whatever they are to take up, replicas can seldom."""
         self.story = []
 
     def chance(self, probability):
@@ -140,6 +152,8 @@ class World:
                 process.hangs = process.refuses_probes = False
             if process.hangs:
                 continue
+            if process.orders and process.state != "starting":
+                self.take_up(id, process)
             match process.state:
                 case "starting" if not process.placed:
                     process.placed = not self.full
@@ -155,6 +169,13 @@ class World:
                 case "stopping":
                     self.end(id, None)
 
+    def take_up(self, id, process):
+        live, epoch = process.orders.pop(0)
+        failed = self.chance(0.95 if self.stubborn else 0.2)
+        process.live = None if failed else live
+        if epoch == self.epoch:
+            self.say(ReconfigureFailed(id, live, "no such model") if failed else Reconfigured(id, live))
+
     def end(self, id, why):
         del self.processes[id]
         self.say(Exited(id, why))
@@ -168,7 +189,7 @@ class World:
                 assert id not in self.ids, f"{id} was minted twice"
                 assert spec.id == id
                 self.ids.add(id)
-                self.processes[id] = Process(spec.revision, placed=not self.full, remote=self.spec.spread)
+                self.processes[id] = Process(spec.revision, spec.live, placed=not self.full, remote=self.spec.spread)
                 if self.full:
                     self.say(Unplaceable(id, "1 GPU", "0 GPUs"))
             case Retire():
@@ -182,6 +203,8 @@ class World:
                 process.state = "stopping"
             case Kill(_, why):
                 self.end(id, why)
+            case Reconfigure(_, live):
+                process.orders.append((live, self.epoch))
             case Probe():
                 if process.state == "running" and not process.hangs:
                     refused = process.refuses_probes
@@ -208,7 +231,8 @@ class World:
         self.record = recovered(GROUP, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
-            self.say(Found(id, GROUP, process.revision, process.state, self.location(id)))
+            live = None if process.orders else process.live
+            self.say(Found(id, GROUP, process.revision, process.state, self.location(id), live))
 
     def tick(self, *, then_restart=False):
         self.deliver()
@@ -300,6 +324,16 @@ class World:
                 assert was.phase is Phase.RUNNING
                 waited = self.now - (was.probing_since or 0.0)
                 assert was.probing_since is None or waited >= spec.health_check_timeout_s + ANSWER_S
+            case Reconfigure(_, live):
+                assert was.phase is Phase.RUNNING
+                assert was.revision == spec.revision, "it is about to be replaced"
+                assert was.live != live == spec.live
+                last = was.reconfiguration
+                if last is not None and last.sent is not None:
+                    assert self.now - last.sent >= spec.startup_timeout_s + ANSWER_S, "two at a time"
+                elif last is not None and last.live == live:
+                    assert last.failures < RECONFIGURE_TRIES
+                    assert self.now - last.failed_at >= RECONFIGURE_AGAIN_S * last.failures
             case Kill():
                 overdue = {
                     Phase.STARTING: age >= (UNPLACED_S if was.unplaceable else spec.startup_timeout_s),
@@ -320,6 +354,9 @@ class World:
         there = Counter((process.revision, process.state) for process in self.processes.values())
         known = Counter((r.revision, r.phase.value) for r in self.record.replicas)
         assert there == known == +wanted, self.story[-30:]
+        if self.spec is not None:
+            assert all(process.live == self.spec.live for process in self.processes.values()), self.story[-30:]
+            assert all(r.live == self.spec.live for r in self.record.replicas)
         if self.spec is not None and self.spec.spread:
             assert all(process.remote for process in self.processes.values())
         for _ in range(10):

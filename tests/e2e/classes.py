@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends
 
-from app_toolkit import Deployment, Toolkit
+from app_toolkit import Deployment, Toolkit, batch
 from app_toolkit.observability.context import replica_context
 
 AT_IMPORT = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "COLOUR")}
@@ -31,6 +31,10 @@ class Place(
     async def check_health(self) -> None:
         if self.cold:
             raise RuntimeError("I have a cold")
+
+    @batch(max_batch_size=2, batch_wait_timeout_s=60)
+    async def meet(self, names: list[str]) -> list[list[str]]:
+        return [sorted(names)] * len(names)
 
     async def catch_cold(self) -> None:
         self.cold = True
@@ -63,6 +67,11 @@ async def surroundings(model: ToPlace) -> dict[str, str | None]:
 @app.get("/replica")
 async def replica(model: ToPlace) -> str:
     return await model.replica()
+
+
+@app.get("/meet/{name}")
+async def meet(name: str, model: ToPlace) -> list[str]:
+    return await model.meet(name)
 
 
 @app.post("/cold")

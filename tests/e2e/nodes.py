@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -33,24 +34,43 @@ class Nodes:
     def __init__(self, nodes: int) -> None:
         self.cluster = Cluster()
         memory = 80_000_000
-        self.cluster.add_node(num_cpus=1, object_store_memory=memory, _system_config=HEARTBEAT, include_dashboard=False)
+        self.cluster.add_node(
+            num_cpus=1,
+            num_gpus=2,  # as Ray counts them: there need be none
+            object_store_memory=memory,
+            _system_config=HEARTBEAT,
+            include_dashboard=False,
+        )
         # Before there are others: nodes of one machine have one address, and we are to be on the first.
         self.instance = Instance.start(address=self.cluster.address)
         self.others = [self.cluster.add_node(num_cpus=1, object_store_memory=memory) for _ in range(nodes - 1)]
         self.cluster.wait_for_nodes()
 
-    def deploy(self, replicas: int, cpus: float, proxies: int) -> None:
-        spec = plan(load("victim:app", FOLDER), target="victim:app", app_dir=FOLDER, name="victim")  # type: ignore[arg-type]
+    def deploy(self, replicas: int, cpus: float, proxies: int, name: str = "victim", most: int | None = None) -> None:
+        """The first one is at the root; at most `most` replicas are on a node."""
+        app: Any = load("victim:app", FOLDER)
+        prefix = "/" if name == "victim" else f"/{name}"
+        spec = plan(app, target="victim:app", app_dir=FOLDER, name=name, route_prefix=prefix)
         config = DeploymentConfig(
             name="app",
             num_replicas=replicas,
             health_check_period_s=0.5,
             ray_actor_options={"num_cpus": cpus},  # type: ignore[arg-type]
+            max_replicas_per_node=most,
         )
         others = [i for i in spec.deployments if i.config.name != "app"]
         deployments = (IngressSpec(config=config), *others)
         spec = spec.model_copy(update={"deployments": deployments})
         self.instance.deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies))
+
+    def deploy_halves(self) -> None:
+        folder = str(Path(__file__).parent)
+        app: Any = load("halves:app", folder)
+        spec = plan(app, target="halves:app", app_dir=folder, name="halves", route_prefix="/halves")
+        self.instance.deploy(spec, None)
+
+    def delete(self, name: str) -> None:
+        self.instance.delete(name)
 
     def status(self) -> Any:
         return self.instance.status()

@@ -1,9 +1,12 @@
 """The life of a class on Ray, and what it finds around itself."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from app_toolkit.config.models import ApplicationSpec, ClassConfig
 from tests.cluster import Cluster, Served
 
 
@@ -23,6 +26,45 @@ def test_what_threads_and_devices_it_has_is_known_before_its_module_is_imported(
     with served.client() as client:
         found = client.get("/surroundings").json()
     assert found == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLOUR": "blue"}
+
+
+def configured(served: Served, **options: Any) -> ApplicationSpec:
+    """The application as it is, but for these options of its one class."""
+    [place] = [each for each in served.spec.deployments if each.config.name == "place"]
+    config = ClassConfig(**{**place.config.model_dump(), **options})
+    others = [each for each in served.spec.deployments if each is not place]
+    return served.spec.model_copy(update={"deployments": (*others, place.model_copy(update={"config": config}))})
+
+
+def test_a_changed_user_config_is_taken_up_by_what_runs(cluster: Cluster, served: Served) -> None:
+    with served.client() as client:
+        before = client.get("/replica").json()
+        cluster.instance.deploy(configured(served, user_config={"words": ["three"]}), None)
+        served.wait(lambda now: now["status"] == "healthy")
+        assert client.get("/story").json() == ["constructed in place", "started", "one", "two", "three"]
+        # It raises. The object goes on as it is, and the deployment is not healthy until it has taken up something.
+        cluster.instance.deploy(configured(served, user_config={"tones": []}), None)
+        served.wait(lambda now: now["status"] == "updating" and served.ingress("place")["last_error"])
+        assert "place did not take up its user_config: KeyError: 'words'" in served.ingress("place")["last_error"]
+        assert client.get("/replica").json() == before
+        cluster.apply(served.spec)
+        assert client.get("/story").json()[-2:] == ["one", "two"]
+        assert client.get("/replica").json() == before
+
+
+def test_batches_of_what_runs_keep_to_limits_that_changed(cluster: Cluster, served: Served) -> None:
+    def meet(*names: str) -> None:
+        with ThreadPoolExecutor() as pool:
+            assert list(pool.map(lambda name: client.get(f"/meet/{name}").json(), names)) == [list(names)] * len(names)
+
+    with served.client() as client:
+        before = client.get("/replica").json()
+        meet("ann", "bob")
+        cluster.apply(configured(served, batch={"meet": {"max_batch_size": 3}}))
+        meet("ann", "bob", "cat")
+        cluster.apply(served.spec)
+        meet("ann", "bob")
+        assert client.get("/replica").json() == before
 
 
 def test_one_that_says_it_is_not_well_is_replaced(served: Served) -> None:

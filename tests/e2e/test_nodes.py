@@ -107,8 +107,10 @@ def load(url: str, clients: int = 3) -> Iterator[list[tuple[float, object]]]:
             thread.join()
 
 
-def replicas(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [replica for group in status["applications"][0]["deployments"] for replica in group["replicas"]]
+def replicas(status: Mapping[str, Any], beginning: str = "victim/") -> list[Mapping[str, Any]]:
+    """Those of the groups whose names begin so."""
+    groups = [group for each in status["applications"] for group in each["deployments"]]
+    return [replica for group in groups if group["name"].startswith(beginning) for replica in group["replicas"]]
 
 
 def proxies(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -132,6 +134,38 @@ def test_from_another_node_a_replica_serves_nobody_without_the_secret(nodes: Nod
         for fields in ({}, {hop.HOP.decode(): "1 guessed id 1.1 127.0.0.1 1 127.0.0.1 2 http"}):
             answer = httpx.get(f"http://{where}/pid", headers=fields, trust_env=False)
             assert (answer.status_code, answer.headers[hop.REFUSED.decode()]) == (503, "secret")
+
+
+def test_a_node_has_no_more_replicas_than_it_may_and_what_is_left_over_waits(nodes: Nodes) -> None:
+    def told(status: Mapping[str, Any]) -> list[str]:
+        return [replica["asks"] for replica in replicas(status, "apart/app") if replica["asks"]]
+
+    nodes.ask("deploy", 3, 0.05, 2, "apart", 1)
+    status = nodes.wait(
+        lambda now: told(now) == ["0.05 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)"]
+    )
+    assert status["status"] == "waiting_for_resources"
+    there = [replica["node"] for replica in replicas(status, "apart/app") if replica["phase"] == "running"]
+    assert len(there) == len(set(there)) == 2
+    nodes.ask("deploy", 2, 0.05, 2, "apart", 1)
+    nodes.wait(lambda now: now["status"] == "healthy")
+    nodes.ask("delete", "apart")
+    nodes.wait(lambda now: not replicas(now, "apart/") and now["status"] == "healthy")
+
+
+def test_two_replicas_share_each_device_and_one_that_asked_for_none_sees_none(nodes: Nodes) -> None:
+    nodes.ask("deploy_halves")
+    nodes.wait(lambda now: now["status"] == "healthy")
+    seen: dict[str, str] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while len(seen) < 4:
+        replica, devices = nodes.get("/halves/devices").json()
+        seen[replica] = devices
+        assert time.monotonic() < deadline, seen
+    assert Counter(seen.values()) == {"0": 2, "1": 2}
+    assert nodes.get("/halves/own-devices").json() == ""
+    nodes.ask("delete", "halves")
+    nodes.wait(lambda now: not replicas(now, "halves/") and now["status"] == "healthy")
 
 
 def test_a_proxy_that_is_killed_under_load_is_missed_for_less_than_a_second(nodes: Nodes) -> None:

@@ -15,18 +15,18 @@ from typing import TypeVar
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Stop
-from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbePassed, Started
+from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Stop
+from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbePassed, Reconfigured, Started
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
-from app_toolkit.interfaces import Store
+from app_toolkit.interfaces import LiveOptions, Store
 from app_toolkit.types import ReplicaId
 from tests.engines.contract import app as contract
 from tests.engines.contract import launched
 from tests.engines.contract.app import DESK, HASTY
 from tests.engines.contract.ground import Ground, eventually
-from tests.engines.contract.launched import BAD, GOOD, Bench, start
+from tests.engines.contract.launched import BAD, GOOD, LIVE, Bench, start
 from tests.engines.contract.served import Served, serving
 from tests.engines.contract.visit import Visit, visiting
 
@@ -372,7 +372,7 @@ async def test_one_that_is_killed_exits_and_is_found_no_more(controller: Epoch, 
 
 @pytest.mark.parametrize(
     "order",
-    [Probe(NOBODY, 1.0), Drain(NOBODY, 1.0), Stop(NOBODY, 1.0), Kill(NOBODY, "enough")],
+    [Probe(NOBODY, 1.0), Reconfigure(NOBODY, LIVE, 1.0), Drain(NOBODY, 1.0), Stop(NOBODY, 1.0), Kill(NOBODY, "enough")],
     ids=lambda o: type(o).__name__.lower(),
 )
 async def test_an_order_to_what_is_not_there_is_answered_with_its_exit(controller: Epoch, order: Action) -> None:
@@ -390,10 +390,28 @@ async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(contro
     await first.hears(Drained, B)
     second = controller(2)
     assert await second.finds() == [A, B]
-    assert second.heard(Found, A) == [Found(A, GOOD, "v1", "running", places[0])]
-    assert second.heard(Found, B) == [Found(B, GOOD, "v1", "draining", places[1])]
+    assert second.heard(Found, A) == [Found(A, GOOD, "v1", "running", places[0], LIVE)]
+    assert second.heard(Found, B) == [Found(B, GOOD, "v1", "draining", places[1], LIVE)]
     second.perform(Stop(B, 5.0))
     assert await second.hears(Exited, B) == Exited(B, why=None)
+
+
+async def test_one_that_was_reconfigured_says_so_and_is_found_with_what_it_has_taken_up(
+    bench: Bench, controller: Epoch, tmp_path: Path
+) -> None:
+    first = controller(1)
+    first.perform(start(A, tmp_path))
+    await first.hears(Started)
+    changed = LiveOptions(20)
+    first.perform(Reconfigure(A, changed, 5.0))
+    assert await first.hears(Reconfigured) == Reconfigured(A, changed)
+    second = controller(2)
+    assert await second.finds() == [A]
+    assert [found.live for found in second.heard(Found)] == [changed]
+    await first.performs(Reconfigure(A, LIVE, 5.0))
+    assert await second.finds() == [A]
+    assert [found.live for found in second.heard(Found)][-1] == changed, "the order came from one that was replaced"
+    assert bench.starts() == 1
 
 
 async def test_an_order_of_a_controller_that_was_replaced_does_nothing(

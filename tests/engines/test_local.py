@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from typing import Annotated
 
 import pytest
-from fastapi import Depends
+from fastapi import Depends, FastAPI
 from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
-from app_toolkit import Deployment, Toolkit, remote
+from app_toolkit import Deployment, Toolkit, batch, remote
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
@@ -46,6 +46,26 @@ def test_the_chain_answers_under_a_test_client(lifespan: bool) -> None:
             assert client.get("/numbers/3").text.split() == ["1", "4", "7"]
             assert client.get("/lengths/abc").json() == [3, 1]
             assert client.get("/refuse").json() == {"what": "not today", "code": 7}
+
+
+class Counted(Deployment):
+    @batch(max_batch_size=4, batch_wait_timeout_s=60)
+    async def together(self, numbers: list[int]) -> list[int]:
+        return [len(numbers)] * len(numbers)
+
+
+@pytest.mark.usefixtures("_nothing_stays")
+def test_deployments_of_one_class_have_batch_limits_of_their_own() -> None:
+    app = FastAPI()
+    large, small = Counted.bind(), Counted.options(name="small", batch={"together": {"max_batch_size": 2}}).bind()
+
+    @app.get("/together")
+    async def together(
+        large: Annotated[Counted, Depends(large)], small: Annotated[Counted, Depends(small)]
+    ) -> list[list[int]]:
+        return [list(await asyncio.gather(*(model.together(n) for n in range(4)))) for model in (large, small)]
+
+    assert TestClient(app).get("/together").json() == [[4] * 4, [2] * 4]
 
 
 @pytest.mark.usefixtures("_nothing_stays")

@@ -2,6 +2,16 @@
 
 import inspect
 
+import pytest
+
+
+def test_rays_scheduler_still_calls_implicit_resources_by_our_name() -> None:
+    from ray._raylet import IMPLICIT_RESOURCE_PREFIX
+
+    from app_toolkit.engines.ray.launcher import IMPLICIT
+
+    assert IMPLICIT == IMPLICIT_RESOURCE_PREFIX
+
 
 def test_rays_key_value_functions_are_there_and_take_what_we_give() -> None:
     from ray.experimental import internal_kv
@@ -14,3 +24,11 @@ def test_rays_key_value_functions_are_there_and_take_what_we_give() -> None:
     ]
     for name in ("_internal_kv_get", "_internal_kv_del", "_internal_kv_list"):
         assert "namespace" in inspect.signature(getattr(internal_kv, name)).parameters
+
+
+@pytest.mark.parametrize("most", range(1, 101))
+def test_a_share_of_a_node_is_there_so_many_times_and_no_more(most: int) -> None:
+    from app_toolkit.engines.ray.launcher import share
+
+    parts = round(share(most) * 10_000)  # which is how Ray counts
+    assert parts * most <= 10_000 < parts * (most + 1)

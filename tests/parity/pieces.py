@@ -54,7 +54,7 @@ def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) ->
             target=spec.target,
             app_dir=spec.app_dir,
             root_path="",
-            max_ongoing_requests=ingress.config.max_ongoing_requests,
+            live=ingress.config.live,
             graceful_shutdown_timeout_s=5,
         )
         for number in range(replicas)
@@ -90,7 +90,7 @@ def serve(replicas: int) -> None:
                             "id": replica_spec.id,
                             "address": pipe.recv(),
                             "trunks": True,
-                            "max_ongoing_requests": replica_spec.max_ongoing_requests,
+                            "max_ongoing_requests": replica_spec.live.max_ongoing_requests,
                         }
                         for replica_spec, pipe in started
                     ],

@@ -9,11 +9,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, Literal
 
 from websockets.client import ClientProtocol
 from websockets.datastructures import Headers
@@ -21,7 +21,7 @@ from websockets.frames import Frame
 from websockets.http11 import Response
 from websockets.uri import parse_uri
 
-from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
@@ -221,6 +221,8 @@ class Serve:
         max_ongoing_requests: int = 100,
         max_open_websockets: int = 1_000,
         on_disconnect: OnDisconnect = "auto",
+        kind: Literal["ingress", "class"] = "ingress",
+        user_config: Mapping[str, Any] | None = None,
     ) -> ReplicaSpec:
         # Not pytest's own folders: a socket's path must be short.
         folder = Path(tempfile.mkdtemp(prefix="atk"))
@@ -236,10 +238,10 @@ class Serve:
             target=f"{module}:{attribute}",
             app_dir=str(folder),
             root_path=root_path,
-            max_ongoing_requests=max_ongoing_requests,
+            live=LiveOptions(max_ongoing_requests, max_open_websockets, user_config),
             graceful_shutdown_timeout_s=5.0,
-            max_open_websockets=max_open_websockets,
             on_disconnect=on_disconnect,
+            kind=kind,
         )
 
     def __call__(

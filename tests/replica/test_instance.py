@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.errors import ConfigError, StartupError
+from app_toolkit.errors import ReconfigureError, StartupError
 from app_toolkit.observability.context import ReplicaContext, replica_context
 from app_toolkit.replica.instance import Instance
 from app_toolkit.types import ReplicaId
@@ -291,7 +291,9 @@ async def test_a_user_config_for_a_class_that_takes_none_is_refused() -> None:
     with pytest.raises(StartupError, match=r"Plain no reconfigure\(user_config\)"):
         await Instance(Plain, name="writer").start({"a": 1})
     async with running(Plain) as instance:
-        with pytest.raises(ConfigError, match=r"writer has a user_config, and Plain no reconfigure\(user_config\)"):
+        with pytest.raises(
+            ReconfigureError, match=r"writer has a user_config, and Plain no reconfigure\(user_config\)"
+        ):
             await instance.reconfigure({"a": 1})
 
 
@@ -366,6 +368,8 @@ async def test_a_user_config_is_taken_up_while_it_runs() -> None:
     async with running(lambda: writer) as instance:
         await instance.reconfigure({"size": 2})
         assert writer.config == {"size": 2}
+    with pytest.raises(RuntimeError, match="writer does not run"):
+        await instance.reconfigure({"size": 3})
 
 
 async def test_its_life_knows_which_replica_it_is_and_others_are_told_that_they_are_none() -> None:

@@ -15,11 +15,15 @@ from textwrap import dedent
 
 import pytest
 
-from app_toolkit.errors import ReplicaGone, StartupError, TargetError
+from app_toolkit.errors import ReconfigureError, ReplicaGone, StartupError, TargetError
+from app_toolkit.interfaces import LiveOptions
 from app_toolkit.replica.server import ReplicaServer, bind
+from app_toolkit.transport import hop
 from app_toolkit.types import Address
 
 from .client import SECRET, Connection, Serve, dial, field, wait_until
+
+REFUSED = hop.REFUSED.decode()
 
 LIFESPAN = """
     from contextlib import asynccontextmanager
@@ -123,6 +127,105 @@ def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     assert served.server.statistics().ongoing == 1
     served.open_gate("go")
     assert served.server.probe(5).draining is False
+
+
+def test_changed_limits_hold_from_now_on_and_whoever_is_inside_stays(serve: Serve) -> None:
+    served = serve(SLOW, max_ongoing_requests=1)
+    first = served.connect()
+    first.send_head("GET", "/slow", [field()])
+    wait_until(lambda: served.marked("entered"), "the first is inside")
+    assert served.connect().ask("/").getheader(REFUSED) == "busy"
+    served.server.reconfigure(LiveOptions(2, max_open_websockets=0), 5)
+    assert served.connect().ask("/").read() == b'"root"'
+    assert served.websocket("/ws").answer.headers[REFUSED] == "websockets"
+    served.server.reconfigure(LiveOptions(1), 5)
+    assert served.connect().ask("/").getheader(REFUSED) == "busy"
+    served.open_gate("go")
+    assert first.getresponse().read() == b'"slow"'
+    assert served.server.live == LiveOptions(1)
+
+
+CLASS = """
+    from app_toolkit import Deployment, Toolkit
+
+    class Writer(Deployment, name="chat"):
+        async def reconfigure(self, config):
+            mark(f"given-{config['n']}")
+            if config["n"] < 0:
+                raise ValueError("n is below 0")
+            if config["n"] == 0:
+                await gate("go")
+            mark(f"taken-{config['n']}")
+
+    app = Toolkit(deployments=[Writer.bind()])
+"""
+
+
+def given(number: int) -> LiveOptions:
+    return LiveOptions(100, user_config={"n": number})
+
+
+def test_a_class_is_reconfigured_while_it_runs_and_what_fails_is_told_and_given_again(serve: Serve) -> None:
+    served = serve(CLASS, kind="class", user_config={"n": 1})
+    server = served.server
+    assert served.marked("taken-1")
+    assert server.live == given(1)
+    server.reconfigure(given(2), 5)
+    assert served.marked("taken-2")
+    with pytest.raises(
+        ReconfigureError, match="chat did not take up its user_config: ValueError: n is below 0"
+    ) as caught:
+        server.reconfigure(given(-1), 5)
+    assert "in reconfigure" in caught.value.__notes__[0]
+    assert server.live is None
+    server.probe(5)
+    (served.folder / "taken-2").unlink()
+    server.reconfigure(given(2), 5)
+    assert served.marked("taken-2"), "what the failure has left, nobody knows"
+    (served.folder / "taken-2").unlink()
+    server.reconfigure(LiveOptions(50, user_config={"n": 2}), 5)
+    assert not served.marked("taken-2"), "what did not change is not given again"
+
+
+def test_a_reconfiguration_that_takes_too_long_is_cancelled(serve: Serve) -> None:
+    served = serve(CLASS, kind="class", user_config={"n": 1})
+    with pytest.raises(TimeoutError, match=r"shop/chat-1-1 was not reconfigured within 0.05 s"):
+        served.server.reconfigure(given(0), 0.05)
+    served.open_gate("go")
+    served.server.reconfigure(given(2), 5)
+    assert served.marked("taken-2")
+    assert not served.marked("taken-0")
+
+
+def test_one_reconfiguration_waits_for_the_one_before_also_where_a_thread_goes_on_with_that(serve: Serve) -> None:
+    served = serve(
+        """
+        import time
+        from app_toolkit import Deployment, Toolkit
+
+        class Writer(Deployment, name="chat"):
+            def reconfigure(self, config):
+                mark(f"given-{config['n']}")
+                while config["n"] == 0 and not (FOLDER / "go").exists():
+                    time.sleep(0.005)
+                mark(f"taken-{config['n']}")
+
+        app = Toolkit(deployments=[Writer.bind()])
+        """,
+        kind="class",
+        user_config={"n": 1},
+    )
+    with pytest.raises(TimeoutError):
+        served.server.reconfigure(given(0), 0.05)
+    assert served.marked("given-0")
+    with pytest.raises(TimeoutError):
+        served.server.reconfigure(given(2), 0.05)
+    served.open_gate("go")
+    served.server.reconfigure(given(3), 5)
+    assert served.marked("taken-0")
+    assert not served.marked("given-2"), "its time was over before its turn came"
+    assert served.marked("taken-3")
+    assert served.server.live == given(3)
 
 
 def test_a_server_that_has_not_started_is_gone() -> None:
@@ -552,12 +655,12 @@ def script(source: str, target: str, folder: str) -> str:
             """
         import time
         from pathlib import Path
-        from app_toolkit.interfaces import ReplicaSpec
+        from app_toolkit.interfaces import LiveOptions, ReplicaSpec
         from app_toolkit.replica.server import ReplicaServer
         from replica.client import SECRET, Served
 
         def start():
-            spec = ReplicaSpec("shop/chat-1-1", "shop", "chat", "r1", {target!r}, {folder!r}, "", 100, 5.0)
+            spec = ReplicaSpec("shop/chat-1-1", "shop", "chat", "r1", {target!r}, {folder!r}, "", LiveOptions(100), 5.0)
             server = ReplicaServer()
             address = server.start(spec, SECRET, "unix:" + {folder!r} + "/r.sock")
             return Served(server, address, Path({folder!r}))

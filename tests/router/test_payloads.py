@@ -14,7 +14,7 @@ import pytest
 from app_toolkit import Deployment, Toolkit
 from app_toolkit.config.models import Policy
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
-from app_toolkit.interfaces import REPLICAS, Call, ReplicaSpec, Snapshot, Version
+from app_toolkit.interfaces import REPLICAS, Call, LiveOptions, ReplicaSpec, Snapshot, Version
 from app_toolkit.replica.replica import Statistics
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.router.remote import Called, Callers, RemoteCaller
@@ -122,7 +122,7 @@ def server() -> Iterator[tuple[ReplicaServer, Address]]:
             target=f"{__name__}:app",
             app_dir=str(Path(__file__).parents[2]),
             root_path="",
-            max_ongoing_requests=100,
+            live=LiveOptions(100),
             graceful_shutdown_timeout_s=5.0,
             kind="class",
         )

@@ -25,7 +25,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
+from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
@@ -40,7 +40,7 @@ NAMESPACE = "app_toolkit"
 CONTROLLER = "controller"
 
 GROUPS = {"control": 8, "life": 1}
-"""Threads: a start, a drain and a stop may wait at the same time, with probes beside them."""
+"""Threads: a start, a reconfiguration, a drain and a stop may wait at the same time, with probes beside them."""
 
 COURIERS = 2
 """Threads of a replica that take and give payloads; one that writes a result into the store is busy for as long as
@@ -81,6 +81,11 @@ class Controlled:
         """What Ray puts before each line that the process logs."""
         return self.name
 
+    @property
+    def live(self) -> LiveOptions | None:
+        """The options that a replica has taken up."""
+        return None
+
     def obey(self, epoch: int) -> None:
         if epoch < self.epoch:
             raise StaleEpoch(f"an order of epoch {epoch} came after one of epoch {self.epoch}")
@@ -106,7 +111,13 @@ class Controlled:
         """Who this is, for a controller that was not there when it started."""
         self.obey(epoch)
         location = self.location.result() if self.phase != "starting" else None
-        return {"group": self.group, "revision": self.revision, "phase": self.phase, "location": location}
+        return {
+            "group": self.group,
+            "revision": self.revision,
+            "phase_name": self.phase,
+            "location": location,
+            "live": self.live,
+        }
 
     @control
     def started(self) -> Location:
@@ -156,6 +167,15 @@ class _Replica(Controlled):
     def __init__(self, name: ReplicaId) -> None:
         super().__init__(name)
         self.server: ReplicaServer = ReplicaServer(Signals())
+
+    @property
+    def live(self) -> LiveOptions | None:
+        return self.server.live
+
+    @control
+    def reconfigure(self, live: LiveOptions, timeout_s: float, epoch: int) -> None:
+        self.obey(epoch)
+        self.server.reconfigure(live, timeout_s)
 
     @control
     def calling(self) -> Mapping[str, Called]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -18,7 +19,8 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import RayActorOptions
-from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Start, Stop
+from app_toolkit.core.placement import Lack, Node, lack
+from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
     Drained,
     Exited,
@@ -26,12 +28,14 @@ from app_toolkit.core.replica_state import (
     Placed,
     ProbeFailed,
     ProbePassed,
+    Reconfigured,
+    ReconfigureFailed,
     Started,
     Unplaceable,
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.interfaces import Emit, Location, ProxySpec
+from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
@@ -42,6 +46,10 @@ HEED_S = 1.0
 
 PLACED_S = 1.0
 """A process that has room is up within about this time; from then on we look whether there is room at all."""
+
+IMPLICIT = "node:__internal_implicit_resource_"
+"""Begins the names of resources of which every node has 1, whatever they are called. Not documented by Ray, whose own
+Serve bounds its replicas by it: a bound that the scheduler itself keeps cannot be missed by two starts at once."""
 
 
 class RayLauncher:
@@ -55,6 +63,8 @@ class RayLauncher:
         self._handles: dict[ReplicaId, Handle] = {}
         #: Those whose process is up and can be asked.
         self._placed: set[ReplicaId] = set()
+        #: Those that have started: of which group and revision, and on which node.
+        self._nodes: dict[ReplicaId, tuple[tuple[str, str], NodeId]] = {}
         #: Those that were told to exit: that they do is no failure.
         self._stopped: set[ReplicaId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,6 +78,8 @@ class RayLauncher:
                 self._run(self._start(action))
             case Probe(replica, timeout_s):
                 self._run(self._probe(replica, timeout_s))
+            case Reconfigure(replica, live, timeout_s):
+                self._run(self._reconfigure(replica, live, timeout_s))
             case Drain(replica, timeout_s):
                 self._run(self._drain(replica, timeout_s))
             case Stop(replica, timeout_s):
@@ -105,16 +117,14 @@ class RayLauncher:
             self._emit(Exited(spec.id, _sentence(error)))
             return
         self._attend(spec.id, handle)
-        placed = asyncio.create_task(self._tell_if_unplaceable(spec.id, handle, action.options))
+        placed = asyncio.create_task(self._tell_if_unplaceable(action, handle))
         try:
-            await self._until_started(
-                spec.id,
-                handle.start.remote(spec, action.group, action.revision, self._secret, self._epoch),
-            )
+            started = handle.start.remote(spec, action.group, action.revision, self._secret, self._epoch)
+            await self._until_started(spec.id, action.group, action.revision, started)
         finally:
             placed.cancel()
 
-    async def _until_started(self, replica: ReplicaId, start: Awaitable[Location]) -> None:
+    async def _until_started(self, replica: ReplicaId, group: str, revision: str, start: Awaitable[Location]) -> None:
         try:
             location = await start
         except StaleEpoch:
@@ -127,6 +137,7 @@ class RayLauncher:
             pass  # it is gone, which `until_gone` tells
         else:
             self._placed.add(replica)
+            self._at(replica, group, revision, location.node)
             self._emit(Started(replica, location))
 
     def _create(self, action: Start) -> Handle:
@@ -141,23 +152,35 @@ class RayLauncher:
             # The clients of a node are served on it or, where it is gone, by no other.
             there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)
             return ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
-        return ReplicaActor.options(**options, **_resources(action.options)).remote(action.spec.id)
+        return ReplicaActor.options(**options, **_resources(action)).remote(action.spec.id)
 
-    async def _tell_if_unplaceable(self, replica: ReplicaId, handle: Handle, options: RayActorOptions) -> None:
+    async def _tell_if_unplaceable(self, action: Start, handle: Handle) -> None:
+        replica = action.replica
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
         told = False
         try:
             while not (await asyncio.wait([here], timeout=PLACED_S))[0]:
-                verdict = await asyncio.to_thread(room_for, replica, options)
-                if verdict is not None:
+                lacks = await asyncio.to_thread(self._lack, action)
+                if lacks is not None:
                     told = True
-                    self._emit(verdict)
+                    self._emit(Unplaceable(replica, lacks.asks, lacks.free, lacks.for_ever))
             if here.exception() is None:  # one that died on the way is told by `until_gone`
                 self._placed.add(replica)
                 if told:
                     self._emit(Placed(replica))
         finally:
             here.cancel()
+
+    def _lack(self, action: Start) -> Lack | None:
+        state: Any = ray  # these two have no types
+        kind = action.group, action.revision
+        mine = Counter(node for other, node in self._nodes.copy().values() if other == kind)
+        nodes = [Node(node["Resources"], mine[node["NodeID"]]) for node in state.nodes() if node["Alive"]]
+        return lack(_amounts(action.options), state.available_resources(), nodes, action.max_per_node)
+
+    def _at(self, replica: ReplicaId, group: str, revision: str, node: NodeId) -> None:
+        if replica in self._handles:  # else it has ended meanwhile
+            self._nodes[replica] = (group, revision), node
 
     def _attend(self, replica: ReplicaId, handle: Handle) -> None:
         """Hear of its end, once."""
@@ -171,6 +194,7 @@ class RayLauncher:
         except (ActorDiedError, ActorUnschedulableError) as error:
             self._handles.pop(replica, None)
             self._placed.discard(replica)
+            self._nodes.pop(replica, None)
             self._emit(Exited(replica, None if replica in self._stopped else _sentence(error)))
             self._stopped.discard(replica)
         except RayActorError:
@@ -200,9 +224,11 @@ class RayLauncher:
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
             await self._kill(replica)
             return
-        self._emit(Found(replica, about["group"], about["revision"], about["phase"], about["location"]))
-        if about["phase"] == "starting":
-            await self._until_started(replica, handle.started.remote())
+        self._emit(Found(replica, **about))
+        if about["location"] is not None:
+            self._at(replica, about["group"], about["revision"], about["location"].node)
+        if about["phase_name"] == "starting":
+            await self._until_started(replica, about["group"], about["revision"], handle.started.remote())
 
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
@@ -215,6 +241,17 @@ class RayLauncher:
             self._emit(ProbeFailed(replica, _sentence(error) or f"no answer within {timeout_s:g} s"))
         else:
             self._emit(ProbePassed(replica))
+
+    async def _reconfigure(self, replica: ReplicaId, live: LiveOptions, timeout_s: float) -> None:
+        try:
+            taken_up: Awaitable[None] = self._handles[replica].reconfigure.remote(live, timeout_s, self._epoch)
+            await asyncio.wait_for(taken_up, timeout_s + PLACED_S)
+        except KeyError:
+            self._emit(Exited(replica))
+        except (RayError, TimeoutError) as error:
+            self._emit(ReconfigureFailed(replica, live, _sentence(error) or f"no answer within {timeout_s:g} s"))
+        else:
+            self._emit(Reconfigured(replica, live))
 
     async def _drain(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
@@ -259,29 +296,21 @@ def new_secret() -> bytes:
     return secrets.token_urlsafe(32).encode()
 
 
-def room_for(replica: ReplicaId, options: RayActorOptions) -> Unplaceable | None:
-    """Whether the cluster has room, None where it has: what is asked for, what is free, and if it will ever fit."""
-    asks = _amounts(options)
-    state: Any = ray  # these two have no types
-    nodes = [node["Resources"] for node in state.nodes() if node["Alive"]]
-    free = state.available_resources()
-    if all(free.get(name, 0.0) >= amount for name, amount in asks.items()):
-        return None
-    fits = any(all(node.get(name, 0.0) >= amount for name, amount in asks.items()) for node in nodes)
-    return Unplaceable(replica, _spoken(asks), _spoken({name: free.get(name, 0.0) for name in asks}), not fits)
-
-
 def _amounts(options: RayActorOptions) -> dict[str, float]:
     named = {"CPU": options.num_cpus, "GPU": options.num_gpus, "memory": options.memory or 0.0}
     return {name: float(amount) for name, amount in {**named, **options.resources}.items() if amount}
 
 
-def _spoken(amounts: dict[str, float]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
+def _resources(action: Start) -> dict[str, Any]:
+    options = action.options.model_dump(exclude_none=True)
+    if action.max_per_node is not None:
+        options["resources"][f"{IMPLICIT}{action.group}:{action.revision}"] = share(action.max_per_node)
+    return options
 
 
-def _resources(options: RayActorOptions) -> dict[str, Any]:
-    return options.model_dump(exclude_none=True)
+def share(most: int) -> float:
+    """So much of a whole that it is there `most` times, and no more; Ray counts in ten-thousandths."""
+    return 10_000 // most / 10_000
 
 
 def _sentence(error: BaseException) -> str | None:

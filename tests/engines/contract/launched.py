@@ -18,7 +18,7 @@ from app_toolkit.core.replica_state import Started
 from app_toolkit.engines.ray import launcher as on_ray
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.engines.simulated import SimulatedLauncher, World
-from app_toolkit.interfaces import Launcher, ReplicaSpec
+from app_toolkit.interfaces import Launcher, LiveOptions, ReplicaSpec
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
@@ -26,6 +26,7 @@ from tests.engines.contract.ground import Ground, eventually
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 20.0
+LIVE = LiveOptions(10)
 GOOD, BAD = "contract/good", "contract/bad"
 
 
@@ -65,7 +66,7 @@ def start(id: ReplicaId, ground: Path, group: str = GOOD) -> Start:
         target=f"{app.__name__}:app",
         app_dir=str(ROOT),
         root_path="",
-        max_ongoing_requests=10,
+        live=LIVE,
         graceful_shutdown_timeout_s=5.0,
         working_dir=str(ground),
     )

@@ -38,6 +38,9 @@ class OfAnotherWord(Deployment, retry="never"): ...  # type: ignore[arg-type]
 class MisspeltWithin(Deployment, ray_actor_options={"gpus": 1}): ...  # type: ignore[typeddict-unknown-key]
 
 
+class MisspeltLimit(Deployment, batch={"embed": {"batch_size": 1}}): ...  # type: ignore[typeddict-unknown-key]
+
+
 class OfIngresses(Deployment, max_body_size=1): ...  # type: ignore[call-arg]
 
 

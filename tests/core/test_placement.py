@@ -1,0 +1,61 @@
+"""Whether there is room, and what is said where there is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.core.placement import Lack, Node, lack
+
+TWO = {"CPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("why", "free", "nodes", "most", "expected"),
+    [
+        ("there is room", 1.0, [Node(TWO, 5)], None, None),
+        ("all is taken", 0.5, [Node(TWO, 5)], None, Lack("1 CPU", "0.5 CPU", for_ever=False)),
+        ("no node is large enough", 1.0, [Node({"CPU": 0.5}, 0)] * 2, None, Lack("1 CPU", "1 CPU", for_ever=True)),
+        ("there is no node", 0.0, [], 1, Lack("1 CPU", "0 CPU", for_ever=True)),
+        ("nodes have room for more of it", 1.0, [Node(TWO, 1)] * 2, 2, None),
+        (
+            "every node has as many as it may",
+            3.0,
+            [Node(TWO, 1)] * 2,
+            1,
+            Lack("1 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)", "3 CPU", for_ever=False),
+        ),
+        (
+            "what is free may be where none may run",
+            3.0,
+            [Node(TWO, 1), Node(TWO, 0), Node({}, 0)],
+            1,
+            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "3 CPU", for_ever=False),
+        ),
+    ],
+)
+def test_what_it_waits_for(why: str, free: float, nodes: list[Node], most: int | None, expected: Lack | None) -> None:
+    assert lack({"CPU": 1.0}, {"CPU": free}, nodes, most) == expected, why
+
+
+amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(0, 3).map(float))
+node = st.builds(Node, amounts, st.integers(0, 3))
+
+
+@given(asks=amounts, nodes=st.lists(node, max_size=4), most=st.none() | st.integers(1, 3), data=st.data())
+def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_nowhere_is_for_ever(
+    asks: dict[str, float], nodes: list[Node], most: int | None, data: st.DataObject
+) -> None:
+    taken = [{name: data.draw(st.floats(0, total)) for name, total in node.total.items()} for node in nodes]
+    left = [{name: node.total[name] - used[name] for name in used} for node, used in zip(nodes, taken, strict=True)]
+    free = {name: sum(each.get(name, 0.0) for each in left) for name in ("CPU", "GPU")}
+
+    def fits(there: dict[str, float]) -> bool:
+        return all(there.get(name, 0.0) >= amount for name, amount in asks.items())
+
+    told = lack(asks, free, nodes, most)
+    assert (told is not None and told.for_ever) == (not any(fits(dict(node.total)) for node in nodes))
+    full = [most is not None and node.mine >= most for node in nodes]
+    if all(full):
+        assert told is not None, "no node may have one more"
+    if told is None:
+        assert not any(is_full and fits(dict(node.total)) for node, is_full in zip(nodes, full, strict=True))
