@@ -477,6 +477,13 @@ class Exchange:
             self._end(self._expire())
 
     async def _expire(self) -> None:
+        if self.complete:  # since the deadline passed, a moment ago
+            return
+        if self.started and self._timer is not None:
+            # What begins to the moment may be word of this deadline, from a call: the next sweep sees what became of it.
+            self._timer = self._ending = None
+            self.deadline = time.monotonic()
+            return
         error = DeadlineExceeded("the deadline of this request passed while its handler ran")
         send, self._send = self._send, _nowhere
         if self.started:
