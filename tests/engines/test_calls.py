@@ -1,4 +1,7 @@
-"""What every engine promises of calls: an ingress calls two models, and both call a shared one."""
+"""What every engine promises of calls, in every form that it has: an ingress calls two models, and both call a shared one.
+
+The app and its tests are the same for all. What one form cannot have is said where the forms are named.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +16,13 @@ from tests.engines.contract.visit import Visit, visiting
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", params=["embedded", "ray"])
+FORMS = ["embedded", "test client", "test client without lifespan", "ray"]
+
+hangs_up = pytest.mark.parametrize("served", ["embedded", "ray"], indirect=True, scope="module")
+"""For tests of clients that hang up. A test client waits for the whole answer of every request."""
+
+
+@pytest.fixture(scope="module", params=FORMS)
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, chain)
 
@@ -50,6 +59,7 @@ async def test_items_stream_through_both(visit: Visit) -> None:
     assert answer.text.split() == [str(3 * number + 1) for number in range(300)]
 
 
+@hangs_up
 async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visit) -> None:
     async with visit.client.stream("GET", "/endless") as stream:
         async for _ in stream.aiter_bytes():
@@ -57,6 +67,7 @@ async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visi
     await visit.noted("the stream was closed")
 
 
+@hangs_up
 async def test_a_client_that_hangs_up_cancels_all_down_the_chain(visit: Visit) -> None:
     call = visit.get("/hold/one")
     await visit.noted("one began")
@@ -80,6 +91,7 @@ async def test_what_the_shared_model_has_no_room_for_waits_and_beyond_is_refused
     assert [(await task).json() for task in [*inside, *waiting]] == [str(number) for number in range(6)]
 
 
+@hangs_up
 async def test_one_who_hangs_up_in_the_queue_of_a_model_is_never_run(visit: Visit) -> None:
     inside = [visit.get(f"/direct/{number}") for number in range(4)]
     await visit.noted(*(f"{number} began" for number in range(4)))
@@ -105,6 +117,7 @@ async def test_the_deadline_of_a_request_is_that_of_its_calls(visit: Visit) -> N
     await visit.noted("request was cancelled")
 
 
+@hangs_up
 async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get(f"/{way}/{way}{number}") for number in range(30) for way in ("hold", "direct")]
     await visit.noted("hold0 began")
@@ -134,6 +147,7 @@ async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None
     assert [answer.json() for answer in answers] == [3 * number for number in range(8)]
 
 
+@hangs_up
 async def test_clients_of_batches_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get("/held-batch") for _ in range(40)]
     await visit.loaded(lambda load: load.ongoing > 0)
