@@ -14,6 +14,7 @@ from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
+from app_toolkit.core.trace import trace_of
 from app_toolkit.engines.local import CALLER, IN_PROCESS, Local
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError, ToolkitError
 from app_toolkit.interfaces import Deployable
@@ -109,7 +110,10 @@ class Ingress(Local):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)
         scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
-        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": {"request_id": request_id}}
+        ours = {"request_id": request_id}
+        if (trace := trace_of(scope["headers"])) is not None:
+            ours["trace"] = trace
+        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         answered = False
 
         async def send_named(message: Message) -> None:

@@ -7,6 +7,8 @@ from app_toolkit.types import ReplicaId
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("app_toolkit_request_id", default=None)
 DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
+TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
+"""As it travels (`core.trace`): `traceparent`, and `tracestate` behind a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,16 @@ def request_id() -> str | None:
 def deadline() -> float | None:
     """When the request that is being served must have ended, as `time.monotonic()` counts; None: whenever it has."""
     return DEADLINE.get()
+
+
+def trace_context() -> dict[str, str]:
+    """The trace that the request which is being served belongs to, as the header fields that carry it on.
+
+    `traceparent`, and `tracestate` where there is one, as the client sent them; nothing where it sent none, or what
+    W3C Trace Context does not know. Calls of handles carry it on by themselves.
+    """
+    parent, _, state = (TRACE.get() or "").partition(" ")
+    return {name: value for name, value in (("traceparent", parent), ("tracestate", state)) if value}
 
 
 def replica_context() -> ReplicaContext:

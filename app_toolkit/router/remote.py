@@ -15,7 +15,7 @@ from app_toolkit.core import deadlines
 from app_toolkit.core.retries import RetryBudget, spent
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
@@ -370,11 +370,13 @@ class RemoteCaller:
         identity = hop.encode(self._callers.secret, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if turn.claim():
             identity += self._callers.lines.claim
-        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
+        trace = TRACE.get()
+        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,
             identity,
             hop.CALL,
             hop.encode_call(call.method, key, elsewhere=length is None),
+            b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()),
             EXPECT if length is None else b"",
             length or 0,
         )

@@ -1,4 +1,4 @@
-"""What every engine promises of calls, in every form that it has: an ingress calls two models, and both call a shared one.
+"""What every engine promises of calls, in each of its forms: an ingress calls two models, and both a shared one.
 
 The app and its tests are the same for all. What one form cannot have is said where the forms are named.
 """
@@ -48,6 +48,19 @@ async def test_a_response_that_nobody_fetched_is_an_argument(visit: Visit) -> No
 
 async def test_the_id_of_the_request_goes_with_its_calls(visit: Visit) -> None:
     assert (await visit.get("/tell", id="my-own-id")).json() == ["my-own-id", "my-own-id"]
+
+
+TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=t@2"}
+NO_TRACE = {"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "tracestate": "a=1"}
+
+
+@pytest.mark.parametrize(("sent", "told"), [(TRACE, TRACE), (NO_TRACE, {}), ({}, {})])
+async def test_the_trace_of_the_request_goes_with_its_calls_where_it_is_one(
+    visit: Visit, sent: dict[str, str], told: dict[str, str]
+) -> None:
+    assert (await visit.client.get("/trace", headers=sent)).json() == [told, told, told]
+    came = dict((await visit.client.get("/fields", headers=sent)).json())
+    assert {name: value for name, value in came.items() if "trace" in name} == sent, "and its own fields stay"
 
 
 async def test_an_error_arrives_as_itself(visit: Visit) -> None:

@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote
-from app_toolkit.observability.context import request_id
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote, request_id, trace_context
 from tests.engines.contract.ground import Ground
 
 SMALL = {"num_cpus": 0.1}
@@ -52,6 +51,9 @@ class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_acto
 
     async def tell(self) -> str | None:
         return request_id()
+
+    async def trace(self) -> dict[str, str]:
+        return trace_context()
 
     async def refuse(self) -> None:
         raise Refusal("not today", 7)
@@ -98,6 +100,9 @@ class Left(Deployment, ray_actor_options=SMALL):
     async def tell(self) -> str | None:
         return await self.shared.tell()
 
+    async def trace(self) -> dict[str, str]:
+        return await self.shared.trace()
+
     async def pid(self) -> int:
         return os.getpid()
 
@@ -119,6 +124,9 @@ class Right(Deployment, ray_actor_options=SMALL):
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
         self.name = name
+
+    def trace(self) -> dict[str, str]:
+        return remote(self.shared.trace).result(10)
 
     def less(self, number: int) -> int:
         return number - 1
@@ -199,6 +207,16 @@ async def passed(number: int, one: ToLeft, other: ToRight) -> int:
 @app.get("/tell")
 async def tell(model: ToLeft) -> list[str | None]:
     return [request_id(), await model.tell()]
+
+
+@app.get("/trace")
+async def trace(one: ToLeft, other: ToRight) -> list[dict[str, str]]:
+    return [trace_context(), await one.trace(), await remote(other.trace)]
+
+
+@app.get("/fields")
+async def fields(request: Request) -> list[tuple[str, str]]:
+    return request.headers.items()
 
 
 @app.get("/refuse")
