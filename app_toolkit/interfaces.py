@@ -87,6 +87,10 @@ class Caller(Protocol):
         """What the method gives. Raises what it raised, or a `RequestError`; to cancel it cancels the method."""
         ...
 
+    async def fetch(self, call: Call) -> Any:
+        """The same for who may pass it on: a value that comes as bytes stays `Sealed`."""
+        ...
+
     def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         """What the method yields; to close it closes the method."""
         ...

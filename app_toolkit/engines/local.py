@@ -149,6 +149,8 @@ class Deployed(Local):
         await self._run(call, reply)
         return reply.result()
 
+    fetch = call  # what is passed on is the object itself
+
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         reply = Reply()
         running = self.loop.create_task(self._run(call, reply))

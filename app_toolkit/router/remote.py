@@ -20,7 +20,7 @@ from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport import calls, hop
-from app_toolkit.transport.calls import Frame, Piece
+from app_toolkit.transport.calls import Frame, Piece, Sealed
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
@@ -204,6 +204,12 @@ class RemoteCaller:
         sent.abandon()
         self.router.give_back(turn)
         return _outcome(frame)
+
+    async def fetch(self, call: Call) -> Any:
+        _, turn, sent, frame = await self._first_in_time(call)
+        sent.abandon()
+        self.router.give_back(turn)
+        return Sealed(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         until, turn, sent, frame = await self._first_in_time(call)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import Depends
 
-from app_toolkit import Deployment, Toolkit, options
+from app_toolkit import Deployment, Toolkit, options, remote
 from app_toolkit.interfaces import Payloads
 from app_toolkit.router import handle
 from app_toolkit.transport.calls import LARGEST_SENT
@@ -127,6 +127,11 @@ async def there_and_back(size: int, model: ToStore) -> list[Any]:
     data = pattern(size, 2).tobytes()
     came = await model.echo(data)
     return [came == data, *await model.length(came)]
+
+
+@app.get("/passed/{size}")
+async def passed(size: int, model: ToStore) -> dict[str, Any]:
+    return await remote(model.look, remote(model.make, size, 1).later())
 
 
 @app.get("/stream/{size}/{count}")

@@ -57,7 +57,7 @@ def seen(size: int, seed: int, *, in_the_store: bool) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("way", ["there", "back"])
+@pytest.mark.parametrize("way", ["there", "back", "passed"])
 async def test_a_large_array_is_read_where_it_lies_in_the_store_and_a_small_one_never_was_there(
     visit: Visit, way: str
 ) -> None:

@@ -50,6 +50,20 @@ async def test_the_id_of_the_request_goes_with_its_calls(visit: Visit) -> None:
     assert (await visit.get("/tell", id="my-own-id")).json() == ["my-own-id", "my-own-id"]
 
 
+async def test_what_is_passed_on_is_unpickled_where_it_is_used_and_nowhere_else(visit: Visit) -> None:
+    found = (await visit.get("/travels")).json()
+    ingress, reader = found.pop("who")
+    if ingress == reader:  # in one process it is the object itself
+        assert set(map(tuple, found.values())) == {()}
+    else:
+        assert found == {"at once": [reader], "here": [ingress], "again": [ingress], "afterwards": [reader]}
+
+
+async def test_what_could_not_be_made_is_passed_on_to_nobody_and_its_error_is_the_callers(visit: Visit) -> None:
+    assert (await visit.get("/stays")).json() == ["no journey"]
+    assert visit.ground.notes == []
+
+
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=t@2"}
 NO_TRACE = {"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "tracestate": "a=1"}
 

@@ -5,7 +5,7 @@ import math
 import os
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +29,20 @@ class Refusal(Exception):
 
     def __reduce__(self) -> tuple[type, tuple[str, int]]:
         return Refusal, (self.what, self.code)
+
+
+class Traveller:
+    """Keeps a diary of the processes in which it was unpickled."""
+
+    def __init__(self, diary: list[int]) -> None:
+        self.diary = diary
+
+    def __reduce__(self) -> tuple[Callable[[list[int]], "Traveller"], tuple[list[int]]]:
+        return arrived, (self.diary,)
+
+
+def arrived(diary: list[int]) -> Traveller:
+    return Traveller([*diary, os.getpid()])
 
 
 class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_actor_options=SMALL):
@@ -103,6 +117,12 @@ class Left(Deployment, ray_actor_options=SMALL):
     async def trace(self) -> dict[str, str]:
         return await self.shared.trace()
 
+    async def travel(self) -> Traveller:
+        return Traveller([])
+
+    async def refuse_to_travel(self) -> Traveller:
+        raise Refusal("no journey", 8)
+
     async def pid(self) -> int:
         return os.getpid()
 
@@ -130,6 +150,10 @@ class Right(Deployment, ray_actor_options=SMALL):
 
     def less(self, number: int) -> int:
         return number - 1
+
+    async def read(self, traveller: Traveller, folder: str) -> tuple[int, list[int]]:
+        Ground(Path(folder)).note("read")
+        return os.getpid(), traveller.diary
 
     def halves(self, number: int) -> Iterator[int]:
         while number:
@@ -202,6 +226,33 @@ def blocking(number: int, one: ToLeft, other: ToRight) -> list[int]:
 async def passed(number: int, one: ToLeft, other: ToRight) -> int:
     """What one answers is the other's argument, and is not fetched here."""
     return await remote(other.through, remote(one.more, number).later())
+
+
+@app.get("/travels")
+async def travels(ground: str, one: ToLeft, other: ToRight) -> dict[str, list[int]]:
+    """What the diary says of one that is passed on at once, is awaited here twice, and is passed on once more."""
+    journey = remote(one.travel)
+    reader, at_once = await remote(other.read, journey.later(), folder=ground)
+    here = (await journey).diary
+    again = (await journey).diary
+    _, afterwards = await other.read(journey.later(), ground)
+    return {
+        "who": [os.getpid(), reader],
+        "at once": at_once,
+        "here": here,
+        "again": again,
+        "afterwards": afterwards,
+    }
+
+
+@app.get("/stays")
+async def stays(ground: str, one: ToLeft, other: ToRight) -> list[str]:
+    journey = remote(one.refuse_to_travel)
+    try:
+        await remote(other.read, journey.later(), ground)
+    except Refusal as refusal:
+        return [refusal.what]
+    return []
 
 
 @app.get("/tell")
