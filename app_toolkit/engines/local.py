@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import sys
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import uvloop
 
+from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
@@ -33,10 +35,18 @@ STOP_S = 10.0
 """What instances get to close, where the process ends and nobody waits for them."""
 
 
+def start_no_ray() -> None:
+    """Here is no Ray: user code that asks for it is to be told so, and not to get a new cluster without a word."""
+    hook = sys.modules.get("ray._private.auto_init_hook")
+    if settings.start_no_ray() and hook is not None:  # imported already, when it looked at the environment
+        hook.enable_auto_connect = False  # type: ignore[attr-defined]
+
+
 class Local:
     """One deployment within one event loop: its router, and the gate of its one replica."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
+        start_no_ray()
         self.replica = Replica(
             app,
             name=name,
@@ -242,6 +252,7 @@ class InProcess:
 
         What lived on the loop of our own is closed before, and constructed anew here when it is needed.
         """
+        start_no_ray()
         if self._own is not None:
             await asyncio.to_thread(self.close)
         with self._lock:

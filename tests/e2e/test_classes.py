@@ -25,6 +25,13 @@ def test_what_threads_and_devices_it_has_is_known_before_its_module_is_imported(
     assert found == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLOUR": "blue"}
 
 
+def test_user_code_uses_ray_as_anywhere_on_it(served: Served) -> None:
+    with served.client() as client:
+        found = client.get("/of-ray/21").json()
+        assert found == {"await": 42, "get": 42, "put": 42, "actor": 21, "actor again": 42, "in a route": 42}
+        assert client.get("/of-ray-in-a-thread/21").json() == 42
+
+
 def test_one_that_says_it_is_not_well_is_replaced(served: Served) -> None:
     with served.client() as client:
         before = client.get("/replica").json()
