@@ -18,7 +18,7 @@ from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, Place
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.replica import line
 from app_toolkit.replica.calls import Calls
 from app_toolkit.replica.instance import Instance
@@ -31,6 +31,9 @@ logger = logging.getLogger("app_toolkit.replica")
 CALLER = "embedded"
 """The one caller that stands in line here."""
 
+APPLICATION = "default"
+"""What an application is called that nobody has named, as on Ray."""
+
 STOP_S = 10.0
 """What instances get to close, where the process ends and nobody waits for them."""
 
@@ -40,6 +43,11 @@ def start_no_ray() -> None:
     hook = sys.modules.get("ray._private.auto_init_hook")
     if settings.start_no_ray() and hook is not None:  # imported already, when it looked at the environment
         hook.enable_auto_connect = False  # type: ignore[attr-defined]
+
+
+def context_of(deployment: str) -> ReplicaContext:
+    """That of the one replica that a deployment has in this process."""
+    return ReplicaContext(APPLICATION, deployment, ReplicaId(deployment))
 
 
 class Local:
@@ -129,7 +137,12 @@ class Deployed(Local):
 
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
-        self.instance = Instance(deployment.make, name=deployment.name, sync_threads=config.sync_threads)
+        self.instance = Instance(
+            deployment.make,
+            name=deployment.name,
+            sync_threads=config.sync_threads,
+            replica=context_of(deployment.name),
+        )
         self._user_config = config.user_config
         self._starting: asyncio.Task[None] | None = None
         self.loop = loop

@@ -16,6 +16,7 @@ class ReplicaContext:
     """Which replica this is."""
 
     application: str
+    """In one process, where nobody names it, "default"."""
     deployment: str
     replica_id: ReplicaId
 
@@ -48,11 +49,11 @@ def trace_context() -> dict[str, str]:
 
 
 def replica_context() -> ReplicaContext:
-    """Which replica of which deployment this is: for the methods, the constructor and the end of a deployment's object.
+    """Which replica of which deployment this is: for routes, batches, and all of the life of a deployment's object.
 
-    Raises `RuntimeError` elsewhere.
+    Raises `RuntimeError` elsewhere; in one process a lifespan is elsewhere, too, for it belongs to every ingress.
     """
     found = REPLICA.get()
     if found is None:
-        raise RuntimeError("replica_context() was asked outside of a deployment's object")
+        raise RuntimeError("replica_context() was asked outside of what a replica runs")
     return found

@@ -1,10 +1,12 @@
 """What a class on Ray finds around itself."""
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import ray
-from fastapi import Depends
+from fastapi import Depends, FastAPI, Request
 
 from app_toolkit import Deployment, Toolkit, remote
 from app_toolkit.observability.context import replica_context
@@ -87,7 +89,19 @@ class OfRay(Deployment, ray_actor_options={"num_cpus": 0.1}):
 place = Place.bind()
 of_ray = OfRay.bind()
 ToPlace = Annotated[Place, Depends(place)]
-app = Toolkit(title="Classes")
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+    yield {"began_in": replica_context().deployment}
+
+
+app = Toolkit(title="Classes", lifespan=lifespan)
+
+
+@app.get("/lifespan")
+async def lifespan_of(request: Request) -> str:
+    return str(request.state.began_in)
 
 
 @app.get("/story")

@@ -25,6 +25,11 @@ def test_what_threads_and_devices_it_has_is_known_before_its_module_is_imported(
     assert found == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLOUR": "blue"}
 
 
+def test_a_lifespan_knows_in_which_replica_it_runs(served: Served) -> None:
+    with served.client() as client:
+        assert client.get("/lifespan").json() == "app"
+
+
 def test_user_code_uses_ray_as_anywhere_on_it(served: Served) -> None:
     with served.client() as client:
         found = client.get("/of-ray/21").json()

@@ -4,6 +4,7 @@ The app and its tests are the same for all. What one form cannot have is said wh
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,8 +19,9 @@ pytestmark = pytest.mark.anyio
 
 FORMS = ["embedded", "test client", "test client without lifespan", "ray"]
 
-hangs_up = pytest.mark.parametrize("served", ["embedded", "ray"], indirect=True, scope="module")
-"""For tests of clients that hang up. A test client waits for the whole answer of every request."""
+over_sockets = pytest.mark.parametrize("served", ["embedded", "ray"], indirect=True, scope="module")
+"""For what a test client cannot do: hang up (it waits for the whole answer of every request), and speak WebSocket with
+clients of other libraries."""
 
 
 @pytest.fixture(scope="module", params=FORMS)
@@ -64,6 +66,27 @@ async def test_what_could_not_be_made_is_passed_on_to_nobody_and_its_error_is_th
     assert visit.ground.notes == []
 
 
+async def test_routes_methods_and_batches_know_in_which_replica_they_run(visit: Visit) -> None:
+    places = (await visit.get("/wheres")).json()
+    assert [place["deployment"] for place in places] == [
+        "front",
+        *("right", "shared", "right"),
+        *("batched", "batched", "batched"),
+        "front",
+    ]
+    assert {place["application"] for place in places} == {visit.served.application}
+    front = places[0]
+    assert all((place["replica_id"] == front["replica_id"]) == (place["deployment"] == "front") for place in places)
+    for other in ("/where-in-a-thread", "/where-batched"):
+        assert (await visit.get(other)).json() == front
+
+
+@over_sockets
+async def test_a_websocket_knows_in_which_replica_it_runs(visit: Visit) -> None:
+    async with visit.talk("/where") as ws:
+        assert json.loads(await ws.recv())["deployment"] == "front"
+
+
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=t@2"}
 NO_TRACE = {"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "tracestate": "a=1"}
 
@@ -86,7 +109,7 @@ async def test_items_stream_through_both(visit: Visit) -> None:
     assert answer.text.split() == [str(3 * number + 1) for number in range(300)]
 
 
-@hangs_up
+@over_sockets
 async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visit) -> None:
     async with visit.client.stream("GET", "/endless") as stream:
         async for _ in stream.aiter_bytes():
@@ -94,7 +117,7 @@ async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visi
     await visit.noted("the stream was closed")
 
 
-@hangs_up
+@over_sockets
 async def test_a_client_that_hangs_up_cancels_all_down_the_chain(visit: Visit) -> None:
     call = visit.get("/hold/one")
     await visit.noted("one began")
@@ -118,7 +141,7 @@ async def test_what_the_shared_model_has_no_room_for_waits_and_beyond_is_refused
     assert [(await task).json() for task in [*inside, *waiting]] == [str(number) for number in range(6)]
 
 
-@hangs_up
+@over_sockets
 async def test_one_who_hangs_up_in_the_queue_of_a_model_is_never_run(visit: Visit) -> None:
     inside = [visit.get(f"/direct/{number}") for number in range(4)]
     await visit.noted(*(f"{number} began" for number in range(4)))
@@ -144,7 +167,7 @@ async def test_the_deadline_of_a_request_is_that_of_its_calls(visit: Visit) -> N
     await visit.noted("request was cancelled")
 
 
-@hangs_up
+@over_sockets
 async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get(f"/{way}/{way}{number}") for number in range(30) for way in ("hold", "direct")]
     await visit.noted("hold0 began")
@@ -174,7 +197,7 @@ async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None
     assert [answer.json() for answer in answers] == [3 * number for number in range(8)]
 
 
-@hangs_up
+@over_sockets
 async def test_clients_of_batches_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get("/held-batch") for _ in range(40)]
     await visit.loaded(lambda load: load.ongoing > 0)

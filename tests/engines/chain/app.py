@@ -6,14 +6,26 @@ import os
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, WebSocket
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote, request_id, trace_context
+from app_toolkit import (
+    Deployment,
+    DeploymentConfig,
+    Toolkit,
+    batch,
+    options,
+    remote,
+    replica_context,
+    request_id,
+    trace_context,
+)
+from app_toolkit.observability.context import ReplicaContext
 from tests.engines.contract.ground import Ground
 
 SMALL = {"num_cpus": 0.1}
@@ -68,6 +80,9 @@ class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_acto
 
     async def trace(self) -> dict[str, str]:
         return trace_context()
+
+    async def where(self) -> ReplicaContext:
+        return replica_context()
 
     async def refuse(self) -> None:
         raise Refusal("not today", 7)
@@ -155,6 +170,9 @@ class Right(Deployment, ray_actor_options=SMALL):
         Ground(Path(folder)).note("read")
         return os.getpid(), traveller.diary
 
+    async def wheres(self) -> list[ReplicaContext]:
+        return [replica_context(), await self.shared.where(), replica_context()]
+
     def halves(self, number: int) -> Iterator[int]:
         while number:
             number //= 2
@@ -184,6 +202,10 @@ class Batched(Deployment, ray_actor_options=SMALL):
     async def holds(self, folders: list[str]) -> list[str]:
         await Ground(Path(folders[0])).opened("hold")
         return folders
+
+    @batch(max_batch_size=2, batch_wait_timeout_s=0.005)
+    def wheres(self, numbers: list[int]) -> list[ReplicaContext]:
+        return [replica_context() for _ in numbers]
 
     async def threads_used(self) -> int:
         return len(self.threads)
@@ -330,6 +352,30 @@ async def roots(number: int, model: ToBatched) -> float | str:
 @app.get("/threads")
 async def threads(model: ToBatched) -> int:
     return await model.threads_used()
+
+
+@app.get("/wheres")
+async def wheres(one: ToRight, other: ToBatched) -> list[ReplicaContext]:
+    full = await asyncio.gather(other.wheres(1), other.wheres(2))
+    return [replica_context(), *await one.wheres(), *full, await other.wheres(3), replica_context()]
+
+
+@app.get("/where-in-a-thread")
+def where_in_a_thread() -> ReplicaContext:
+    return replica_context()
+
+
+@app.get("/where-batched")
+@batch(max_batch_size=8, batch_wait_timeout_s=0.005)
+async def where_batched(ground: list[str]) -> list[ReplicaContext]:
+    return [replica_context() for _ in ground]
+
+
+@app.websocket("/where")
+async def where_by_websocket(ws: WebSocket) -> None:
+    await ws.accept()
+    await ws.send_json(asdict(replica_context()))
+    await ws.close()
 
 
 @app.get("/held-batch")

@@ -48,6 +48,9 @@ class Served(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def application(self) -> str: ...
+
     def transport(self) -> httpx.AsyncBaseTransport | None:
         """What brings requests to it; None: sockets."""
         ...
@@ -77,6 +80,8 @@ def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Ser
 
 class InOneProcess:
     """The app as `uvicorn module:app` serves it, on a thread instead of in a process."""
+
+    application = "default"
 
     def __init__(self, app: Toolkit) -> None:
         self._app = app
@@ -135,6 +140,7 @@ class UnderTestClient:
     """The app as a test of its own calls it: no socket, and every request a blocking call."""
 
     url = "http://testserver"
+    application = "default"
 
     def __init__(self, client: TestClient) -> None:
         self._client = client
@@ -190,6 +196,7 @@ class OnRay:
     def __init__(self, served: cluster.Served) -> None:
         self._served = served
         self.url = served.url
+        self.application = served.spec.name
         instance = served.cluster.instance.status()
         (proxy,) = instance["proxies"][0]["replicas"]
         self._proxy = ray.get_actor(proxy["id"], namespace=NAMESPACE)
