@@ -65,6 +65,14 @@ async def test_a_large_array_is_read_where_it_lies_in_the_store_and_a_small_one_
     assert (await visit.get(f"/{way}/{SMALL}")).json() == seen(SMALL, 1, in_the_store=False)
 
 
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_a_large_table_is_read_where_it_lies_in_the_store(visit: Visit, size: int) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    there, back, passed = (await visit.get(f"/table/{size}")).json()
+    expected = {"rows": size // 8, "last": size // 8 - 1, "writeable": False, "in the store": size == LARGE}
+    assert there == back == passed == expected
+
+
 async def test_long_bytes_arrive_as_the_bytes_that_they_were(visit: Visit) -> None:
     assert (await visit.get(f"/bytes/{LARGE}")).json() == [True, "bytes", LARGE]
 

@@ -94,6 +94,19 @@ def test_what_the_field_of_a_call_says_is_read_as_it_was_written(called: hop.Cal
     assert hop.decode_call(field.decode()) == called
 
 
+def test_a_table_is_read_where_it_lies() -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    table = pyarrow.table({"number": np.arange(LARGE), "text": [f"row {number}" for number in range(LARGE)]})
+    pieces = encode_value(table)
+    came = decode_value(frame_of(pieces))
+    assert came.equals(table)
+    for name in ("number", "text"):
+        (here,), (there,) = came[name].chunks, table[name].chunks
+        given = [buffer.address for buffer in there.buffers() if buffer is not None]
+        assert [buffer.address for buffer in here.buffers() if buffer is not None] == given
+        assert not any(buffer.is_mutable for buffer in here.buffers() if buffer is not None)
+
+
 def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_alone() -> None:
     here.clear()
     array = np.arange(LARGE, dtype=np.uint8)
