@@ -75,6 +75,8 @@ class Call:
     """Seconds from now on; None: what its deployment allows."""
     retry: Retry | None = None
     """None: as its deployment says."""
+    passes_on: bool = False
+    """Whether results of other calls are among its arguments: they may be `Sealed`."""
 
 
 class Caller(Protocol):

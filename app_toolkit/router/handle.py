@@ -245,7 +245,7 @@ async def resolved(call: Call) -> Call:
     kwargs = {
         name: await value.sealed() if isinstance(value, Response) else value for name, value in call.kwargs.items()
     }
-    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry)
+    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry, passes_on=True)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

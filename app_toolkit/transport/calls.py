@@ -189,14 +189,14 @@ def encode_call(call: Call) -> list[Piece]:
     Raises `TypeError` for arguments that cannot be sent, `ContentTooLarge` for too many bytes of them.
     """
     what = f"the arguments of {call.method}"
-    if Sealed in map(type, call.args) or Sealed in map(type, call.kwargs.values()):
-        return _encode_with_passed(call, what)
+    if call.passes_on:
+        return _encode_with_results(call, what)
     args = tuple(map(_apart, call.args))
     kwargs = {name: _apart(value) for name, value in call.kwargs.items()}
     return _encode("call", (args, kwargs), what)
 
 
-def _encode_with_passed(call: Call, what: str) -> list[Piece]:
+def _encode_with_results(call: Call, what: str) -> list[Piece]:
     passed: list[Piece] = []
 
     def apart(value: Any) -> Any:

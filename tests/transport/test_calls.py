@@ -112,7 +112,8 @@ def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_a
     array = np.arange(LARGE, dtype=np.uint8)
     frames = [only(encode_value(value)) for value in (array, Traveller(), b"x" * LARGE)]
     sealed = [Sealed(frame) for frame in frames]
-    pieces = encode_call(Call("write", (sealed[0], "between", sealed[1]), {"more": sealed[2], "and": [1]}))
+    keywords = {"more": sealed[2], "and": [1]}
+    pieces = encode_call(Call("write", (sealed[0], "between", sealed[1]), keywords, passes_on=True))
     assert here == []
     assert any(piece is frames[0].buffers[0] for piece in pieces), "what is long is not copied"
     call = decode_call("write", frames_of(pieces))
@@ -127,7 +128,7 @@ def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_a
 def test_a_value_that_cannot_be_read_is_an_error_of_whoever_opens_it() -> None:
     sealed = Sealed(only(encode_value(Fragile())))
     with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError"):
-        decode_call("write", frames_of(encode_call(Call("write", (sealed,), {}))))
+        decode_call("write", frames_of(encode_call(Call("write", (sealed,), {}, passes_on=True))))
     with pytest.raises(RemoteError, match=r"^what the method gave cannot be read here: ImportError"):
         sealed.open()
 
