@@ -3,7 +3,7 @@
 from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.deployment import Deployment, deployment
 from app_toolkit.errors import ConfigError, RequestError, ToolkitError
-from app_toolkit.observability.context import deadline, replica_context, request_id
+from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.router.handle import options, remote
@@ -29,4 +29,5 @@ __all__ = [
     "request_id",
     "run",
     "shutdown",
+    "trace_context",
 ]

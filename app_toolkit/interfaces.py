@@ -75,6 +75,8 @@ class Call:
     """Seconds from now on; None: what its deployment allows."""
     retry: Retry | None = None
     """None: as its deployment says."""
+    passes_on: bool = False
+    """Whether results of other calls are among its arguments: they may be `Sealed`."""
 
 
 class Caller(Protocol):
@@ -85,6 +87,10 @@ class Caller(Protocol):
 
     async def call(self, call: Call) -> Any:
         """What the method gives. Raises what it raised, or a `RequestError`; to cancel it cancels the method."""
+        ...
+
+    async def fetch(self, call: Call) -> Any:
+        """The same for who may pass it on: a value that comes as bytes stays `Sealed`."""
         ...
 
     def stream(self, call: Call) -> AsyncGenerator[Any, None]:

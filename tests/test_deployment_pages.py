@@ -55,6 +55,7 @@ def test_the_shop_works_as_it_stands() -> None:
     asyncio.run(page.test_a_reply_has_a_word_for_each_word())
     with served_elsewhere(), TestClient(page.app) as client:
         assert client.post("/reply", params={"prompt": "two words"}).json() == ["small two", "small words"]
+        assert client.get("/where").json() == "app"
         assert client.get("/best", params={"prompt": "one longest two"}).json() == "small longest"
 
 

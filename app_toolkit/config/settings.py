@@ -50,6 +50,14 @@ def keep_priority() -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
 
 
+def start_no_ray() -> bool:
+    """Have Ray start no cluster by itself for whoever uses it without `ray.init()`; before Ray is imported.
+
+    False where somebody has said otherwise.
+    """
+    return os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0") == "0"
+
+
 def show_ray_token() -> None:
     """Have Ray show its access token to a cluster that is joined by its address: it looks for one only at `auto`.
 

@@ -14,9 +14,11 @@ from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
-from app_toolkit.engines.local import CALLER, IN_PROCESS, Local
+from app_toolkit.core.trace import trace_of
+from app_toolkit.engines.local import CALLER, IN_PROCESS, Local, context_of
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError, ToolkitError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.observability.context import REPLICA
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.replica import ANSWERS
@@ -105,12 +107,18 @@ class Ingress(Local):
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
         super().__init__(name, app, config)
         self._answers = Recent()
+        self._context = context_of(name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)
         scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
-        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": {"request_id": request_id}}
+        ours = {"request_id": request_id}
+        if (trace := trace_of(scope["headers"])) is not None:
+            ours["trace"] = trace
+        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         answered = False
+        outer = REPLICA.get()
+        REPLICA.set(self._context)
 
         async def send_named(message: Message) -> None:
             nonlocal answered
@@ -139,6 +147,8 @@ class Ingress(Local):
             # The server below logs the traceback, and a test client raises it; neither knows the id.
             logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
             raise
+        finally:
+            REPLICA.set(outer)
 
     def _timeout_s(self, scope: Scope) -> float | None:
         asked = [value for name, value in scope["headers"] if name == TIMEOUT_FIELD]

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import sys
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -12,11 +13,12 @@ from typing import Any
 
 import uvloop
 
+from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, Place
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.replica import line
 from app_toolkit.replica.calls import Calls
 from app_toolkit.replica.instance import Instance
@@ -29,14 +31,30 @@ logger = logging.getLogger("app_toolkit.replica")
 CALLER = "embedded"
 """The one caller that stands in line here."""
 
+APPLICATION = "default"
+"""What an application is called that nobody has named, as on Ray."""
+
 STOP_S = 10.0
 """What instances get to close, where the process ends and nobody waits for them."""
+
+
+def start_no_ray() -> None:
+    """Here is no Ray: user code that asks for it is to be told so, and not to get a new cluster without a word."""
+    hook = sys.modules.get("ray._private.auto_init_hook")
+    if settings.start_no_ray() and hook is not None:  # imported already, when it looked at the environment
+        hook.enable_auto_connect = False  # type: ignore[attr-defined]
+
+
+def context_of(deployment: str) -> ReplicaContext:
+    """That of the one replica that a deployment has in this process."""
+    return ReplicaContext(APPLICATION, deployment, ReplicaId(deployment))
 
 
 class Local:
     """One deployment within one event loop: its router, and the gate of its one replica."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
+        start_no_ray()
         self.replica = Replica(
             app,
             name=name,
@@ -119,7 +137,12 @@ class Deployed(Local):
 
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
-        self.instance = Instance(deployment.make, name=deployment.name, sync_threads=config.sync_threads)
+        self.instance = Instance(
+            deployment.make,
+            name=deployment.name,
+            sync_threads=config.sync_threads,
+            replica=context_of(deployment.name),
+        )
         self.instance.limit_batches(config.live.batch)
         self._user_config = config.user_config
         self._starting: asyncio.Task[None] | None = None
@@ -149,6 +172,8 @@ class Deployed(Local):
         reply = Reply()
         await self._run(call, reply)
         return reply.result()
+
+    fetch = call  # what is passed on is the object itself
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         reply = Reply()
@@ -241,6 +266,7 @@ class InProcess:
 
         What lived on the loop of our own is closed before, and constructed anew here when it is needed.
         """
+        start_no_ray()
         if self._own is not None:
             await asyncio.to_thread(self.close)
         with self._lock:

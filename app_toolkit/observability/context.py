@@ -10,6 +10,8 @@ from app_toolkit.types import ReplicaId
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("app_toolkit_request_id", default=None)
 DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
+TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
+"""As it travels (`core.trace`): `traceparent`, and `tracestate` behind a space."""
 
 
 class Reading:
@@ -42,6 +44,7 @@ class ReplicaContext:
     """Which replica this is."""
 
     application: str
+    """In one process, where nobody names it, "default"."""
     deployment: str
     replica_id: ReplicaId
 
@@ -63,12 +66,22 @@ def deadline() -> float | None:
     return DEADLINE.get()
 
 
-def replica_context() -> ReplicaContext:
-    """Which replica of which deployment this is: for the methods, the constructor and the end of a deployment's object.
+def trace_context() -> dict[str, str]:
+    """The trace that the request which is being served belongs to, as the header fields that carry it on.
 
-    Raises `RuntimeError` elsewhere.
+    `traceparent`, and `tracestate` where there is one, as the client sent them; nothing where it sent none, or what
+    W3C Trace Context does not know. Calls of handles carry it on by themselves.
+    """
+    parent, _, state = (TRACE.get() or "").partition(" ")
+    return {name: value for name, value in (("traceparent", parent), ("tracestate", state)) if value}
+
+
+def replica_context() -> ReplicaContext:
+    """Which replica of which deployment this is: for routes, batches, and all of the life of a deployment's object.
+
+    Raises `RuntimeError` elsewhere; in one process a lifespan is elsewhere, too, for it belongs to every ingress.
     """
     found = REPLICA.get()
     if found is None:
-        raise RuntimeError("replica_context() was asked outside of a deployment's object")
+        raise RuntimeError("replica_context() was asked outside of what a replica runs")
     return found

@@ -21,6 +21,7 @@ from httptools import (
 
 from app_toolkit.core import forwarded
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
+from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, trace_of
 from app_toolkit.errors import (
     BadRequest,
     HeadTooLarge,
@@ -29,7 +30,7 @@ from app_toolkit.errors import (
     URITooLong,
     VersionNotSupported,
 )
-from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX
+from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, TRACE
 from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -41,7 +42,7 @@ RETRYABLE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE")
 METHODS = RETRYABLE | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need a look. All others are copied.
-COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, DROP = range(11)
+COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, TRACED, DROP = range(12)
 LOOK: dict[bytes, int] = {
     b"host": HOST,
     b"content-length": LENGTH,
@@ -51,6 +52,8 @@ LOOK: dict[bytes, int] = {
     b"expect": EXPECTATION,
     b"x-request-id": REQUEST_ID,
     TIMEOUT_FIELD: TIMEOUT_S,
+    TRACEPARENT: TRACED,
+    TRACESTATE: TRACED,
     b"keep-alive": DROP,
     b"proxy-connection": DROP,
     b"proxy-authorization": DROP,
@@ -145,6 +148,7 @@ class Request:
     __slots__ = (
         "_fields",
         "_target",
+        "_trace",
         "body",
         "complete",
         "expects",
@@ -179,6 +183,7 @@ class Request:
         self.complete = False
         self.body = Body(chunked=False)
         self._target = b""
+        self._trace = b""
         self._fields: list[bytes] = []
 
     @property
@@ -197,7 +202,7 @@ class Request:
         """The head as a replica gets it."""
         ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
         line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
-        return b"".join((line, ask, *self._fields, b"\r\n"))
+        return b"".join((line, self._trace, ask, *self._fields, b"\r\n"))
 
     def read_target(self, url: bytes, host: bytes | None) -> None:
         """Understand the request target in the forms of RFC 9112, 3.2; CONNECT's never comes here."""
@@ -217,6 +222,7 @@ class Request:
     def read_fields(self, fields: list[Header], believed: bool) -> bytes | None:
         """Check and copy the fields; gives the host. `believed`: the client is a proxy that tells the truth."""
         host: bytes | None = None
+        traced: list[Header] | None = None
         copied = self._fields
         for name, value in fields:
             look = LOOK.get(name, COPY)
@@ -251,6 +257,9 @@ class Request:
             elif look == TIMEOUT_S:
                 self.timeout = value if self.timeout is None else self.timeout + b", " + value
                 copied.append(b"%b: %b\r\n" % (TIMEOUT_FIELD, value))
+            elif look == TRACED:
+                traced = [*(traced or ()), (name, value)]
+                copied.append(b"%b: %b\r\n" % (name, value))
             elif look == FORWARDED:
                 if believed:
                     self.forwarded.append((name, value))
@@ -259,6 +268,8 @@ class Request:
                 self.expects = self.version == "1.1" and value.lower() == b"100-continue"
         if host is None and self.version == "1.1":
             raise BadRequest("the request has no Host field")
+        if traced is not None and (trace := trace_of(traced)) is not None:
+            self._trace = b"%b: %b\r\n" % (TRACE, trace.encode())
         self._end_fields()
         return host
 

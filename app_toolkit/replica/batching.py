@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 
 from app_toolkit.core.batch import Buffer, Limits, Overruled
 from app_toolkit.errors import BatchError, ConfigError
-from app_toolkit.observability.context import request_id
+from app_toolkit.observability.context import REPLICA, request_id
 from app_toolkit.replica.signatures import shape_of
 from app_toolkit.replica.threads import threads_of
 
@@ -427,7 +427,9 @@ class Batch:
         for item in items:
             item.batch = self
         # Not in the context of whoever came first or last: the batch is no part of one request.
-        self._task = batches.loop.create_task(self._run(), context=Context())
+        context = Context()
+        context.run(REPLICA.set, REPLICA.get())
+        self._task = batches.loop.create_task(self._run(), context=context)
         self._task.add_done_callback(self._ended)
 
     @property

@@ -24,7 +24,7 @@ from app_toolkit.transport.calls import (
     encode_error,
     encode_item,
     encode_value,
-    frame_of,
+    frames_of,
     goes_elsewhere,
 )
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
@@ -138,13 +138,13 @@ class Calls:
         answer = _Answer(receive, send, key, deposits if key else None)
         try:
             if elsewhere and deposits is not None:
-                frame = await _deposited(method, key, deposits, receive)
+                frames = await _deposited(method, key, deposits, receive)
             else:
-                frame = await _read(method, ours, receive)
-            if frame is None:
+                frames = await _read(method, ours, receive)
+            if frames is None:
                 return
-            call = decode_call(method, frame)
-            del frame  # what the method lets go of is to be gone
+            call = decode_call(method, _arguments(method, frames))
+            del frames  # what the method lets go of is to be gone
             if self.instance.streams(method):
                 async with aclosing(self.instance.stream(method, call.args, call.kwargs)) as items:
                     async for item in items:
@@ -227,8 +227,8 @@ def _cancelled_inside(method: str) -> RemoteError:
     return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
 
 
-async def _read(method: str, ours: dict[str, Any], receive: Receive) -> Frame | None:
-    """The arguments that are the body; None where the caller goes before they are there.
+async def _read(method: str, ours: dict[str, Any], receive: Receive) -> list[Frame] | None:
+    """The frames of the body; None where the caller goes before they are there.
 
     What is long may come beside the messages, in one piece.
 
@@ -246,12 +246,12 @@ async def _read(method: str, ours: dict[str, Any], receive: Receive) -> Frame | 
         except ValueError as error:
             raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)
-    if len(found) != 1 or found[0].kind != "call" or not frames.between:
-        raise BadRequest(f"the body of a call of {method} is not one whole frame of arguments")
-    return found[0]
+    if not frames.between:
+        raise BadRequest(f"the body of a call of {method} does not end where a frame does")
+    return found
 
 
-async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive) -> Frame | None:
+async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive) -> list[Frame] | None:
     """The same for arguments that come elsewhere. To ask for the body, which has nothing in it, tells the caller that
     somebody waits for them."""
     with deposits.expected(key) as came:
@@ -259,9 +259,16 @@ async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive
             return None
         pieces = await asyncio.wrap_future(came)
     try:
-        return frame_of(pieces)
+        return frames_of(pieces)
     except ValueError as error:
         raise BadRequest(_no_arguments(method, error)) from error
+
+
+def _arguments(method: str, frames: list[Frame]) -> list[Frame]:
+    """The same frames. Raises `BadRequest` where they are not those of one call."""
+    if not frames or frames[0].kind != "call" or any(frame.kind != "value" for frame in frames[1:]):
+        raise BadRequest(f"what comes with a call of {method} is not one frame of arguments, and values behind it")
+    return frames
 
 
 def _no_arguments(method: str, error: ValueError) -> str:

@@ -17,7 +17,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.core.disconnect import stops
 from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
-from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, Reading
+from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
 from app_toolkit.replica.batching import buffered
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.disconnect import wish_of
@@ -220,6 +220,8 @@ class Replica:
         ours = {"request_id": origin.request_id}
         if hop.CALL in said:
             ours["call"] = said[hop.CALL].decode()
+        if hop.TRACE in said:
+            ours["trace"] = said[hop.TRACE].decode()
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         return said
 
@@ -231,7 +233,8 @@ class Replica:
         """Run one request of a caller in this process; its scope is right already.
 
         `caller`: who follows a call, None where nobody called. `timeout`: the seconds that the request has left. Its id
-        is what `scope["extensions"]["app_toolkit"]["request_id"]` says. Raises `ReplicaBusy` or `TooManyWebSockets`
+        is what `scope["extensions"]["app_toolkit"]["request_id"]` says, and its trace is "trace" beside it, where it is
+        not that of who calls. Raises `ReplicaBusy` or `TooManyWebSockets`
         where no user code ran, `DeadlineExceeded` where the answer had begun (else that is the answer), and whatever
         the app raises.
         """
@@ -351,7 +354,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._held = held
-        self._request_id = _request_id(scope)
+        ours = _ours(scope)
+        self._request_id: str | None = ours.get("request_id")
+        self._trace: str | None = ours.get("trace")
         self._live = replica._running if scope["type"] == "http" else replica._websockets
 
     def __enter__(self) -> "Exchange":
@@ -359,6 +364,9 @@ class Exchange:
         REQUEST_ID.set(self._request_id)
         self._readings: set[Reading] = set()
         READINGS.set(self._readings)
+        if self._trace is not None:
+            self._outer_trace = TRACE.get()
+            TRACE.set(self._trace)
         replica = self._replica
         if not replica._sweeping:
             replica._sweep_later()
@@ -388,6 +396,8 @@ class Exchange:
         if self._readings and self._broke_off(error):
             for reading in tuple(self._readings):
                 reading.leave()
+        if self._trace is not None:
+            TRACE.set(self._outer_trace)
         if self._bounded:
             DEADLINE.set(self._outer_deadline)
         replica = self._replica
@@ -494,6 +504,13 @@ class Exchange:
             self._end(self._expire())
 
     async def _expire(self) -> None:
+        if self.complete:  # since the deadline passed, a moment ago
+            return
+        if self.started and self._timer is not None:
+            # What begins to the moment may be word of this deadline, from a call: the next sweep looks again.
+            self._timer = self._ending = None
+            self.deadline = time.monotonic()
+            return
         error = DeadlineExceeded("the deadline of this request passed while its handler ran")
         send, self._send = self._send, _nowhere
         if self.started:
@@ -538,10 +555,10 @@ def _said(headers: list[Header]) -> dict[bytes, bytes]:
     return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 
 
-def _request_id(scope: Scope) -> str | None:
+def _ours(scope: Scope) -> Mapping[str, Any]:
     extensions: Mapping[str, Any] = scope.get("extensions") or {}
-    request_id: str | None = extensions.get("app_toolkit", {}).get("request_id")
-    return request_id
+    ours: Mapping[str, Any] = extensions.get("app_toolkit", {})
+    return ours
 
 
 async def _refuse(kind: str, refusal: Refusal, send: Send) -> None:

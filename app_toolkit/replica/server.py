@@ -21,6 +21,7 @@ import uvloop
 
 from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
+from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import Arrival, CallerConnection
 from app_toolkit.replica.deposits import Deposits
@@ -252,6 +253,7 @@ class ReplicaServer:
             await self._serve(spec, secret, ready, code)
 
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
+        REPLICA.set(ReplicaContext(spec.application, spec.deployment, spec.id))  # for all that begins from here
         # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         if spec.kind == "class":

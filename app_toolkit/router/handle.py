@@ -15,6 +15,7 @@ from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, NoReplica
 from app_toolkit.interfaces import Call, Caller, Deployable, Plane
 from app_toolkit.observability.context import READINGS, Reading
+from app_toolkit.transport.calls import Sealed
 from app_toolkit.types import Kind, Retry
 
 P = ParamSpec("P")
@@ -185,6 +186,14 @@ class Method:
             return await caller.call(call)
         return await asyncio.wrap_future(submit(caller.loop, caller.call, call))
 
+    async def fetch(self, call: Call) -> Any:
+        """The same, and a value that comes as bytes stays `Sealed`."""
+        call = await resolved(call)
+        caller = self.caller
+        if caller.loop is asyncio.get_running_loop():
+            return await caller.fetch(call)
+        return await asyncio.wrap_future(submit(caller.loop, caller.fetch, call))
+
     async def _items(self, call: Call) -> AsyncGenerator[Any, None]:
         call = await resolved(call)
         caller = self.caller
@@ -247,7 +256,7 @@ def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a handle now, and have its answer later: `remote(model.predict, x)`.
 
     A `Stream` of what the method yields, where it does, else a `Response`. For all kinds of methods, in event loops and
-    threads. A `Response` among the arguments is resolved before the call is sent.
+    threads. A `Response` among the arguments is waited for before the call is sent, and unpickled by the callee alone.
     """
     if not isinstance(method, Method):
         raise TypeError(f"remote() takes a method of a handle, as in remote(model.predict, x), not {method!r}")
@@ -256,15 +265,17 @@ def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 async def resolved(call: Call) -> Call:
-    """The call with the results of those of its arguments that are responses."""
+    """The call with the results of those of its arguments that are responses, as they came."""
     for value in (*call.args, *call.kwargs.values()):
         if isinstance(value, Response):
             break
     else:
         return call
-    args = [await value if isinstance(value, Response) else value for value in call.args]
-    kwargs = {name: await value if isinstance(value, Response) else value for name, value in call.kwargs.items()}
-    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry)
+    args = [await value.sealed() if isinstance(value, Response) else value for value in call.args]
+    kwargs = {
+        name: await value.sealed() if isinstance(value, Response) else value for name, value in call.kwargs.items()
+    }
+    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry, passes_on=True)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -314,11 +325,13 @@ class Response(Generic[R]):
     def __init__(self, method: Method, call: Call) -> None:
         self._method = method
         loop = running_loop()
-        self._work: asyncio.Task[R] | Future[R]
+        self._work: asyncio.Task[Any] | Future[Any]
+        #: The result, once somebody wants it here.
+        self._opened: tuple[R] | None = None
         if loop is None:
-            self._work = submit(method.caller.loop, method.answer, call)
+            self._work = submit(method.caller.loop, method.fetch, call)
         else:
-            self._work = loop.create_task(method.answer(call))
+            self._work = loop.create_task(method.fetch(call))
             self._work.add_done_callback(_retrieve)
 
     def __repr__(self) -> str:
@@ -326,12 +339,23 @@ class Response(Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         # A generator, so that its frame holds the response for as long as somebody awaits it.
+        return self._open((yield from self.sealed().__await__()))
+
+    async def sealed(self) -> Any:
+        """The result, to be passed on: `Sealed` where it came as bytes."""
         work = self._work
         if isinstance(work, asyncio.Task):
             if work.get_loop() is asyncio.get_running_loop():
-                return (yield from work)
+                return await work
             work = submit(work.get_loop(), _follow, work)
-        return (yield from asyncio.wrap_future(work))
+        return await asyncio.wrap_future(work)
+
+    def _open(self, found: Any) -> R:
+        if type(found) is not Sealed:
+            return cast(R, found)
+        if self._opened is None:
+            self._opened = (found.open(),)
+        return self._opened[0]
 
     def result(self, timeout_s: float | None = None) -> R:
         """Wait in a thread. Raises `TimeoutError` after `timeout_s` seconds, and the call goes on.
@@ -343,7 +367,7 @@ class Response(Generic[R]):
         if isinstance(work, asyncio.Task):
             work = submit(work.get_loop(), _follow, work)
         try:
-            return work.result(timeout_s)
+            return self._open(work.result(timeout_s))
         except TimeoutError:
             if work.done():
                 raise

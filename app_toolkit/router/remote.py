@@ -15,12 +15,12 @@ from app_toolkit.core import deadlines
 from app_toolkit.core.retries import RetryBudget, spent
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID
+from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport import calls, hop
-from app_toolkit.transport.calls import Frame, Piece
+from app_toolkit.transport.calls import Frame, Piece, Sealed
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
@@ -206,6 +206,12 @@ class RemoteCaller:
         self.router.give_back(turn)
         return _outcome(frame)
 
+    async def fetch(self, call: Call) -> Any:
+        _, turn, sent, frame = await self._first_in_time(call)
+        sent.abandon()
+        self.router.give_back(turn)
+        return Sealed(frame) if frame.kind == "value" else _outcome(frame)
+
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         until, turn, sent, frame = await self._first_in_time(call)
         late = DeadlineExceeded(f"{call.method} of {self.name} did not end within its time")
@@ -374,11 +380,13 @@ class RemoteCaller:
         identity = hop.encode(self._callers.secret, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if turn.claim():
             identity += self._callers.lines.claim
-        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
+        trace = TRACE.get()
+        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,
             identity,
             hop.CALL,
             hop.encode_call(call.method, key, elsewhere=length is None),
+            b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()),
             EXPECT if length is None else b"",
             length or 0,
         )

@@ -1,6 +1,7 @@
 """A call and its outcome as bytes: the body of a request, and of its answer.
 
-Either is a sequence of frames. A request has one, the arguments. An answer has a value or an error; or any number of
+Either is a sequence of frames. A request has one, the arguments, and behind it those of earlier answers that are passed
+on among them, as they came. An answer has a value or an error; or any number of
 items, and then the end or an error. A frame is a head (its kind, the number of its buffers, the lengths of all that
 follows), one pickle (protocol 5), and the buffers that the pickle refers to: the data of NumPy arrays and of Arrow
 tables, and long `bytes`.
@@ -19,7 +20,7 @@ import os
 import pickle
 import traceback
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from ctypes import addressof, c_char
 from pathlib import Path
@@ -72,6 +73,23 @@ class Frame(NamedTuple):
     def size(self) -> int:
         """Bytes."""
         return len(self.pickled) + sum(map(len, self.buffers))
+
+
+class Sealed:
+    """A value that came, and that nobody here has unpickled. As an argument of a call it goes on as it is."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def open(self) -> Any:
+        """Raises `RemoteError` where it cannot be read here."""
+        return decode_value(self.frame)
+
+
+class Passed:
+    """Stands, itself, where a sealed value belongs among arguments."""
 
 
 class Frames:
@@ -156,11 +174,19 @@ def _may_be_cut(chunk: memoryview) -> bool:
 
 def frame_of(pieces: Iterable[Piece]) -> Frame:
     """The one frame that these pieces are. Raises `ValueError` where they are none, or more."""
-    frames = Frames()
-    found = [frame for piece in pieces for frame in frames.feed(piece)]
-    if len(found) != 1 or not frames.between:
+    found = frames_of(pieces)
+    if len(found) != 1:
         raise ValueError("it is not one whole frame")
     return found[0]
+
+
+def frames_of(pieces: Iterable[Piece]) -> list[Frame]:
+    """Raises `ValueError` where these pieces are no whole frames."""
+    frames = Frames()
+    found = [frame for piece in pieces for frame in frames.feed(piece)]
+    if not frames.between:
+        raise ValueError("it does not end where a frame does")
+    return found
 
 
 def goes_elsewhere(pieces: Iterable[Piece]) -> bool:
@@ -176,14 +202,36 @@ def encode_call(call: Call) -> list[Piece]:
 
     Raises `TypeError` for arguments that cannot be sent, `ContentTooLarge` for too many bytes of them.
     """
+    what = f"the arguments of {call.method}"
+    if call.passes_on:
+        return _encode_with_results(call, what)
     args = tuple(map(_apart, call.args))
     kwargs = {name: _apart(value) for name, value in call.kwargs.items()}
-    return _encode("call", (args, kwargs), f"the arguments of {call.method}")
+    return _encode("call", (args, kwargs), what)
 
 
-def decode_call(method: str, frame: Frame) -> Call:
+def _encode_with_results(call: Call, what: str) -> list[Piece]:
+    passed: list[Piece] = []
+
+    def apart(value: Any) -> Any:
+        if type(value) is not Sealed:
+            return _apart(value)
+        passed.extend(_pieces("value", [value.frame.pickled, *value.frame.buffers]))
+        return Passed
+
+    args = tuple(map(apart, call.args))
+    kwargs = {name: apart(value) for name, value in call.kwargs.items()}
+    return _encode("call", (args, kwargs), what) + passed
+
+
+def decode_call(method: str, frames: Sequence[Frame]) -> Call:
     """Raises `TypeError` where the arguments cannot be read here."""
-    args, kwargs = _decode(frame, f"the arguments of {method}")
+    what = f"the arguments of {method}"
+    args, kwargs = _decode(frames[0], what)
+    if len(frames) > 1:
+        passed = iter(frames[1:])
+        args = tuple(_decode(next(passed), what) if value is Passed else value for value in args)
+        kwargs = {name: _decode(next(passed), what) if value is Passed else value for name, value in kwargs.items()}
     return Call(method, args, kwargs)
 
 
@@ -318,11 +366,16 @@ def _encode(kind: FrameKind, value: Any, what: str) -> list[Piece]:
         raise TypeError(f"{what} cannot be sent: {type(error).__name__}: {error}") from error
     # What lies behind the pickle begins where an array may; nobody reads a pickle beyond its end.
     parts[0] = pickled + bytes(-(_HEAD.size + _LENGTH * len(buffers) + len(pickled)) % ALIGNED)
-    lengths = [len(part) for part in parts]
-    if sum(lengths) > MOST_BYTES:
-        raise ContentTooLarge(f"{what}: {sum(lengths)} bytes, the limit is {MOST_BYTES}")
+    size = sum(map(len, parts))
+    if size > MOST_BYTES:
+        raise ContentTooLarge(f"{what}: {size} bytes, the limit is {MOST_BYTES}")
+    return _pieces(kind, parts)
+
+
+def _pieces(kind: FrameKind, parts: Sequence[Piece]) -> list[Piece]:
+    """A frame as it is sent: what is short together, what is long by itself."""
     pieces: list[Piece] = []
-    together: list[Piece] = [_head(kind, lengths)]
+    together: list[Piece] = [_head(kind, [len(part) for part in parts])]
     for part in parts:
         if len(part) < LARGE:
             together.append(part)

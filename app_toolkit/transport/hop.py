@@ -13,6 +13,9 @@ A call of a deployment's method is a POST with `x-app-toolkit-call`, which names
 `transport.calls` makes of the arguments. Nobody believes that field who has not compared the secret. A key beside the
 method says that the caller can reach the replica on another way, too, which large payloads take; the word `elsewhere`
 behind it, that the arguments will. Then there is no body, and the `100 Continue` says that the replica waits for them.
+
+Of a request that belongs to a trace, `x-app-toolkit-trace` says which (`core.trace`); the client's own fields are
+passed on beside it.
 """
 
 import hmac
@@ -26,6 +29,7 @@ REFUSED = b"x-app-toolkit-refused"
 LINE = b"x-app-toolkit-line"
 CALLED = b"x-app-toolkit-called"
 CALL = b"x-app-toolkit-call"
+TRACE = b"x-app-toolkit-trace"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 

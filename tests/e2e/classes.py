@@ -1,11 +1,14 @@
 """What a class on Ray finds around itself."""
 
 import os
-from typing import Annotated
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
 
-from fastapi import Depends
+import ray
+from fastapi import Depends, FastAPI, Request
 
-from app_toolkit import Deployment, Toolkit, batch
+from app_toolkit import Deployment, Toolkit, batch, remote
 from app_toolkit.observability.context import replica_context
 
 AT_IMPORT = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "COLOUR")}
@@ -49,9 +52,60 @@ class Place(
         return replica_context().replica_id
 
 
+@ray.remote(num_cpus=0)
+def double(number: int) -> int:
+    return 2 * number
+
+
+@ray.remote(num_cpus=0)
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, number: int) -> int:
+        self.count += number
+        return self.count
+
+
+class OfRay(Deployment, ray_actor_options={"num_cpus": 0.1}):
+    """Uses Ray as any code on it does."""
+
+    def __init__(self) -> None:
+        self.counter: Any = Counter.remote()
+
+    async def awaits(self, number: int) -> int:
+        found: int = await double.remote(number)
+        return found
+
+    def gets(self, number: int) -> int:
+        found: int = ray.get(double.remote(number))
+        return found
+
+    async def counts(self, number: int) -> int:
+        found: int = await self.counter.add.remote(number)
+        return found
+
+    async def puts(self, number: int) -> int:
+        found: int = await double.remote(ray.put(number))
+        return found
+
+
 place = Place.bind()
+of_ray = OfRay.bind()
 ToPlace = Annotated[Place, Depends(place)]
-app = Toolkit(title="Classes")
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+    yield {"began_in": replica_context().deployment}
+
+
+app = Toolkit(title="Classes", lifespan=lifespan)
+
+
+@app.get("/lifespan")
+async def lifespan_of(request: Request) -> str:
+    return str(request.state.began_in)
 
 
 @app.get("/story")
@@ -72,6 +126,24 @@ async def replica(model: ToPlace) -> str:
 @app.get("/meet/{name}")
 async def meet(name: str, model: ToPlace) -> list[str]:
     return await model.meet(name)
+
+
+@app.get("/of-ray/{number}")
+async def uses_ray(number: int, model: Annotated[OfRay, Depends(of_ray)]) -> dict[str, int]:
+    return {
+        "await": await model.awaits(number),
+        "get": await remote(model.gets, number),
+        "put": await model.puts(number),
+        "actor": await model.counts(number),
+        "actor again": await model.counts(number),
+        "in a route": await double.remote(number),
+    }
+
+
+@app.get("/of-ray-in-a-thread/{number}")
+def uses_ray_in_a_thread(number: int) -> int:
+    found: int = ray.get(double.remote(number))
+    return found
 
 
 @app.post("/cold")

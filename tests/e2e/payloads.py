@@ -4,13 +4,14 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Depends
 
-from app_toolkit import Deployment, Toolkit, options
+from app_toolkit import Deployment, Toolkit, options, remote
 from app_toolkit.interfaces import Payloads
 from app_toolkit.router import handle
 from app_toolkit.transport.calls import LARGEST_SENT
@@ -26,9 +27,8 @@ def pattern(size: int, seed: int) -> Array:
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
 
 
-def lies_in_the_store(array: Array) -> bool:
-    """Whether its data are in memory that this process shares with Ray's store."""
-    address = array.__array_interface__["data"][0]
+def lies_in_the_store(address: int) -> bool:
+    """Whether what lies there is in memory that this process shares with Ray's store."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, _, end = line.split()[0].partition("-")
         if int(begin, 16) <= address < int(end, 16):
@@ -41,13 +41,35 @@ def look(array: Array) -> dict[str, Any]:
         "sum": int(array.sum(dtype=np.int64)),
         "size": array.size,
         "writeable": array.flags.writeable,
-        "in the store": lies_in_the_store(array),
+        "in the store": lies_in_the_store(array.__array_interface__["data"][0]),
+    }
+
+
+def table_of(size: int) -> Any:
+    """One column of so many bytes, for tests that have Arrow."""
+    return import_module("pyarrow").table({"number": np.arange(size // 8, dtype=np.int64)})
+
+
+def look_at_table(table: Any) -> dict[str, Any]:
+    (chunk,) = table["number"].chunks
+    data = chunk.buffers()[1]
+    return {
+        "rows": table.num_rows,
+        "last": chunk[-1].as_py(),
+        "writeable": data.is_mutable,
+        "in the store": lies_in_the_store(data.address),
     }
 
 
 class Store(Deployment, max_ongoing_requests=8, ray_actor_options={"num_cpus": 0.1}):
     async def look(self, array: Array) -> dict[str, Any]:
         return look(array)
+
+    async def look_at_table(self, table: Any) -> dict[str, Any]:
+        return look_at_table(table)
+
+    async def make_table(self, size: int) -> Any:
+        return table_of(size)
 
     async def length(self, data: bytes) -> tuple[str, int]:
         return type(data).__name__, len(data)
@@ -122,11 +144,25 @@ async def back(size: int, model: ToStore) -> dict[str, Any]:
     return look(await model.make(size, 1))
 
 
+@app.get("/table/{size}")
+async def table(size: int, model: ToStore) -> list[dict[str, Any]]:
+    return [
+        await model.look_at_table(table_of(size)),
+        look_at_table(await model.make_table(size)),
+        await remote(model.look_at_table, remote(model.make_table, size).later()),
+    ]
+
+
 @app.get("/bytes/{size}")
 async def there_and_back(size: int, model: ToStore) -> list[Any]:
     data = pattern(size, 2).tobytes()
     came = await model.echo(data)
     return [came == data, *await model.length(came)]
+
+
+@app.get("/passed/{size}")
+async def passed(size: int, model: ToStore) -> dict[str, Any]:
+    return await remote(model.look, remote(model.make, size, 1).later())
 
 
 @app.get("/stream/{size}/{count}")

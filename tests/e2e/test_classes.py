@@ -67,6 +67,18 @@ def test_batches_of_what_runs_keep_to_limits_that_changed(cluster: Cluster, serv
         assert client.get("/replica").json() == before
 
 
+def test_a_lifespan_knows_in_which_replica_it_runs(served: Served) -> None:
+    with served.client() as client:
+        assert client.get("/lifespan").json() == "app"
+
+
+def test_user_code_uses_ray_as_anywhere_on_it(served: Served) -> None:
+    with served.client() as client:
+        found = client.get("/of-ray/21").json()
+        assert found == {"await": 42, "get": 42, "put": 42, "actor": 21, "actor again": 42, "in a route": 42}
+        assert client.get("/of-ray-in-a-thread/21").json() == 42
+
+
 def test_one_that_says_it_is_not_well_is_replaced(served: Served) -> None:
     with served.client() as client:
         before = client.get("/replica").json()

@@ -57,12 +57,20 @@ def seen(size: int, seed: int, *, in_the_store: bool) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("way", ["there", "back"])
+@pytest.mark.parametrize("way", ["there", "back", "passed"])
 async def test_a_large_array_is_read_where_it_lies_in_the_store_and_a_small_one_never_was_there(
     visit: Visit, way: str
 ) -> None:
     assert (await visit.get(f"/{way}/{LARGE}")).json() == seen(LARGE, 1, in_the_store=True)
     assert (await visit.get(f"/{way}/{SMALL}")).json() == seen(SMALL, 1, in_the_store=False)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_a_large_table_is_read_where_it_lies_in_the_store(visit: Visit, size: int) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    there, back, passed = (await visit.get(f"/table/{size}")).json()
+    expected = {"rows": size // 8, "last": size // 8 - 1, "writeable": False, "in the store": size == LARGE}
+    assert there == back == passed == expected
 
 
 async def test_long_bytes_arrive_as_the_bytes_that_they_were(visit: Visit) -> None:

@@ -1,9 +1,11 @@
-"""Classes in one process, where the app's lifespan runs and where nobody runs it."""
+"""Where classes live in one process: with the app's lifespan, and where nobody runs it."""
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import nullcontext
 from typing import Annotated
 
 import pytest
@@ -32,20 +34,6 @@ GET: Scope = {
 def _nothing_stays() -> Iterator[None]:
     yield
     IN_PROCESS.close()
-
-
-@pytest.mark.usefixtures("_nothing_stays")
-@pytest.mark.parametrize("lifespan", [True, False], ids=["with its lifespan", "without"])
-def test_the_chain_answers_under_a_test_client(lifespan: bool) -> None:
-    client = TestClient(chain.app)
-    with client if lifespan else nullcontext():
-        for _ in range(2):  # without a lifespan each request has an event loop of its own
-            assert client.get("/more/5").json() == 16
-            assert client.get("/blocking/5").json() == [16, 4, 2, 1, 0]
-            assert client.get("/passed/2").json() == 21
-            assert client.get("/numbers/3").text.split() == ["1", "4", "7"]
-            assert client.get("/lengths/abc").json() == [3, 1]
-            assert client.get("/refuse").json() == {"what": "not today", "code": 7}
 
 
 class Counted(Deployment):
@@ -179,3 +167,50 @@ async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None
     finally:
         await IN_PROCESS.stop()
     assert events == ["a word", "a word", "a word", "closed"]
+
+
+SURPRISE = """
+import asyncio
+{first}
+from app_toolkit import Deployment, Toolkit
+from starlette.testclient import TestClient
+
+class Model(Deployment):
+    async def puts(self):
+        import ray
+        return ray.put(1)
+
+    def runs(self):
+        import ray
+        return ray.remote(lambda: 1).remote()
+
+model = Model.bind()
+app = Toolkit(deployments=[model])
+
+@app.get("/")
+def route():
+    import ray
+    return ray.get([])
+
+def told(client):
+    for use in (lambda: client.get("/"), lambda: asyncio.run(model.handle.puts()), model.handle.runs):
+        try:
+            use()
+        except Exception as error:
+            print(type(error).__name__, error)
+
+told(TestClient(app))
+with TestClient(app) as client:
+    told(client)
+import ray
+print(ray.is_initialized())
+"""
+
+
+@pytest.mark.parametrize("first", ["import ray", ""], ids=["imported before", "imported by it"])
+def test_user_code_that_asks_for_ray_is_told_that_there_is_none_and_starts_none(first: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ENABLE_AUTO_CONNECT"}
+    command = [sys.executable, "-c", SURPRISE.format(first=first)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    said = "RaySystemError System error: Ray has not been started yet. You can start Ray with 'ray.init()'."
+    assert done.stdout.splitlines() == [said] * 6 + ["False"], done.stderr

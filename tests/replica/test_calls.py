@@ -512,9 +512,9 @@ def test_a_caller_that_goes_cancels_the_method_whatever_the_ingress_would_do(wir
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (b"", "the body of a call of double is not one whole frame of arguments"),
-        (body("double", 4)[:-1], "the body of a call of double is not one whole frame of arguments"),
-        (body("double", 4) * 2, "the body of a call of double is not one whole frame of arguments"),
+        (b"", "what comes with a call of double is not one frame of arguments, and values behind it"),
+        (body("double", 4)[:-1], "the body of a call of double does not end where a frame does"),
+        (body("double", 4) * 2, "what comes with a call of double is not one frame of arguments, and values behind it"),
         (b"\xff" * 32, "the arguments of double do not come as such: a frame is of kind 255"),
     ],
 )

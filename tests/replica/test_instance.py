@@ -390,7 +390,7 @@ async def test_its_life_knows_which_replica_it_is_and_others_are_told_that_they_
 
     async with running(Model, replica=HERE) as instance:
         await instance.check_health()
-        with pytest.raises(RuntimeError, match="outside of a deployment's object"):
+        with pytest.raises(RuntimeError, match="outside of what a replica runs"):
             replica_context()
     assert seen == [HERE] * 4
 

@@ -37,6 +37,8 @@ class InProcess:
         finally:
             self.ongoing -= 1
 
+    fetch = call
+
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         self.ongoing += 1
         items = self._method(call)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app_toolkit import Deployment, Toolkit
+from app_toolkit import Deployment, Toolkit, trace_context
 from app_toolkit.config.models import Policy
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, LiveOptions, ReplicaSpec, Snapshot, Version
+from app_toolkit.observability.context import TRACE
 from app_toolkit.replica.replica import Statistics
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.router.remote import Called, Callers, RemoteCaller
@@ -43,6 +44,9 @@ class Writer(Deployment, name="writer", max_ongoing_requests=100):
 
     async def echo(self, numbers: Array) -> Array:
         return numbers
+
+    async def traced(self, numbers: Array) -> dict[str, str]:
+        return trace_context()
 
     async def each(self, sizes: list[int]) -> AsyncIterator[Array]:
         for size in sizes:
@@ -163,6 +167,19 @@ async def test_what_is_large_goes_the_other_way_and_nothing_else_does(server: tu
         assert there.way.log == ["deposit", "collect"]
         assert np.array_equal(await there.call("echo", LARGE), LARGE)
         assert there.way.log == ["deposit", "collect"] * 2
+
+
+async def test_the_trace_of_a_call_goes_with_it_on_either_way(server: tuple[ReplicaServer, Address]) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with world(server) as there:
+        outer = TRACE.set(f"{parent} a=1,b=x y")
+        try:
+            for numbers in (SMALL, LARGE):
+                assert await there.call("traced", numbers) == {"traceparent": parent, "tracestate": "a=1,b=x y"}
+        finally:
+            TRACE.reset(outer)
+        for numbers in (SMALL, LARGE):
+            assert await there.call("traced", numbers) == {}
 
 
 async def test_what_went_the_other_way_was_not_copied_and_cannot_be_written_to(

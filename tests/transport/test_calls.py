@@ -24,6 +24,7 @@ from app_toolkit.transport.calls import (
     Frame,
     Frames,
     Piece,
+    Sealed,
     decode_call,
     decode_error,
     decode_value,
@@ -33,6 +34,7 @@ from app_toolkit.transport.calls import (
     encode_item,
     encode_value,
     frame_of,
+    frames_of,
     goes_elsewhere,
 )
 
@@ -71,7 +73,7 @@ def test_pieces_are_read_where_they_lie() -> None:
     ids=["nothing", "a broken one", "two", "half of one"],
 )
 def test_pieces_that_are_not_one_frame_are_refused(pieces: list[Piece]) -> None:
-    with pytest.raises(ValueError, match="not one whole frame"):
+    with pytest.raises(ValueError, match=r"not one whole frame|not end where a frame does"):
         frame_of(pieces)
 
 
@@ -92,6 +94,60 @@ def test_what_the_field_of_a_call_says_is_read_as_it_was_written(called: hop.Cal
     assert hop.decode_call(field.decode()) == called
 
 
+def test_a_table_is_read_where_it_lies() -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    table = pyarrow.table({"number": np.arange(LARGE), "text": [f"row {number}" for number in range(LARGE)]})
+    pieces = encode_value(table)
+    came = decode_value(frame_of(pieces))
+    assert came.equals(table)
+    for name in ("number", "text"):
+        (here,), (there,) = came[name].chunks, table[name].chunks
+        given = [buffer.address for buffer in there.buffers() if buffer is not None]
+        assert [buffer.address for buffer in here.buffers() if buffer is not None] == given
+        assert not any(buffer.is_mutable for buffer in here.buffers() if buffer is not None)
+
+
+def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_alone() -> None:
+    here.clear()
+    array = np.arange(LARGE, dtype=np.uint8)
+    frames = [only(encode_value(value)) for value in (array, Traveller(), b"x" * LARGE)]
+    sealed = [Sealed(frame) for frame in frames]
+    keywords = {"more": sealed[2], "and": [1]}
+    pieces = encode_call(Call("write", (sealed[0], "between", sealed[1]), keywords, passes_on=True))
+    assert here == []
+    assert any(piece is frames[0].buffers[0] for piece in pieces), "what is long is not copied"
+    call = decode_call("write", frames_of(pieces))
+    assert here == ["came"]
+    came, between, traveller = call.args
+    assert (between, type(traveller)) == ("between", Traveller)
+    assert call.kwargs == {"more": b"x" * LARGE, "and": [1]}
+    assert np.array_equal(came, array)
+    assert np.shares_memory(came, sealed[0].open()), "which can be opened, too"
+
+
+def test_a_value_that_cannot_be_read_is_an_error_of_whoever_opens_it() -> None:
+    sealed = Sealed(only(encode_value(Fragile())))
+    with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError"):
+        decode_call("write", frames_of(encode_call(Call("write", (sealed,), {}, passes_on=True))))
+    with pytest.raises(RemoteError, match=r"^what the method gave cannot be read here: ImportError"):
+        sealed.open()
+
+
+here: list[str] = []
+
+
+class Traveller:
+    """Notes each time that it arrives."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, ()
+
+
+def _arrive() -> Traveller:
+    here.append("came")
+    return Traveller()
+
+
 def test_a_call_that_names_its_method_alone_has_no_other_way() -> None:
     assert hop.decode_call("write") == hop.Called("write", "", False)
 
@@ -102,7 +158,7 @@ def test_a_call_that_names_its_method_alone_has_no_other_way() -> None:
 def test_a_call_brings_its_arguments_and_is_named_by_its_head() -> None:
     frame = only(encode_call(Call("write", (1, "a"), {"times": [2]}, timeout_s=3.0, retry="all")))
     assert frame.kind == "call"
-    assert decode_call("write", frame) == Call("write", (1, "a"), {"times": [2]})
+    assert decode_call("write", [frame]) == Call("write", (1, "a"), {"times": [2]})
 
 
 def test_each_kind_of_outcome_is_known_by_its_frame() -> None:
@@ -139,7 +195,7 @@ def test_an_array_is_not_copied_on_either_side_and_cannot_be_written_to(size: in
 def test_long_bytes_are_the_bytes_that_came() -> None:
     given = b"x" * LARGE
     frame = only(encode_call(Call("write", (given,), {"more": bytearray(given)})))
-    call = decode_call("write", frame)
+    call = decode_call("write", [frame])
     assert call.args[0] == given
     assert call.args[0] is frame.buffers[0]
     changeable = call.kwargs["more"]
@@ -199,7 +255,7 @@ def _refuse() -> None:
 
 def test_what_cannot_be_read_here_is_said_to_whoever_reads_it() -> None:
     with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError: there is no such"):
-        decode_call("write", only(encode_call(Call("write", (Fragile(),), {}))))
+        decode_call("write", [only(encode_call(Call("write", (Fragile(),), {})))])
     with pytest.raises(RemoteError, match=r"^what the method gave cannot be read here: ImportError: there is no such"):
         there_and_back(Fragile())
 

@@ -5,16 +5,27 @@ import math
 import os
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Request, WebSocket
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote
-from app_toolkit.observability.context import request_id
+from app_toolkit import (
+    Deployment,
+    DeploymentConfig,
+    Toolkit,
+    batch,
+    options,
+    remote,
+    replica_context,
+    request_id,
+    trace_context,
+)
+from app_toolkit.observability.context import ReplicaContext
 from tests.engines.contract.ground import Ground
 
 SMALL = {"num_cpus": 0.1}
@@ -30,6 +41,20 @@ class Refusal(Exception):
 
     def __reduce__(self) -> tuple[type, tuple[str, int]]:
         return Refusal, (self.what, self.code)
+
+
+class Traveller:
+    """Keeps a diary of the processes in which it was unpickled."""
+
+    def __init__(self, diary: list[int]) -> None:
+        self.diary = diary
+
+    def __reduce__(self) -> tuple[Callable[[list[int]], "Traveller"], tuple[list[int]]]:
+        return arrived, (self.diary,)
+
+
+def arrived(diary: list[int]) -> Traveller:
+    return Traveller([*diary, os.getpid()])
 
 
 class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_actor_options=SMALL):
@@ -52,6 +77,12 @@ class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_acto
 
     async def tell(self) -> str | None:
         return request_id()
+
+    async def trace(self) -> dict[str, str]:
+        return trace_context()
+
+    async def where(self) -> ReplicaContext:
+        return replica_context()
 
     async def refuse(self) -> None:
         raise Refusal("not today", 7)
@@ -98,6 +129,15 @@ class Left(Deployment, ray_actor_options=SMALL):
     async def tell(self) -> str | None:
         return await self.shared.tell()
 
+    async def trace(self) -> dict[str, str]:
+        return await self.shared.trace()
+
+    async def travel(self) -> Traveller:
+        return Traveller([])
+
+    async def refuse_to_travel(self) -> Traveller:
+        raise Refusal("no journey", 8)
+
     async def pid(self) -> int:
         return os.getpid()
 
@@ -120,8 +160,18 @@ class Right(Deployment, ray_actor_options=SMALL):
         self.shared = shared
         self.name = name
 
+    def trace(self) -> dict[str, str]:
+        return remote(self.shared.trace).result(10)
+
     def less(self, number: int) -> int:
         return number - 1
+
+    async def read(self, traveller: Traveller, folder: str) -> tuple[int, list[int]]:
+        Ground(Path(folder)).note("read")
+        return os.getpid(), traveller.diary
+
+    async def wheres(self) -> list[ReplicaContext]:
+        return [replica_context(), await self.shared.where(), replica_context()]
 
     def halves(self, number: int) -> Iterator[int]:
         while number:
@@ -152,6 +202,10 @@ class Batched(Deployment, ray_actor_options=SMALL):
     async def holds(self, folders: list[str]) -> list[str]:
         await Ground(Path(folders[0])).opened("hold")
         return folders
+
+    @batch(max_batch_size=2, batch_wait_timeout_s=0.005)
+    def wheres(self, numbers: list[int]) -> list[ReplicaContext]:
+        return [replica_context() for _ in numbers]
 
     async def threads_used(self) -> int:
         return len(self.threads)
@@ -196,9 +250,46 @@ async def passed(number: int, one: ToLeft, other: ToRight) -> int:
     return await remote(other.through, remote(one.more, number).later())
 
 
+@app.get("/travels")
+async def travels(ground: str, one: ToLeft, other: ToRight) -> dict[str, list[int]]:
+    """What the diary says of one that is passed on at once, is awaited here twice, and is passed on once more."""
+    journey = remote(one.travel)
+    reader, at_once = await remote(other.read, journey.later(), folder=ground)
+    here = (await journey).diary
+    again = (await journey).diary
+    _, afterwards = await other.read(journey.later(), ground)
+    return {
+        "who": [os.getpid(), reader],
+        "at once": at_once,
+        "here": here,
+        "again": again,
+        "afterwards": afterwards,
+    }
+
+
+@app.get("/stays")
+async def stays(ground: str, one: ToLeft, other: ToRight) -> list[str]:
+    journey = remote(one.refuse_to_travel)
+    try:
+        await remote(other.read, journey.later(), ground)
+    except Refusal as refusal:
+        return [refusal.what]
+    return []
+
+
 @app.get("/tell")
 async def tell(model: ToLeft) -> list[str | None]:
     return [request_id(), await model.tell()]
+
+
+@app.get("/trace")
+async def trace(one: ToLeft, other: ToRight) -> list[dict[str, str]]:
+    return [trace_context(), await one.trace(), await remote(other.trace)]
+
+
+@app.get("/fields")
+async def fields(request: Request) -> list[tuple[str, str]]:
+    return request.headers.items()
 
 
 @app.get("/refuse")
@@ -261,6 +352,30 @@ async def roots(number: int, model: ToBatched) -> float | str:
 @app.get("/threads")
 async def threads(model: ToBatched) -> int:
     return await model.threads_used()
+
+
+@app.get("/wheres")
+async def wheres(one: ToRight, other: ToBatched) -> list[ReplicaContext]:
+    full = await asyncio.gather(other.wheres(1), other.wheres(2))
+    return [replica_context(), *await one.wheres(), *full, await other.wheres(3), replica_context()]
+
+
+@app.get("/where-in-a-thread")
+def where_in_a_thread() -> ReplicaContext:
+    return replica_context()
+
+
+@app.get("/where-batched")
+@batch(max_batch_size=8, batch_wait_timeout_s=0.005)
+async def where_batched(ground: list[str]) -> list[ReplicaContext]:
+    return [replica_context() for _ in ground]
+
+
+@app.websocket("/where")
+async def where_by_websocket(ws: WebSocket) -> None:
+    await ws.accept()
+    await ws.send_json(asdict(replica_context()))
+    await ws.close()
 
 
 @app.get("/held-batch")

@@ -4,19 +4,23 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
+import httpx
 import pytest
 import ray
 import uvicorn
+from starlette.testclient import TestClient
 
 from app_toolkit.engines.local import IN_PROCESS, Local
 from app_toolkit.engines.ray.actors import NAMESPACE
+from app_toolkit.replica.graph import find
 from app_toolkit.toolkit import Toolkit
 from tests import cluster
 from tests.engines.contract import app as contract
@@ -44,6 +48,13 @@ class Served(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def application(self) -> str: ...
+
+    def transport(self) -> httpx.AsyncBaseTransport | None:
+        """What brings requests to it; None: sockets."""
+        ...
+
     def spoken(self, ingress: str) -> str:
         """The name that sentences give an ingress."""
         ...
@@ -52,17 +63,25 @@ class Served(Protocol):
 
 
 def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Served"]:
-    """The `app` of a module under the engine that the fixture's parameter names."""
-    if request.param == "embedded":
-        with InOneProcess.running(module.app) as served:
-            yield served
-    else:
-        with OnRay.running(request.getfixturevalue("cluster"), module.__name__) as on_ray:
-            yield on_ray
+    """The `app` of a module under the engine, or the form of one, that the fixture's parameter names."""
+    running: AbstractContextManager[Served]
+    match request.param:
+        case "embedded":
+            running = InOneProcess.running(module.app)
+        case "test client":
+            running = UnderTestClient.running(module.app, lifespan=True)
+        case "test client without lifespan":
+            running = UnderTestClient.running(module.app, lifespan=False)
+        case _:
+            running = OnRay.running(request.getfixturevalue("cluster"), module.__name__)
+    with running as served:
+        yield served
 
 
 class InOneProcess:
     """The app as `uvicorn module:app` serves it, on a thread instead of in a process."""
+
+    application = "default"
 
     def __init__(self, app: Toolkit) -> None:
         self._app = app
@@ -78,6 +97,9 @@ class InOneProcess:
             self._loop = runner.get_loop()
             runner.run(self._server.serve([self._listener]))
 
+    def transport(self) -> None:
+        return None
+
     def spoken(self, ingress: str) -> str:
         return ingress
 
@@ -87,15 +109,8 @@ class InOneProcess:
     async def _load(self) -> Load:
         # One process has no controller that could be asked.
         assert self._app._embedded is not None
-        ingresses = self._app._embedded._planes.get(self._loop, {}).values()
         classes = [deployed for deployed in IN_PROCESS._deployed.values() if deployed.loop is self._loop]
-        plane: list[Local] = [*ingresses, *classes]
-        replicas = [ingress.replica.statistics() for ingress in plane]
-        return Load(
-            waiting=sum(ingress.router.waiting for ingress in plane),
-            ongoing=sum(ingress.router.ongoing for ingress in plane) + sum(s.ongoing for s in replicas),
-            running=sum(s.running + s.websockets for s in replicas),
-        )
+        return _load_of([*self._app._embedded._planes.get(self._loop, {}).values(), *classes])
 
     @classmethod
     @contextmanager
@@ -112,12 +127,76 @@ class InOneProcess:
             served._thread.join(PATIENCE_S)
 
 
+def _load_of(plane: Iterable[Local]) -> Load:
+    replicas = [each.replica.statistics() for each in plane]
+    return Load(
+        waiting=sum(each.router.waiting for each in plane),
+        ongoing=sum(each.router.ongoing for each in plane) + sum(s.ongoing for s in replicas),
+        running=sum(s.running + s.websockets for s in replicas),
+    )
+
+
+class UnderTestClient:
+    """The app as a test of its own calls it: no socket, and every request a blocking call."""
+
+    url = "http://testserver"
+    application = "default"
+
+    def __init__(self, client: TestClient) -> None:
+        self._client = client
+
+    def transport(self) -> httpx.AsyncBaseTransport:
+        return Threads(self._client)
+
+    def spoken(self, ingress: str) -> str:
+        return ingress
+
+    async def load(self) -> Load:
+        # An ingress that has a loop for each request has gone with the last of these.
+        return _load_of(list(IN_PROCESS._deployed.values()))
+
+    @classmethod
+    @contextmanager
+    def running(cls, app: Toolkit, *, lifespan: bool) -> Iterator["UnderTestClient"]:
+        client = TestClient(app)
+        try:
+            with client if lifespan else nullcontext():
+                for bound in find(app):  # where no lifespan runs, threads that stay would begin in somebody's test
+                    deployed = IN_PROCESS.caller(bound)
+                    asyncio.run_coroutine_threadsafe(deployed.start(), deployed.loop).result(PATIENCE_S)
+                yield cls(client)
+        finally:
+            IN_PROCESS.close()
+
+
+class Threads(httpx.AsyncBaseTransport):
+    """Sends each request through a test client, on a thread of its own."""
+
+    AT_ONCE = 64
+
+    def __init__(self, client: TestClient) -> None:
+        self._client = client
+        self._threads = ThreadPoolExecutor(self.AT_ONCE)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._send, request)
+
+    def _send(self, request: httpx.Request) -> httpx.Response:
+        headers = list(request.headers.items())
+        answer = self._client.request(request.method, str(request.url), headers=headers, content=request.content)
+        return httpx.Response(answer.status_code, headers=list(answer.headers.items()), content=answer.content)
+
+    async def aclose(self) -> None:
+        self._threads.shutdown()
+
+
 class OnRay:
     """The app on the session's cluster."""
 
     def __init__(self, served: cluster.Served) -> None:
         self._served = served
         self.url = served.url
+        self.application = served.spec.name
         instance = served.cluster.instance.status()
         (proxy,) = instance["proxies"][0]["replicas"]
         self._proxy = ray.get_actor(proxy["id"], namespace=NAMESPACE)
@@ -126,6 +205,9 @@ class OnRay:
             for ingress in served.status()["deployments"]
             for replica in ingress["replicas"]
         ]
+
+    def transport(self) -> None:
+        return None
 
     def spoken(self, ingress: str) -> str:
         return f"{self._served.spec.name}/{ingress}"

@@ -48,6 +48,7 @@ async def visiting(served: Served, folder: Path, *gates: str) -> AsyncIterator[V
     ground = Ground(folder)
     async with httpx.AsyncClient(
         base_url=served.url,
+        transport=served.transport(),
         params={"ground": str(folder)},
         trust_env=False,
         timeout=PATIENCE_S,

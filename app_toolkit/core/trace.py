@@ -1,0 +1,42 @@
+"""Which trace a request belongs to: the two fields of W3C Trace Context, as far as passing them on needs."""
+
+import re
+from collections.abc import Iterable
+
+from app_toolkit.types import Header
+
+TRACEPARENT = b"traceparent"
+TRACESTATE = b"tracestate"
+"""In small letters, both."""
+
+LONGEST_STATE = 512
+"""Characters of `tracestate` that travel: as many as the standard asks for. A longer one is left out."""
+
+MOST_MEMBERS = 32
+"""Of a `tracestate`; the standard's limit."""
+
+_IDS = rb"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+PARENT = re.compile(rb"00" + _IDS + rb"|(?!00|ff)[0-9a-f]{2}" + _IDS + rb"(?:-[!-~]{0,72})?")
+"""What a version after this one puts behind the flags is passed on, up to 128 characters in all."""
+
+MEMBER = re.compile(rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
+
+
+def trace_of(fields: Iterable[Header]) -> str | None:
+    """The trace as it travels with calls: `traceparent`, and `tracestate` behind a space where there is one.
+
+    None where `traceparent` is missing, malformed, or there twice. A malformed `tracestate` is left out.
+    """
+    parents, states = [], []
+    for name, value in fields:
+        if name == TRACEPARENT:
+            parents.append(value.strip())
+        elif name == TRACESTATE:
+            states.append(value)
+    if len(parents) != 1 or PARENT.fullmatch(parents[0]) is None:
+        return None
+    members = [member.strip(b" \t") for member in b",".join(states).split(b",")]
+    members = [member for member in members if member]
+    state = b",".join(members)
+    well = 0 < len(members) <= MOST_MEMBERS and len(state) <= LONGEST_STATE and all(map(MEMBER.fullmatch, members))
+    return (parents[0] + b" " + state if well else parents[0]).decode("ascii")
