@@ -1,6 +1,7 @@
 """Calls behind the gate: in one process, and over a socket."""
 
 import asyncio
+import http.client
 import random
 import threading
 import time
@@ -23,7 +24,7 @@ from app_toolkit.transport.pool import Answer, Connection, connect
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Message, ReplicaId, Scope
 
-from .client import SECRET, Serve, Served, field, wait_until
+from .client import SECRET, Serve, Served, dial, field, wait_until
 
 NOBODY = Statistics(0, 0, 0, draining=False)
 HERE = ReplicaContext("shop", "writer", ReplicaId("shop/writer-1-1"))
@@ -604,3 +605,79 @@ async def test_large_arrays_and_streams_pass_a_pooled_connection_again_and_again
         assert end.kind == "end"
     connection.close()
     await asyncio.to_thread(served.close)
+
+
+class Raw:
+    """A caller's connection, byte by byte."""
+
+    def __init__(self, served: Served) -> None:
+        self.socket = dial(served.address)
+
+    def head(self, method: str, length: int, secret: bytes = SECRET) -> None:
+        name, value = field(secret)
+        lines = (
+            b"POST / HTTP/1.1",
+            b"%b: %b" % (name.encode(), value),
+            b"%b: %b" % (hop.CALL, method.encode()),
+            b"host: a",
+            b"content-length: %d" % length,
+        )
+        self.socket.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+
+    def ask(self, method: str, *args: Any) -> http.client.HTTPResponse:
+        whole = body(method, *args)
+        self.head(method, len(whole))
+        self.socket.sendall(whole)
+        return self.answer()
+
+    def answer(self) -> http.client.HTTPResponse:
+        answer = http.client.HTTPResponse(self.socket)
+        answer.begin()
+        return answer
+
+
+LONG = np.arange(200_000, dtype=np.float64)
+
+
+def test_a_long_body_is_read_where_it_stays_and_what_follows_it_is_the_next_request(wire: Wire) -> None:
+    raw = Raw(wire.served)
+    with raw.socket:
+        for _ in range(2):
+            (frame,) = Frames().feed(raw.ask("total", LONG).read())
+            total, *_ = decode_value(frame)
+            assert total == LONG.sum()
+            (frame,) = Frames().feed(raw.ask("double", 4).read())
+            assert decode_value(frame) == 8
+
+
+def test_a_long_body_of_who_is_refused_is_passed_over_and_the_connection_serves_on(serve: Serve) -> None:
+    served = serve(SOURCE, max_ongoing_requests=1)
+    holding, raw = Raw(served), Raw(served)
+    with holding.socket, raw.socket:
+        holding.head("total", 10_000_000)
+        wait_until(lambda: served.server.statistics().ongoing == 1, "the slot is taken")
+        answer = raw.ask("total", LONG)
+        assert answer.status == 503
+        assert answer.getheader(hop.REFUSED.decode()) == "busy"
+        answer.read()
+        holding.socket.close()
+        wait_until(lambda: served.server.statistics().ongoing == 0, "the slot is free")
+        (frame,) = Frames().feed(raw.ask("total", LONG).read())
+        assert decode_value(frame)[0] == LONG.sum()
+
+
+def test_who_does_not_know_the_secret_is_answered_before_a_byte_of_a_long_body(wire: Wire) -> None:
+    raw = Raw(wire.served)
+    with raw.socket:
+        raw.head("total", 1_000_000_000, secret=b"x" * len(SECRET))
+        answer = raw.answer()
+        assert answer.status == 503
+        assert answer.getheader(hop.REFUSED.decode()) == "secret"
+
+
+def test_who_leaves_in_the_middle_of_a_long_body_leaves_nothing(wire: Wire) -> None:
+    raw = Raw(wire.served)
+    with raw.socket:
+        raw.head("total", 10_000_000)
+        raw.socket.sendall(bytes(5_000_000))
+        wait_until(lambda: wire.served.server.statistics().ongoing == 1, "it has begun")
