@@ -129,6 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         self._listener: Listener | None = None
         self._bodyless = False
         self._whole = 0
+        #: Bytes of the body that are still to come, where they are counted here and not by the parser.
+        self._left: int | None = None
         self._head = b""
         self._answer: Answer | None = None
 
@@ -155,8 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         if decode is not isinstance(self._framing, _Decoding):
             self._framing = _Decoding() if decode else _Framing()
             self._parser = None
-        if self._parser is None:
-            self._parser = HttpResponseParser(self._framing)
+        self._left = None
         self._framing.renew()
 
     def write(self, data: bytes) -> None:
@@ -299,7 +300,27 @@ class Connection(asyncio.BufferedProtocol):
             listener.ended(self._answer.reusable and self.usable)
 
     def _read_head(self, head: bytes) -> Answer | None:
-        assert self._parser is not None
+        return (self._read_plain_head(head) if self.is_circuit else None) or self._parse_head(head)
+
+    def _read_plain_head(self, head: bytes) -> Answer | None:
+        """What our own server writes needs no parser, unless the body is framed; None: it does."""
+        status_line, *lines = head[:-4].split(b"\r\n")
+        status = int(status_line[9:12])
+        fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+        answer = _read_fields(status, status_line, fields, self._bodyless)
+        if self._bodyless or status in (204, 304):
+            answer.extent, self._left = "none", 0
+        elif answer.extent == "sized":
+            self._left = answer.length
+            if not self._left:
+                answer.extent = "none"
+        elif status >= 200 or status == 101:
+            return None
+        return answer
+
+    def _parse_head(self, head: bytes) -> Answer | None:
+        if self._parser is None:
+            self._parser = HttpResponseParser(self._framing)
         try:
             self._parser.feed_data(head)
         except HttpParserUpgrade:
@@ -326,6 +347,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_body(self, data: bytes | memoryview, listener: Listener) -> None:
         framing = self._framing
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                self._broken("more came than the answer")
+                return
+            framing.ended = self._left == 0
+            if data and not listener.received(data) and isinstance(data, memoryview):
+                self._room.leave()
+            self._end(listener)
+            return
         if data:
             if self._parser is None:
                 framing.excess = True
@@ -345,7 +376,11 @@ class Connection(asyncio.BufferedProtocol):
                 data = b""
             if data and not listener.received(data) and isinstance(data, memoryview):
                 self._room.leave()
-        if framing.ended and self._listener is listener:
+        self._end(listener)
+
+    def _end(self, listener: Listener) -> None:
+        """The answer ends where it is whole, and nobody has ended it before."""
+        if self._framing.ended and self._listener is listener:
             assert self._answer is not None
             self._listener = None
             listener.ended(self._answer.reusable and self.usable)

@@ -48,7 +48,7 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
         listener.listen()
         gate = Replica(app, name="replica", max_ongoing_requests=MOST, secret=SECRET)
         ready = threading.Event()
-        server = Server(Lifespan(gate), ready.set)
+        server = Server(Lifespan(gate), SECRET, ready.set)
         server.config.timeout_graceful_shutdown = 1
         with _running(server, listener, ready):
             edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), _board(f"unix:{path}"))
@@ -105,7 +105,7 @@ def _board(address: str) -> Watch:
             version,
             {
                 "policy": {},
-                "replicas": [{"id": "replica", "address": address, "max_ongoing_requests": MOST}],
+                "replicas": [{"id": "replica", "address": address, "trunks": True, "max_ongoing_requests": MOST}],
             },
         ),
     }

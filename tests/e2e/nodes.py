@@ -35,7 +35,7 @@ class Nodes:
         self.cluster = Cluster()
         memory = 80_000_000
         self.cluster.add_node(
-            num_cpus=1,
+            num_cpus=2,
             num_gpus=2,  # as Ray counts them: there need be none
             object_store_memory=memory,
             _system_config=HEARTBEAT,
@@ -43,7 +43,7 @@ class Nodes:
         )
         # Before there are others: nodes of one machine have one address, and we are to be on the first.
         self.instance = Instance.start(address=self.cluster.address)
-        self.others = [self.cluster.add_node(num_cpus=1, object_store_memory=memory) for _ in range(nodes - 1)]
+        self.others = [self.cluster.add_node(num_cpus=2, object_store_memory=memory) for _ in range(nodes - 1)]
         self.cluster.wait_for_nodes()
 
     def deploy(self, replicas: int, cpus: float, proxies: int, name: str = "victim", most: int | None = None) -> None:

@@ -73,7 +73,7 @@ def nodes() -> Iterator[Nodes]:
         try:
             nodes = Nodes(process)
             assert nodes.answer() == "ready"
-            nodes.ask("deploy", 3, 0.4, 2)
+            nodes.ask("deploy", 3, 0.8, 2)
             nodes.wait(lambda now: now["status"] == "healthy")
             yield nodes
         finally:
