@@ -26,6 +26,12 @@ ROOM = 256 * 1024
 WINDOW = 256 * 1024
 """Bytes of one circuit, in one direction, that its reader has not taken yet."""
 
+WIDE = 1024 * 1024
+"""The same where the reader keeps up: with less, the two ends of a large body wait for each other."""
+
+KEEPS_UP = 512 * 1024
+"""Bytes that a reader takes without a pause before the window is made wide."""
+
 HIGH_WATER = 64 * 1024
 """Bytes that a circuit keeps before whoever writes has to wait."""
 
@@ -96,7 +102,9 @@ class Circuit(asyncio.Transport):
         self._due = False
         self._waits = False
         # Read.
+        self._window = WINDOW
         self._taken = 0
+        self._unpaused = 0
         self._held: list[bytes] = []
         self._reading = True
         self._delivers = False
@@ -142,6 +150,7 @@ class Circuit(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self._reading = False
+        self._unpaused = 0
 
     def resume_reading(self) -> None:
         if not self._reading:
@@ -182,7 +191,7 @@ class Circuit(asyncio.Transport):
             self._allow_again()  # else two that close at once would wait for each other
             return
         if not self._reading or self._held:
-            if self._taken > WINDOW:
+            if self._taken > self._window:
                 self._trunk.abort()
             else:
                 self._held.append(bytes(data))
@@ -263,9 +272,15 @@ class Circuit(asyncio.Transport):
 
     def _allow_again(self) -> None:
         """Let the other end send what was taken, not for every few bytes."""
-        if self._taken > WINDOW // 2:
-            self._trunk.say(self.number, ALLOW | self._taken)
-            self._taken = 0
+        taken = self._taken
+        if taken > WINDOW // 2:
+            self._unpaused += taken
+            # It narrows as it is taken from: what was allowed once may come.
+            window = WIDE if self._unpaused > KEEPS_UP else max(WINDOW, self._window - taken)
+            allowed = taken + window - self._window
+            self._window, self._taken = window, 0
+            if allowed:
+                self._trunk.say(self.number, ALLOW | allowed)
 
     def _end(self, why: Exception | None) -> None:
         """Tell the talker, when the loop turns, as any transport does."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.transport import trunk
-from app_toolkit.transport.trunk import ABORT, ALLOW, CLOSE, FRAME, HIGH_WATER, WINDOW, Circuit, Room, Trunk
+from app_toolkit.transport.trunk import ABORT, ALLOW, CLOSE, FRAME, HIGH_WATER, WIDE, WINDOW, Circuit, Room, Trunk
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +186,26 @@ async def test_who_is_told_to_wait_is_told_to_go_on_as_the_other_end_reads() -> 
     assert writer.circuit.get_write_buffer_size() == 0
 
 
+async def test_a_reader_that_keeps_up_is_sent_more_at_a_time_until_it_stops() -> None:
+    link = Link()
+    writer, reader = await link.pair()
+
+    async def held() -> int:
+        """What comes while nobody reads."""
+        reader.circuit.pause_reading()
+        before = len(reader.heard)
+        writer.circuit.write(bytes(4 * WIDE))
+        await link.settle()
+        assert len(reader.heard) == before
+        size = sum(map(len, reader.circuit._held))
+        reader.circuit.resume_reading()
+        await link.settle()
+        return size
+
+    assert await held() <= WINDOW
+    assert WINDOW < await held() <= WIDE
+
+
 async def test_closing_lets_what_was_written_arrive_however_much_it_is() -> None:
     link = Link()
     writer, reader = await link.pair()
@@ -328,7 +348,7 @@ async def test_a_circuit_says_where_it_leads_and_keeps_its_trunks_socket_to_itse
 
 
 def test_no_frame_is_larger_than_its_size_can_say() -> None:
-    assert WINDOW <= trunk.SIZE
+    assert WIDE + WINDOW <= trunk.SIZE
     assert len({ALLOW, CLOSE, ABORT}) == 3
 
 
@@ -439,7 +459,7 @@ async def _live(steps: list[Step]) -> None:
                 if act == "close":
                     fates[end].closed = True
         for end in ends:
-            assert sum(map(len, end.circuit._held)) <= WINDOW
+            assert sum(map(len, end.circuit._held)) <= WIDE
     for end in ends:
         end.circuit.resume_reading()
     await link.settle()
