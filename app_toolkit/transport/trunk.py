@@ -323,6 +323,8 @@ class Trunk(asyncio.BufferedProtocol):
         self._said: list[bytes] = []
         self._flushes = False
         self._whole = 0
+        #: Of what came last: who is alone does not wait for company.
+        self._together = 1
         self._blocked = False
         self._retired = False
 
@@ -377,7 +379,7 @@ class Trunk(asyncio.BufferedProtocol):
     def is_whole(self) -> None:
         """A circuit has written an answer, say, to which nothing is to be added in this turn."""
         self._whole += 1
-        if self._whole >= TOGETHER:
+        if self._whole >= self._together:
             self._flush()
 
     def say(self, number: int, word: int) -> None:
@@ -425,7 +427,7 @@ class Trunk(asyncio.BufferedProtocol):
         if self._head:
             data = memoryview(self._head + data)
             self._head = b""
-        at, end = 0, len(data)
+        at, end, came = 0, len(data), 0
         while at < end:
             left = self._left
             if left:
@@ -435,9 +437,10 @@ class Trunk(asyncio.BufferedProtocol):
                 if circuit is not None:
                     circuit.received(data[at:until])
                 at = until
+                came += 1
             elif end - at < FRAME.size:
                 self._head = bytes(data[at:])
-                return
+                break
             else:
                 number, word = FRAME.unpack_from(data, at)
                 at += FRAME.size
@@ -446,6 +449,7 @@ class Trunk(asyncio.BufferedProtocol):
                     self._current = self._circuits.get(number) or self._accepted(number)
                 else:
                     self._heard(number, word)
+        self._together = min(max(came, 1), TOGETHER)
 
     def _heard(self, number: int, word: int) -> None:
         circuit = self._circuits.get(number)
