@@ -94,6 +94,8 @@ class Circuit(asyncio.Transport):
         self._size = 0
         self._allowed = WINDOW
         self._due = False
+        #: Whether the other end has yet to hear of it: it takes new numbers in their order only.
+        self._opens = False
         self._waits = False
         # Read.
         self._taken = 0
@@ -104,6 +106,13 @@ class Circuit(asyncio.Transport):
         #: Whether the other end, or the trunk, has ended it; and how.
         self._ended = False
         self._why: Exception | None = None
+
+    def begin(self) -> None:
+        """Let the other end know of it, also where nothing is written for now."""
+        self._opens = True
+        if not self._due:
+            self._due = True
+            self._trunk.is_due(self)
 
     # What a talker does
 
@@ -204,7 +213,8 @@ class Circuit(asyncio.Transport):
         if self._talker is None:  # it has ended since
             return
         size = min(self._size, self._allowed)
-        if size:
+        if size or self._opens:
+            self._opens = False
             out.append(FRAME.pack(self.number, size))
             if size == self._size:
                 out += self._pieces
@@ -326,7 +336,7 @@ class Trunk(asyncio.BufferedProtocol):
 
     def open(self, talker: Talker) -> None:
         self._number += 1
-        self._make(self._number, talker)
+        self._make(self._number, talker).begin()
 
     def retire(self) -> None:
         """No more circuits; end with the last one."""

@@ -205,6 +205,18 @@ async def test_who_waits_for_a_trunk_that_cannot_be_had_is_told(pool: Pool) -> N
     assert pool.idle == 0
 
 
+async def test_a_circuit_of_who_left_while_the_trunk_was_dialled_serves_the_next(serve: Serve, pool: Pool) -> None:
+    served = await asyncio.to_thread(serve, SOURCE)
+    pool.allow(served.address, 100, trunks=True)
+    failed: list[ReplicaGone] = []
+    pool.dial(served.address, pool.give_back, failed.append, small=True)
+    assert await Asking(pool).begin(served.address, get("/number/1")).over == "ended"
+    assert (pool.idle, failed) == (2, [])
+    both = [Asking(pool).begin(served.address, get("/number/2")) for _ in range(2)]
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*(each.over for each in both)) == ["ended"] * 2
+
+
 async def test_a_pool_that_closes_while_a_trunk_is_dialled_calls_nobody(serve: Serve) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
     pool = Pool(SECRET)

@@ -140,6 +140,17 @@ async def test_what_circuits_write_in_one_turn_leaves_in_one_write() -> None:
     assert [talker.heard for talker in link.accepted] == [b"headbody", b"ab"]
 
 
+async def test_circuits_are_opened_in_the_order_of_their_numbers_whoever_speaks_first() -> None:
+    link = Link()
+    quiet, talkative = link.open(), link.open()
+    talkative.circuit.write(b"at once")
+    await link.settle()
+    quiet.circuit.write(b"later")
+    await link.settle()
+    assert [talker.heard for talker in link.accepted] == [b"later", b"at once"]
+    assert (quiet.lost, talkative.lost) == ([], [])
+
+
 async def test_frames_are_understood_wherever_they_are_cut() -> None:
     link = Link()
     talkers = [link.open() for _ in range(3)]
