@@ -125,6 +125,9 @@ class Circuit(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closing or not data:
             return
+        if type(data) is not bytes:
+            # Frames count bytes. What an app takes for bytes may count otherwise, or grow before it leaves.
+            data = bytes(data) if type(data) is bytearray else memoryview(data).cast("B")
         self._pieces.append(data)
         self._size += len(data)
         if not self._due:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -327,6 +328,22 @@ async def test_nothing_is_written_while_the_kernel_takes_nothing() -> None:
     link.caller.resume_writing()
     link.carry()
     assert reader.heard == b"later"
+
+
+async def test_what_is_written_is_counted_in_bytes_and_stays_as_it_was() -> None:
+    link = Link()
+    one, other = await link.pair()
+    two, another = await link.pair()
+    numbers, growing = memoryview(array("d", [1.0, 2.0])), bytearray(b"before")
+    one.circuit.write(numbers)
+    one.circuit.write(growing)
+    growing += b" and after"
+    with pytest.raises(TypeError):
+        one.circuit.write("text")
+    two.circuit.write(b"unharmed")
+    await link.settle()
+    assert other.heard == numbers.tobytes() + b"before"
+    assert another.heard == b"unharmed"
 
 
 async def test_a_circuit_says_where_it_leads_and_keeps_its_trunks_socket_to_itself() -> None:
