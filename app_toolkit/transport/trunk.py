@@ -14,11 +14,14 @@ holds is bounded.
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Protocol, cast
+
+logger = logging.getLogger("app_toolkit.transport")
 
 ROOM = 256 * 1024
 """Bytes that are read at a time."""
@@ -178,9 +181,7 @@ class Circuit(asyncio.Transport):
             self._trunk.is_due(self)
 
     def abort(self) -> None:
-        if self._trunk.knows(self):
-            self._trunk.say(self.number, ABORT)
-        self._end(None)
+        self._give_up(None)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Of the trunk, but for its socket, which is not the circuit's to touch."""
@@ -199,8 +200,7 @@ class Circuit(asyncio.Transport):
             else:
                 self._held.append(bytes(data))
             return
-        assert self._talker is not None
-        self._talker.data_received(data if self._trunk.gives_views else bytes(data))
+        self._hand_in(data if self._trunk.gives_views else bytes(data))
         if self._reading:
             self._allow_again()
 
@@ -265,8 +265,7 @@ class Circuit(asyncio.Transport):
         """What came while nobody read."""
         self._delivers = False
         while self._held and self._reading and not self._closing:
-            assert self._talker is not None
-            self._talker.data_received(self._held.pop(0))
+            self._hand_in(self._held.pop(0))
         if self._closing or not self._reading:
             return
         if self._ended:
@@ -279,6 +278,19 @@ class Circuit(asyncio.Transport):
         if self._taken > WINDOW // 2:
             self._trunk.say(self.number, ALLOW | self._taken)
             self._taken = 0
+
+    def _hand_in(self, data: Any) -> None:
+        assert self._talker is not None
+        try:
+            self._talker.data_received(data)
+        except Exception as error:  # of one circuit, which the others must not pay for
+            logger.exception("a circuit is aborted, because who speaks over it failed")
+            self._give_up(error)
+
+    def _give_up(self, why: Exception | None) -> None:
+        if self._trunk.knows(self):
+            self._trunk.say(self.number, ABORT)
+        self._end(why)
 
     def _end(self, why: Exception | None) -> None:
         """Tell the talker, when the loop turns, as any transport does."""

@@ -306,6 +306,34 @@ async def test_a_retired_trunk_takes_no_more_and_ends_with_its_last_circuit() ->
     assert link.back.closed == "closed"
 
 
+class Failing(Talker):
+    """Cannot take what comes."""
+
+    def data_received(self, data: Any) -> None:
+        raise LookupError("no such thing")
+
+
+async def test_a_talker_that_fails_costs_its_own_circuit_and_no_other() -> None:
+    link = Link()
+    one, other = await link.pair()
+    at_once, later = Failing(), Failing()
+    for failing in (at_once, later):
+        link.caller.open(failing)
+        failing.circuit.write(b"hello")
+    later.circuit.pause_reading()
+    await link.settle()
+    for talker in (*link.accepted[1:], other):
+        talker.circuit.write(b"answer")
+    await link.settle()
+    later.circuit.resume_reading()
+    await link.settle()
+    assert (one.heard, one.lost) == (b"answer", [])
+    for failing, peer in zip((at_once, later), link.accepted[1:], strict=True):
+        assert [type(why) for why in failing.lost] == [LookupError]
+        assert [type(why) for why in peer.lost] == [ConnectionResetError]
+    assert len(link.caller) == len(link.replica) == 1
+
+
 async def test_who_sends_more_than_is_allowed_loses_the_trunk() -> None:
     link = Link()
     _, reader = await link.pair()
