@@ -175,6 +175,9 @@ class Circuit(asyncio.Transport):
             return
         self._closing = True
         self._held.clear()
+        if self._ended:  # and nothing that is still here can go
+            self._end(self._why)
+            return
         self._allow_again()
         if not self._due:
             self._due = True
@@ -257,7 +260,7 @@ class Circuit(asyncio.Transport):
         del self._pieces[:moved]
 
     def _deliver_later(self) -> None:
-        if not self._delivers and (self._held or self._taken > WINDOW // 2):
+        if not self._delivers and (self._held or self._ended or self._taken > WINDOW // 2):
             self._delivers = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -526,8 +529,9 @@ def preface(secret: bytes) -> bytes:
 def last_words(transport: asyncio.Transport) -> Iterable[bytes]:
     """What the kernel still holds for a connection that was lost; at most `LAST_WORDS` bytes."""
     left = LAST_WORDS
-    own = os.dup(transport.get_extra_info("socket").fileno())
-    with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
+    connection: socket.socket = transport.get_extra_info("socket")
+    # No more came, or a reset behind it, or no descriptor is left to look with.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as rest:
         while left > 0:
             data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
             if not data:

@@ -277,6 +277,64 @@ async def test_with_the_trunk_all_its_circuits_are_lost(error: Exception | None)
     assert not link.caller.usable
 
 
+class Sipping(Talker):
+    """Takes a piece, and no other until it asks for one."""
+
+    def data_received(self, data: Any) -> None:
+        super().data_received(data)
+        self.circuit.pause_reading()
+
+
+async def test_who_takes_the_last_of_what_came_and_pauses_hears_of_the_end_as_soon_as_it_reads_on() -> None:
+    link = Link()
+    sipping = Sipping()
+    link.caller.open(sipping)
+    sipping.circuit.pause_reading()
+    await link.settle()
+    link.accepted[0].circuit.write(b"all of it")
+    link.accepted[0].circuit.close()
+    await link.settle()
+    sipping.circuit.resume_reading()
+    await link.settle()
+    assert (sipping.heard, sipping.lost) == (b"all of it", [])
+    sipping.circuit.resume_reading()
+    await link.settle()
+    assert sipping.lost == [None]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_who_closes_what_has_ended_already_hears_of_its_end(gone: bool) -> None:
+    link = Link()
+    leaving, staying = await link.pair()
+    staying.circuit.pause_reading()
+    staying.circuit.write(b"x" * (2 * WINDOW))
+    leaving.circuit.pause_reading()
+    leaving.circuit.write(b"unread")
+    await link.settle()
+    if gone:
+        link.replica.connection_lost(None)
+    else:
+        leaving.circuit.abort()
+    await link.settle()
+    assert staying.lost == []
+    staying.circuit.close()
+    await asyncio.sleep(0)
+    assert isinstance(staying.lost[0], ConnectionResetError)
+    assert len(link.replica) == 0
+
+
+async def test_a_trunk_that_cannot_be_heard_out_is_lost_all_the_same() -> None:
+    link = Link()
+    talker, _ = await link.pair()
+    closed = socket.socket()
+    closed.close()
+    link.there._extra["socket"] = closed  # type: ignore[attr-defined]
+    link.caller.connection_lost(BrokenPipeError())
+    await asyncio.sleep(0)
+    assert isinstance(talker.lost[0], BrokenPipeError)
+    assert link.ended == [link.caller]
+
+
 async def test_one_circuit_too_many_is_refused_and_hurts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     link = Link()
     first, _ = await link.pair()
