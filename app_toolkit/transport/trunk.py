@@ -51,6 +51,9 @@ FRAME = Struct("<II")
 PROTOCOL = b"app-toolkit trunk 1 "
 """How a caller begins that means a trunk and not HTTP; the secret and an end of line follow."""
 
+TRUNK = 0
+"""In the place of a number: the trunk itself, whose circuits begin at 1. To close it says that it takes no more."""
+
 DATA, ALLOW, CLOSE, ABORT = (kind << 24 for kind in range(4))
 SIZE = 0xFFFFFF
 LAST_NUMBER = 0xFFFFFFFF
@@ -357,7 +360,9 @@ class Trunk(asyncio.BufferedProtocol):
         self._make(self._number, talker).begin()
 
     def retire(self) -> None:
-        """No more circuits; end with the last one."""
+        """No more circuits; end with the last one. Who opens them is told."""
+        if self._accept is not None and not self._retired:
+            self.say(TRUNK, CLOSE)
         self._retired = True
         if not self._circuits and self._transport is not None:
             self._flush()
@@ -463,7 +468,9 @@ class Trunk(asyncio.BufferedProtocol):
     def _heard(self, number: int, word: int) -> None:
         circuit = self._circuits.get(number)
         if circuit is None:
-            return  # it ended here a moment ago
+            if number == TRUNK:
+                self.retire()
+            return  # else it ended here a moment ago
         kind = word & ~SIZE
         if kind == ALLOW:
             circuit.allowed(word & SIZE)

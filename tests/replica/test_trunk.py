@@ -283,6 +283,23 @@ async def test_a_replica_that_leaves_while_its_trunk_is_dialled_still_serves_who
     await until(lambda: open_sockets(served.address) <= before)
 
 
+async def test_who_comes_to_a_replica_that_stops_is_told_before_anything_is_sent(serve: Serve, pool: Pool) -> None:
+    served = await asyncio.to_thread(serve, SOURCE)
+    pool.allow(served.address, 100, trunks=True)
+    waiting = Asking(pool).begin(served.address, get("/wait"))
+    await until(lambda: served.server.statistics().ongoing == 1)
+    assert await Asking(pool).begin(served.address, get("/number/1")).over == "ended"
+    stopping = asyncio.create_task(asyncio.to_thread(served.server.stop, 5.0))
+    await until(lambda: pool.idle == 0)
+    late = Asking(pool).begin(served.address, get("/number/2"))
+    assert await late.over == "lost"
+    assert late.connection is None, "it may be handed to another one"
+    assert not waiting.over.done()
+    assert waiting.connection is not None
+    waiting.connection.abort()
+    assert await stopping
+
+
 async def test_circuits_expire_and_are_given_up_as_connections_are(serve: Serve, pool: Pool) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
     pool.allow(served.address, 2, trunks=True)

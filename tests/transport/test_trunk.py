@@ -392,6 +392,20 @@ async def test_a_talker_that_fails_costs_its_own_circuit_and_no_other() -> None:
     assert len(link.caller) == len(link.replica) == 1
 
 
+async def test_who_opens_circuits_hears_that_no_more_are_taken_and_keeps_those_it_has() -> None:
+    link = Link()
+    caller, replica = await link.pair()
+    link.replica.retire()
+    await link.settle()
+    assert not link.caller.usable
+    replica.circuit.write(b"the last answer")
+    await link.settle()
+    assert (caller.heard, caller.lost) == (b"the last answer", [])
+    caller.circuit.close()
+    await link.settle()
+    assert (link.there.closed, link.back.closed) == ("closed", "closed")
+
+
 async def test_who_sends_more_than_is_allowed_loses_the_trunk() -> None:
     link = Link()
     _, reader = await link.pair()
