@@ -537,10 +537,12 @@ async def _live(steps: list[Step]) -> None:
         return alive[index % len(alive)] if alive else None
 
     async def opened() -> None:
+        quiet = link.open()  # nobody speaks over it until a step says so
         one, other = await link.pair()
-        ends.extend((one, other))
-        fates[one], fates[other] = Fate(), Fate()
-        peers[one], peers[other] = other, one
+        for end, peer in ((quiet, link.accepted[-2]), (one, other)):
+            ends.extend((end, peer))
+            fates[end], fates[peer] = Fate(), Fate()
+            peers[end], peers[peer] = peer, end
 
     acts: dict[str, Callable[[Talker, int], None]] = {
         "pause": lambda end, _: end.circuit.pause_reading(),
