@@ -58,10 +58,11 @@ class CallerConnection(HttpToolsProtocol):
 
     def _filled(self, body: bytearray) -> None:
         cycle = self.cycle
-        # Beside the messages: in one of them it would be copied.
-        cast(Any, cycle.scope)["extensions"]["app_toolkit"]["body"] = memoryview(body)
-        cycle.more_body = False
-        cycle.message_event.set()
+        if not cycle.response_complete:  # else nobody wants it any more
+            # Beside the messages: in one of them it would be copied.
+            cast(Any, cycle.scope)["extensions"]["app_toolkit"]["body"] = memoryview(body)
+            cycle.more_body = False
+            cycle.message_event.set()
         self.parser = httptools.HttpRequestParser(self)  # the other one waits for the body
 
     def on_response_complete(self) -> None:

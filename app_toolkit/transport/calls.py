@@ -147,13 +147,16 @@ class Frames:
         self._need = _checked(sum(self._lengths))
 
     def _take(self, size: int) -> Piece:
-        """The next so many bytes, which have come; a long part that came in one piece is not copied."""
+        """The next so many bytes, which have come; a long part that came in one piece is not copied where it lies well.
+
+        One that can be written to is ours alone, and may be cut.
+        """
         self._have -= size
         if size >= LARGE:
             chunk = self._chunks[0]
-            if len(chunk) == size:
+            if len(chunk) == size and (chunk.readonly or _is_aligned(chunk)):
                 return self._chunks.popleft().toreadonly()
-            if len(chunk) > size and _may_be_cut(chunk):
+            if len(chunk) > size and not chunk.readonly and _is_aligned(chunk):
                 self._chunks[0] = chunk[size:]
                 return chunk[:size].toreadonly()
         pieces = []
@@ -167,9 +170,9 @@ class Frames:
         return b"".join(pieces)
 
 
-def _may_be_cut(chunk: memoryview) -> bool:
-    """Whether what lies here may be used where it lies: it is ours alone, and where an array may begin."""
-    return not chunk.readonly and addressof(c_char.from_buffer(chunk)) % ALIGNED == 0
+def _is_aligned(chunk: memoryview) -> bool:
+    """Whether an array may begin where this does, which can be written to."""
+    return addressof(c_char.from_buffer(chunk)) % ALIGNED == 0
 
 
 def frame_of(pieces: Iterable[Piece]) -> Frame:

@@ -45,7 +45,7 @@ class Answer:
     refusal: bytes | None
     reusable: bool
     length: int | None = None
-    """Bytes of the body, where it announces them."""
+    """Bytes of the body, where it announces them, and nothing but them, in digits."""
 
 
 class Listener(Protocol):
@@ -303,19 +303,27 @@ class Connection(asyncio.BufferedProtocol):
         return (self._read_plain_head(head) if self.is_circuit else None) or self._parse_head(head)
 
     def _read_plain_head(self, head: bytes) -> Answer | None:
-        """What our own server writes needs no parser, unless the body is framed; None: it does."""
+        """What our own server writes needs no parser, unless the body is framed; None: it does.
+
+        What an app may have written into it that is not plain is the parser's to judge.
+        """
         status_line, *lines = head[:-4].split(b"\r\n")
-        status = int(status_line[9:12])
+        code = status_line[9:12]
+        if not (status_line.startswith(b"HTTP/1.1 ") and code.isdigit()):
+            return None
+        status = int(code)
         fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
         answer = _read_fields(status, status_line, fields, self._bodyless)
+        if answer.extent != "until_close" and answer.length is None:
+            return None
         if self._bodyless or status in (204, 304):
             answer.extent, self._left = "none", 0
-        elif answer.extent == "sized":
+        elif status >= 200 or status == 101:
+            if answer.length is None:
+                return None
             self._left = answer.length
             if not self._left:
                 answer.extent = "none"
-        elif status >= 200 or status == 101:
-            return None
         return answer
 
     def _parse_head(self, head: bytes) -> Answer | None:
@@ -400,10 +408,12 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
     for field in fields:
         name = field[0]
         if name == b"content-length":
-            answer.extent = "sized"
-            answer.length = int(field[1])  # the parser has read it
+            once = answer.extent == "until_close"
+            answer.length = int(field[1]) if once and field[1].isdigit() else None
+            if answer.extent != "chunked":
+                answer.extent = "sized"
         elif name == b"transfer-encoding":
-            answer.extent = "chunked"
+            answer.extent, answer.length = "chunked", None
         elif name in HOP_BY_HOP:
             if name == b"connection" and b"close" in field[1].lower():
                 answer.reusable = False

@@ -14,11 +14,14 @@ holds is bounded.
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Protocol, cast
+
+logger = logging.getLogger("app_toolkit.transport")
 
 ROOM = 256 * 1024
 """Bytes that are read at a time."""
@@ -53,6 +56,9 @@ FRAME = Struct("<II")
 
 PROTOCOL = b"app-toolkit trunk 1 "
 """How a caller begins that means a trunk and not HTTP; the secret and an end of line follow."""
+
+TRUNK = 0
+"""In the place of a number: the trunk itself, whose circuits begin at 1. To close it says that it takes no more."""
 
 DATA, ALLOW, CLOSE, ABORT = (kind << 24 for kind in range(4))
 SIZE = 0xFFFFFF
@@ -100,6 +106,8 @@ class Circuit(asyncio.Transport):
         self._size = 0
         self._allowed = WINDOW
         self._due = False
+        #: Whether the other end has yet to hear of it: it takes new numbers in their order only.
+        self._opens = False
         self._waits = False
         # Read.
         self._window = WINDOW
@@ -113,6 +121,13 @@ class Circuit(asyncio.Transport):
         self._ended = False
         self._why: Exception | None = None
 
+    def begin(self) -> None:
+        """Let the other end know of it, also where nothing is written for now."""
+        self._opens = True
+        if not self._due:
+            self._due = True
+            self._trunk.is_due(self)
+
     # What a talker does
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -124,6 +139,9 @@ class Circuit(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closing or not data:
             return
+        if type(data) is not bytes:
+            # Frames count bytes. What an app takes for bytes may count otherwise, or grow before it leaves.
+            data = bytes(data) if type(data) is bytearray else memoryview(data).cast("B")
         self._pieces.append(data)
         self._size += len(data)
         if not self._due:
@@ -169,15 +187,16 @@ class Circuit(asyncio.Transport):
             return
         self._closing = True
         self._held.clear()
+        if self._ended:  # and nothing that is still here can go
+            self._end(self._why)
+            return
         self._allow_again()
         if not self._due:
             self._due = True
             self._trunk.is_due(self)
 
     def abort(self) -> None:
-        if self._trunk.knows(self):
-            self._trunk.say(self.number, ABORT)
-        self._end(None)
+        self._give_up(None)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Of the trunk, but for its socket, which is not the circuit's to touch."""
@@ -196,8 +215,7 @@ class Circuit(asyncio.Transport):
             else:
                 self._held.append(bytes(data))
             return
-        assert self._talker is not None
-        self._talker.data_received(data if self._trunk.gives_views else bytes(data))
+        self._hand_in(data if self._trunk.gives_views else bytes(data))
         if self._reading:
             self._allow_again()
 
@@ -213,7 +231,8 @@ class Circuit(asyncio.Transport):
         if self._talker is None:  # it has ended since
             return
         size = min(self._size, self._allowed)
-        if size:
+        if size or self._opens:
+            self._opens = False
             out.append(FRAME.pack(self.number, size))
             if size == self._size:
                 out += self._pieces
@@ -253,7 +272,7 @@ class Circuit(asyncio.Transport):
         del self._pieces[:moved]
 
     def _deliver_later(self) -> None:
-        if not self._delivers and (self._held or self._taken > WINDOW // 2):
+        if not self._delivers and (self._held or self._ended or self._taken > WINDOW // 2):
             self._delivers = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -261,8 +280,7 @@ class Circuit(asyncio.Transport):
         """What came while nobody read."""
         self._delivers = False
         while self._held and self._reading and not self._closing:
-            assert self._talker is not None
-            self._talker.data_received(self._held.pop(0))
+            self._hand_in(self._held.pop(0))
         if self._closing or not self._reading:
             return
         if self._ended:
@@ -281,6 +299,19 @@ class Circuit(asyncio.Transport):
             self._window, self._taken = window, 0
             if allowed:
                 self._trunk.say(self.number, ALLOW | allowed)
+
+    def _hand_in(self, data: Any) -> None:
+        assert self._talker is not None
+        try:
+            self._talker.data_received(data)
+        except Exception as error:  # of one circuit, which the others must not pay for
+            logger.exception("a circuit is aborted, because who speaks over it failed")
+            self._give_up(error)
+
+    def _give_up(self, why: Exception | None) -> None:
+        if self._trunk.knows(self):
+            self._trunk.say(self.number, ABORT)
+        self._end(why)
 
     def _end(self, why: Exception | None) -> None:
         """Tell the talker, when the loop turns, as any transport does."""
@@ -343,10 +374,12 @@ class Trunk(asyncio.BufferedProtocol):
 
     def open(self, talker: Talker) -> None:
         self._number += 1
-        self._make(self._number, talker)
+        self._make(self._number, talker).begin()
 
     def retire(self) -> None:
-        """No more circuits; end with the last one."""
+        """No more circuits; end with the last one. Who opens them is told."""
+        if self._accept is not None and not self._retired:
+            self.say(TRUNK, CLOSE)
         self._retired = True
         if not self._circuits and self._transport is not None:
             self._flush()
@@ -454,7 +487,9 @@ class Trunk(asyncio.BufferedProtocol):
     def _heard(self, number: int, word: int) -> None:
         circuit = self._circuits.get(number)
         if circuit is None:
-            return  # it ended here a moment ago
+            if number == TRUNK:
+                self.retire()
+            return  # else it ended here a moment ago
         kind = word & ~SIZE
         if kind == ALLOW:
             circuit.allowed(word & SIZE)
@@ -520,8 +555,9 @@ def preface(secret: bytes) -> bytes:
 def last_words(transport: asyncio.Transport) -> Iterable[bytes]:
     """What the kernel still holds for a connection that was lost; at most `LAST_WORDS` bytes."""
     left = LAST_WORDS
-    own = os.dup(transport.get_extra_info("socket").fileno())
-    with socket.socket(fileno=own) as rest, contextlib.suppress(OSError):  # no more came, or a reset behind it
+    connection: socket.socket = transport.get_extra_info("socket")
+    # No more came, or a reset behind it, or no descriptor is left to look with.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as rest:
         while left > 0:
             data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
             if not data:

@@ -205,6 +205,61 @@ async def test_who_waits_for_a_trunk_that_cannot_be_had_is_told(pool: Pool) -> N
     assert pool.idle == 0
 
 
+ODD = """
+from array import array
+
+async def odd(scope, receive, send):
+    status, headers, body = {
+        "text": (200, [(b"content-length", b"2")], "hi"),
+        "numbers": (200, [(b"content-length", b"2")], memoryview(array("d", [1.0, 2.0]))),
+        "interim": (103, [], b""),
+        "twice": (200, [(b"content-length", b"2"), (b"content-length", b"9")], b"hi"),
+        "both": (200, [(b"transfer-encoding", b"chunked"), (b"content-length", b"99")], b"hi"),
+        "digits": (200, [(b"content-length", "\u0662".encode())], b"hi"),
+        "underscore": (200, [(b"content-length", b"1_0")], b"x" * 10),
+        "negative": (200, [(b"content-length", b"-2")], b""),
+    }[scope["path"].rpartition("/")[2]]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+app.mount("/odd", odd)
+"""
+
+
+@pytest.mark.parametrize("odd", ["text", "numbers", "interim", "twice", "both", "digits", "underscore", "negative"])
+async def test_what_an_app_does_wrong_harms_no_exchange_but_its_own_and_ends_as_over_a_connection(
+    serve: Serve, pool: Pool, odd: str
+) -> None:
+    served = await asyncio.to_thread(serve, SOURCE + ODD)
+    pool.allow(served.address, 100, trunks=True)
+    waiting = Asking(pool).begin(served.address, get("/wait"))
+    await until(lambda: served.server.statistics().ongoing == 1)
+    own = Asking(pool).begin(served.address, get(f"/odd/{odd}"), small=False)
+    paths = f"/odd/{odd}", "/number/1", "/number/2"
+    ours, *others = (Asking(pool).begin(served.address, get(path)) for path in paths)
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*(other.over for other in others)) == ["ended"] * 2
+        outcome = await ours.over
+        assert outcome == await own.over
+    if outcome == "ended":
+        assert (ours.answer, ours.body) == (own.answer, own.body)
+    assert not waiting.over.done()
+    assert waiting.connection is not None
+    waiting.connection.abort()
+
+
+async def test_a_circuit_of_who_left_while_the_trunk_was_dialled_serves_the_next(serve: Serve, pool: Pool) -> None:
+    served = await asyncio.to_thread(serve, SOURCE)
+    pool.allow(served.address, 100, trunks=True)
+    failed: list[ReplicaGone] = []
+    pool.dial(served.address, pool.give_back, failed.append, small=True)
+    assert await Asking(pool).begin(served.address, get("/number/1")).over == "ended"
+    assert (pool.idle, failed) == (2, [])
+    both = [Asking(pool).begin(served.address, get("/number/2")) for _ in range(2)]
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*(each.over for each in both)) == ["ended"] * 2
+
+
 async def test_a_pool_that_closes_while_a_trunk_is_dialled_calls_nobody(serve: Serve) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
     pool = Pool(SECRET)
@@ -226,6 +281,23 @@ async def test_a_replica_that_leaves_while_its_trunk_is_dialled_still_serves_who
     assert pool.idle == 0
     before = open_sockets(served.address)
     await until(lambda: open_sockets(served.address) <= before)
+
+
+async def test_who_comes_to_a_replica_that_stops_is_told_before_anything_is_sent(serve: Serve, pool: Pool) -> None:
+    served = await asyncio.to_thread(serve, SOURCE)
+    pool.allow(served.address, 100, trunks=True)
+    waiting = Asking(pool).begin(served.address, get("/wait"))
+    await until(lambda: served.server.statistics().ongoing == 1)
+    assert await Asking(pool).begin(served.address, get("/number/1")).over == "ended"
+    stopping = asyncio.create_task(asyncio.to_thread(served.server.stop, 5.0))
+    await until(lambda: pool.idle == 0)
+    late = Asking(pool).begin(served.address, get("/number/2"))
+    assert await late.over == "lost"
+    assert late.connection is None, "it may be handed to another one"
+    assert not waiting.over.done()
+    assert waiting.connection is not None
+    waiting.connection.abort()
+    assert await stopping
 
 
 async def test_circuits_expire_and_are_given_up_as_connections_are(serve: Serve, pool: Pool) -> None:

@@ -59,6 +59,16 @@ def there_and_back(value: Any) -> Any:
 # What goes elsewhere
 
 
+def test_every_array_of_a_long_body_begins_where_an_array_may() -> None:
+    odd, numbers = np.arange(LARGE + 1, dtype=np.uint8), np.arange(LARGE, dtype=np.float64)
+    whole = memoryview(bytearray(b"".join(encode_call(Call("write", (odd, numbers), {})))))
+    first, second = decode_call("write", Frames().feed(whole)).args
+    assert np.shares_memory(first, np.frombuffer(whole, np.uint8)), "it lies where it was read"
+    assert np.array_equal(first, odd)
+    assert second.flags.aligned
+    assert np.array_equal(second, numbers)
+
+
 def test_pieces_are_read_where_they_lie() -> None:
     array = np.arange(LARGE, dtype=np.uint8)
     pieces = encode_value(array)

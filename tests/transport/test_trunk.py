@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -138,6 +139,17 @@ async def test_what_circuits_write_in_one_turn_leaves_in_one_write() -> None:
     assert link.there.writes == [FRAME.pack(1, 8) + b"headbody" + FRAME.pack(2, 2) + b"ab"]
     link.carry()
     assert [talker.heard for talker in link.accepted] == [b"headbody", b"ab"]
+
+
+async def test_circuits_are_opened_in_the_order_of_their_numbers_whoever_speaks_first() -> None:
+    link = Link()
+    quiet, talkative = link.open(), link.open()
+    talkative.circuit.write(b"at once")
+    await link.settle()
+    quiet.circuit.write(b"later")
+    await link.settle()
+    assert [talker.heard for talker in link.accepted] == [b"later", b"at once"]
+    assert (quiet.lost, talkative.lost) == ([], [])
 
 
 async def test_frames_are_understood_wherever_they_are_cut() -> None:
@@ -285,6 +297,64 @@ async def test_with_the_trunk_all_its_circuits_are_lost(error: Exception | None)
     assert not link.caller.usable
 
 
+class Sipping(Talker):
+    """Takes a piece, and no other until it asks for one."""
+
+    def data_received(self, data: Any) -> None:
+        super().data_received(data)
+        self.circuit.pause_reading()
+
+
+async def test_who_takes_the_last_of_what_came_and_pauses_hears_of_the_end_as_soon_as_it_reads_on() -> None:
+    link = Link()
+    sipping = Sipping()
+    link.caller.open(sipping)
+    sipping.circuit.pause_reading()
+    await link.settle()
+    link.accepted[0].circuit.write(b"all of it")
+    link.accepted[0].circuit.close()
+    await link.settle()
+    sipping.circuit.resume_reading()
+    await link.settle()
+    assert (sipping.heard, sipping.lost) == (b"all of it", [])
+    sipping.circuit.resume_reading()
+    await link.settle()
+    assert sipping.lost == [None]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_who_closes_what_has_ended_already_hears_of_its_end(gone: bool) -> None:
+    link = Link()
+    leaving, staying = await link.pair()
+    staying.circuit.pause_reading()
+    staying.circuit.write(b"x" * (2 * WINDOW))
+    leaving.circuit.pause_reading()
+    leaving.circuit.write(b"unread")
+    await link.settle()
+    if gone:
+        link.replica.connection_lost(None)
+    else:
+        leaving.circuit.abort()
+    await link.settle()
+    assert staying.lost == []
+    staying.circuit.close()
+    await asyncio.sleep(0)
+    assert isinstance(staying.lost[0], ConnectionResetError)
+    assert len(link.replica) == 0
+
+
+async def test_a_trunk_that_cannot_be_heard_out_is_lost_all_the_same() -> None:
+    link = Link()
+    talker, _ = await link.pair()
+    closed = socket.socket()
+    closed.close()
+    link.there._extra["socket"] = closed  # type: ignore[attr-defined]
+    link.caller.connection_lost(BrokenPipeError())
+    await asyncio.sleep(0)
+    assert isinstance(talker.lost[0], BrokenPipeError)
+    assert link.ended == [link.caller]
+
+
 async def test_one_circuit_too_many_is_refused_and_hurts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     link = Link()
     first, _ = await link.pair()
@@ -314,6 +384,48 @@ async def test_a_retired_trunk_takes_no_more_and_ends_with_its_last_circuit() ->
     assert link.back.closed == "closed"
 
 
+class Failing(Talker):
+    """Cannot take what comes."""
+
+    def data_received(self, data: Any) -> None:
+        raise LookupError("no such thing")
+
+
+async def test_a_talker_that_fails_costs_its_own_circuit_and_no_other() -> None:
+    link = Link()
+    one, other = await link.pair()
+    at_once, later = Failing(), Failing()
+    for failing in (at_once, later):
+        link.caller.open(failing)
+        failing.circuit.write(b"hello")
+    later.circuit.pause_reading()
+    await link.settle()
+    for talker in (*link.accepted[1:], other):
+        talker.circuit.write(b"answer")
+    await link.settle()
+    later.circuit.resume_reading()
+    await link.settle()
+    assert (one.heard, one.lost) == (b"answer", [])
+    for failing, peer in zip((at_once, later), link.accepted[1:], strict=True):
+        assert [type(why) for why in failing.lost] == [LookupError]
+        assert [type(why) for why in peer.lost] == [ConnectionResetError]
+    assert len(link.caller) == len(link.replica) == 1
+
+
+async def test_who_opens_circuits_hears_that_no_more_are_taken_and_keeps_those_it_has() -> None:
+    link = Link()
+    caller, replica = await link.pair()
+    link.replica.retire()
+    await link.settle()
+    assert not link.caller.usable
+    replica.circuit.write(b"the last answer")
+    await link.settle()
+    assert (caller.heard, caller.lost) == (b"the last answer", [])
+    caller.circuit.close()
+    await link.settle()
+    assert (link.there.closed, link.back.closed) == ("closed", "closed")
+
+
 async def test_who_sends_more_than_is_allowed_loses_the_trunk() -> None:
     link = Link()
     _, reader = await link.pair()
@@ -336,6 +448,22 @@ async def test_nothing_is_written_while_the_kernel_takes_nothing() -> None:
     link.caller.resume_writing()
     link.carry()
     assert reader.heard == b"later"
+
+
+async def test_what_is_written_is_counted_in_bytes_and_stays_as_it_was() -> None:
+    link = Link()
+    one, other = await link.pair()
+    two, another = await link.pair()
+    numbers, growing = memoryview(array("d", [1.0, 2.0])), bytearray(b"before")
+    one.circuit.write(numbers)
+    one.circuit.write(growing)
+    growing += b" and after"
+    with pytest.raises(TypeError):
+        one.circuit.write("text")
+    two.circuit.write(b"unharmed")
+    await link.settle()
+    assert other.heard == numbers.tobytes() + b"before"
+    assert another.heard == b"unharmed"
 
 
 async def test_a_circuit_says_where_it_leads_and_keeps_its_trunks_socket_to_itself() -> None:
@@ -429,10 +557,12 @@ async def _live(steps: list[Step]) -> None:
         return alive[index % len(alive)] if alive else None
 
     async def opened() -> None:
+        quiet = link.open()  # nobody speaks over it until a step says so
         one, other = await link.pair()
-        ends.extend((one, other))
-        fates[one], fates[other] = Fate(), Fate()
-        peers[one], peers[other] = other, one
+        for end, peer in ((quiet, link.accepted[-2]), (one, other)):
+            ends.extend((end, peer))
+            fates[end], fates[peer] = Fate(), Fate()
+            peers[end], peers[peer] = peer, end
 
     acts: dict[str, Callable[[Talker, int], None]] = {
         "pause": lambda end, _: end.circuit.pause_reading(),
