@@ -57,9 +57,9 @@ class Place(Protocol):
 
 
 Stand = Callable[[Endpoint, Callable[[], None], Callable[[], None]], Place]
-"""Stand in line at a replica that others filled: `stand(endpoint, called, ended)`.
+"""Stand in line at a replica that others filled: `stand(endpoint, offered, ended)`.
 
-`called` is called whenever a slot there is promised to this caller, `ended` once where the line ends from the other
+`offered` is called whenever a slot there is kept for this caller, `ended` once where the line ends from the other
 side. Neither is called before `stand` has returned.
 """
 

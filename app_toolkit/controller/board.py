@@ -51,7 +51,7 @@ class Board:
         self._callers: dict[str, _Caller] = {}
         self._watches: set[asyncio.Future[None]] = set()
         # Callers of the controller before this one live on and are not known here until they come.
-        self._strangers_until = clock.now() + LEASE_S if epoch > 1 else clock.now()
+        self._unknown_until = clock.now() + LEASE_S if epoch > 1 else clock.now()
 
     # The controller's side
 
@@ -86,20 +86,20 @@ class Board:
     def acknowledged(self, key: str, version: Version) -> bool:
         """Whether nobody alive goes by an older snapshot of this key."""
         self._forget_the_dead()
-        if self._clock.now() < self._strangers_until:
+        if self._clock.now() < self._unknown_until:
             return False
         return all(self._has(caller, key, version) for caller in self._callers.values())
 
     def next_expiry(self) -> float | None:
         """When the next lease ends if its caller does not come back."""
         ends = [caller.until for caller in self._callers.values()]
-        if self._clock.now() < self._strangers_until:
-            ends.append(self._strangers_until)
+        if self._clock.now() < self._unknown_until:
+            ends.append(self._unknown_until)
         return min(ends, default=None)
 
     def forgive(self, seconds: float) -> None:
         """Set every lease forward: nobody could come while we did not look."""
-        self._strangers_until += seconds
+        self._unknown_until += seconds
         for caller in self._callers.values():
             caller.until += seconds
 

@@ -1,8 +1,8 @@
-"""Who comes into a replica, and which of the callers that stand in line for it is called next.
+"""Who comes into a replica, and which of the callers that stand in line for it is offered a slot next.
 
-Callers take their turns: one with a hundred requests and one with a single request are called alternately. A call
-promises a slot, so that whoever follows it finds one. One more than the free slots is called, so that the next request
-is there when a slot comes free, and no slot is empty for the time that a call and its request travel.
+Callers take their turns: one with a hundred requests and one with a single request get offers alternately. An offer
+promises a slot, so that whoever claims it finds one. There is one more offer than free slots, so that the next request
+is there when a slot comes free, and no slot is empty for the time that an offer and its request travel.
 """
 
 from collections import deque
@@ -11,18 +11,18 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-CALL_S = 1.0
-"""A call that no request has followed by then is withdrawn: its caller has stopped."""
+OFFER_S = 1.0
+"""An offer that no request has claimed by then lapses: its caller has stopped."""
 
 EARLY = 1
-"""Calls beyond the free slots."""
+"""Offers beyond the free slots."""
 
 MOST_CALLERS = 1_000
 """How many may stand in line; to more the replica is just busy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Offer:
     caller: str
     at: float
 
@@ -37,24 +37,24 @@ class Admission(Generic[T]):
 
     slots: int
     callers: dict[str, None] = field(default_factory=dict)
-    """Who stands in line; the first is called next."""
-    calls: deque[Call] = field(default_factory=deque)
-    """Those that no request has followed yet, oldest first."""
+    """Who stands in line; the first is offered a slot next."""
+    offers: deque[Offer] = field(default_factory=deque)
+    """Those that no request has claimed yet, oldest first."""
     deck: dict[T, str] = field(default_factory=dict)
-    """Requests that came with a call before there was a slot, oldest first, and whose they are."""
+    """Requests that claimed an offer before there was a slot, oldest first, and whose they are."""
     entering: set[T] = field(default_factory=set)
     """Requests from the deck that were given a slot, and are not inside yet."""
     eager: bool = False
-    """Whether to call early: a slot has come free since somebody who had been called early came in vain."""
+    """Whether to offer early: a slot has come free since somebody who had an early offer came in vain."""
 
     @property
     def promised(self) -> int:
-        return len(self.calls) + len(self.deck) + len(self.entering)
+        return len(self.offers) + len(self.deck) + len(self.entering)
 
     @property
     def lapses_at(self) -> float | None:
-        """When the oldest call lapses."""
-        return self.calls[0].at + CALL_S if self.calls else None
+        """When the oldest offer lapses."""
+        return self.offers[0].at + OFFER_S if self.offers else None
 
     # The line
 
@@ -66,24 +66,24 @@ class Admission(Generic[T]):
         return True
 
     def leave(self, caller: str) -> None:
-        """Leave the line, and give back the calls that were not claimed."""
+        """Leave the line, and give back the offers that were not claimed."""
         self.callers.pop(caller, None)
-        if any(call.caller == caller for call in self.calls):
-            self.calls = deque(call for call in self.calls if call.caller != caller)
+        if any(offer.caller == caller for offer in self.offers):
+            self.offers = deque(offer for offer in self.offers if offer.caller != caller)
 
-    def next_call(self, ongoing: int, now: float) -> str | None:
-        """Who is called now; ask until nobody is."""
+    def next_offer(self, ongoing: int, now: float) -> str | None:
+        """Who is offered a slot now; ask until nobody is."""
         if not self.callers or ongoing + self.promised >= self.slots + (EARLY if self.eager else 0):
             return None
         caller = next(iter(self.callers))
         del self.callers[caller]
         self.callers[caller] = None
-        self.calls.append(Call(caller, now))
+        self.offers.append(Offer(caller, now))
         return caller
 
     def withdraw(self, now: float) -> list[str]:
-        """Put out of the line whoever does not follow its calls, and give them."""
-        stopped = list(dict.fromkeys(call.caller for call in self.calls if now - call.at >= CALL_S))
+        """Put out of the line whoever let an offer lapse, and give them."""
+        stopped = list(dict.fromkeys(offer.caller for offer in self.offers if now - offer.at >= OFFER_S))
         for caller in stopped:
             self.leave(caller)
         return stopped
@@ -91,19 +91,19 @@ class Admission(Generic[T]):
     # Requests
 
     def admits_stranger(self, ongoing: int) -> bool:
-        """Whether a request comes in that nobody called."""
+        """Whether a request comes in that claims no offer."""
         return not self.callers and ongoing + self.promised < self.slots
 
     def claim(self, caller: str) -> bool:
-        """A request of this caller follows a call. False: there is none, and it is a stranger."""
-        for call in self.calls:
-            if call.caller == caller:
-                self.calls.remove(call)
+        """A request of this caller claims an offer. False: there is none, and it is a stranger."""
+        for offer in self.offers:
+            if offer.caller == caller:
+                self.offers.remove(offer)
                 return True
         return False
 
-    def admits_called(self, ongoing: int) -> bool:
-        """Whether a request whose call was claimed comes in, or has to wait on deck."""
+    def admits_claim(self, ongoing: int) -> bool:
+        """Whether a request that claimed an offer comes in, or has to wait on deck."""
         return ongoing + len(self.entering) < self.slots
 
     def wait(self, token: T, caller: str) -> None:
@@ -111,7 +111,7 @@ class Admission(Generic[T]):
 
     def next_in(self, ongoing: int) -> T | None:
         """The request on deck that has a slot now; ask until there is none. It is `entering` until it is forgotten."""
-        if not self.deck or not self.admits_called(ongoing):
+        if not self.deck or not self.admits_claim(ongoing):
             return None
         token = next(iter(self.deck))
         del self.deck[token]
@@ -119,7 +119,7 @@ class Admission(Generic[T]):
         return token
 
     def in_vain(self, token: T) -> None:
-        """It has been on deck for too long: its caller is the next to be called, and nobody early until `freed`."""
+        """It has been on deck for too long: its caller gets the next offer, and nobody an early one until `freed`."""
         caller = self.deck.pop(token)
         if caller in self.callers:
             del self.callers[caller]

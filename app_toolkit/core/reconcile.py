@@ -2,7 +2,7 @@
 
 `plan` looks at facts only: it keeps nothing between calls and asks no clock, so a controller that was
 restarted plans what the old one would have. A *group* is what replicas are counted by:
-`"{application}/{ingress}"`, or `"proxy@{node}"`.
+`"{application}/{deployment}"`, or `"proxy@{node}"`.
 
 * The new is started before the old is retired; what serves never falls below the target by our doing.
 * A replica that was found and has not said what it is counts as serving, and is left alone until it has.
@@ -35,7 +35,7 @@ from app_toolkit.interfaces import LiveOptions, ProxySpec, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
-"""Begins the group of the proxies of a node. An ingress's has a slash in it, and no `@`."""
+"""Begins the group of the proxies of a node. A deployment's has a slash in it, and no `@`."""
 
 ANSWER_S = 2.0
 """How long an answer that is due at a deadline may be under way before it counts as missing."""
@@ -184,7 +184,7 @@ def _live(spec: ReplicaSpec | ProxySpec) -> LiveOptions | None:
 
 
 def replica_id(group: str, epoch: int, number: int) -> ReplicaId:
-    """Unique for ever, because an epoch is taken once; no name of an application or an ingress has a dot."""
+    """Unique for ever, because an epoch is taken once; no name of an application or a deployment has a dot."""
     return ReplicaId(f"{group.replace('/', '.')}-{epoch}-{number}")
 
 

@@ -65,17 +65,17 @@ class Local:
         self.router = Router(name, self._stand, policy=config.policy)
         self.router.update([Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)])
 
-    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+    def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
         loop = asyncio.get_running_loop()
 
         def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
             loop.call_soon(callback)
 
         try:
-            return self.replica.line.stand(CALLER, partial(soon, called), partial(soon, ended))
+            return self.replica.line.stand(CALLER, partial(soon, offered), partial(soon, ended))
         except ReplicaBusy:  # as over the wire: the line has ended before it began
             soon(ended)
-            return line.Place(self.replica.line, CALLER, called, ended)
+            return line.Place(self.replica.line, CALLER, offered, ended)
 
 
 class Reply:

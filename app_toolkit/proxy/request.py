@@ -393,7 +393,7 @@ class RequestParser:
             self.refuse(BadRequest(f"this is not HTTP: {error}"))
 
     def _after_upgrade(self, rest: bytes) -> None:
-        """The tunnel's first bytes; or, where the offer was not taken, all is parsed again without it."""
+        """The tunnel's first bytes; or, where the upgrade is not ours, all is parsed again without it."""
         instead, self._instead = self._instead, None
         if instead is not None:
             self._parser = self._new_parser()
@@ -430,7 +430,7 @@ class RequestParser:
         if method not in METHODS:
             raise NotSupported(f"the method {method.decode('latin-1')} is not spoken here")
         upgrade = self._parser.should_upgrade()
-        if upgrade and not _offers_websocket(self._fields):
+        if upgrade and not _asks_for_websocket(self._fields):
             self._instead = _without_upgrade(method, self._url, version, self._fields)
             return
         if self._head_bytes + SLICE > self.limits.head_bytes:
@@ -509,17 +509,17 @@ def _origin_form(url: bytes, host: bytes | None) -> bytes:
     return (parsed.path or b"/") + query
 
 
-def _offers_websocket(fields: list[Header]) -> bool:
-    offers = [value.strip().lower() for name, value in fields if name == b"upgrade"]
-    if offers == [b"websocket"]:
+def _asks_for_websocket(fields: list[Header]) -> bool:
+    asked = [value.strip().lower() for name, value in fields if name == b"upgrade"]
+    if asked == [b"websocket"]:
         return True
-    if any(b"websocket" in offer for offer in offers):
-        raise BadRequest("a websocket is offered together with other protocols")
+    if any(b"websocket" in protocol for protocol in asked):
+        raise BadRequest("a websocket is asked for together with other protocols")
     return False
 
 
 def _without_upgrade(method: bytes, url: bytes, version: str, fields: list[Header]) -> bytes:
-    """The same head without the offer, for a parser that will then read the body."""
+    """The same head without the upgrade, for a parser that will then read the body."""
     lines = [b"%b %b HTTP/%b\r\n" % (method, url, version.encode())]
     for name, value in fields:
         if name in (b"upgrade", b"http2-settings"):

@@ -201,7 +201,7 @@ class _Answer:
             await _send(pieces, self._send, more=True)
             return
         self._collected = True
-        with self._deposits.offered(self._key, pieces) as taken:
+        with self._deposits.kept(self._key, pieces) as taken:
             await _send(encode_elsewhere(), self._send, more=True)
             await asyncio.wrap_future(taken)
 

@@ -16,11 +16,11 @@ class Deposits:
 
     def __init__(self) -> None:
         self._expected: dict[str, Future[Sequence[Piece]]] = {}
-        self._offered: dict[str, tuple[Sequence[Piece], Future[None]]] = {}
+        self._kept: dict[str, tuple[Sequence[Piece], Future[None]]] = {}
 
     def __len__(self) -> int:
         """How many exchanges wait: for something to come, or to be collected."""
-        return len(self._expected) + len(self._offered)
+        return len(self._expected) + len(self._kept)
 
     # An exchange
 
@@ -34,14 +34,14 @@ class Deposits:
             self._expected.pop(key, None)
 
     @contextmanager
-    def offered(self, key: str, pieces: Sequence[Piece]) -> "Iterator[Future[None]]":
+    def kept(self, key: str, pieces: Sequence[Piece]) -> "Iterator[Future[None]]":
         """Keep this under the key until it is taken, which the future tells."""
         taken: Future[None] = Future()
-        self._offered[key] = pieces, taken
+        self._kept[key] = pieces, taken
         try:
             yield taken
         finally:
-            self._offered.pop(key, None)
+            self._kept.pop(key, None)
 
     # Its caller
 
@@ -52,7 +52,7 @@ class Deposits:
 
     def take(self, key: str) -> Sequence[Piece] | None:
         """None where nothing is kept (any more)."""
-        pieces, taken = self._offered.pop(key, (None, None))
+        pieces, taken = self._kept.pop(key, (None, None))
         if taken is not None and taken.set_running_or_notify_cancel():
             taken.set_result(None)
         return pieces

@@ -1,4 +1,4 @@
-"""The line at one replica: callers that found it full, and are called when a slot comes free. Nobody polls."""
+"""The line at one replica: callers that found it full, and are offered a slot when one comes free. Nobody polls."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -8,18 +8,18 @@ from app_toolkit.errors import ReplicaBusy
 from app_toolkit.types import Message, Receive, Send
 
 ON_DECK_S = 0.1
-"""How long a request that was called early waits for its slot; then it is refused, and keeps its place in line."""
+"""How long a request on deck waits for its slot; then it is refused, and its caller keeps its place in line."""
 
-CALL = b"."
-"""One call, in the answer to a caller that stands in line over the wire."""
+OFFER = b"."
+"""One offer, in the answer to a caller that stands in line over the wire."""
 
 
 class Place:
     """One caller's place in the line."""
 
-    def __init__(self, line: "Line", caller: str, called: Callable[[], None], ended: Callable[[], None]) -> None:
+    def __init__(self, line: "Line", caller: str, offered: Callable[[], None], ended: Callable[[], None]) -> None:
         self.caller = caller
-        self.called = called
+        self.offered = offered
         self.ended = ended
         self._line = line
 
@@ -29,7 +29,7 @@ class Place:
 
 
 class Line:
-    """Who stands in line, who was called, and which requests that followed a call wait for their slot.
+    """Who stands in line, who was offered a slot, and which requests that claimed one wait for it.
 
     `core.admission` decides; here it is told what happens, and what it decides is done at once. Not safe across
     threads, but for `len`.
@@ -50,10 +50,10 @@ class Line:
 
     # Callers
 
-    def stand(self, caller: str, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+    def stand(self, caller: str, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
         """A place at the end of the line.
 
-        `called` is called whenever a slot is promised to this caller, which then sends a request that claims it;
+        `offered` is called whenever a slot is kept for this caller, which then sends a request that claims it;
         `ended` where it is put out of the line. Both may be called before this returns. Who stands there already is
         taken to have left its old place. Raises `ReplicaBusy` where the line is too long, or closed.
         """
@@ -63,7 +63,7 @@ class Line:
         if self._closed or not self._admission.stand(caller):
             raise ReplicaBusy(len(self._ongoing))
         self._loop = asyncio.get_running_loop()
-        place = self._places[caller] = Place(self, caller, called, ended)
+        place = self._places[caller] = Place(self, caller, offered, ended)
         self.advance()
         return place
 
@@ -95,13 +95,13 @@ class Line:
         return self._admission.admits_stranger(len(self._ongoing))
 
     def claim(self, caller: str) -> bool:
-        """Take up a call; False where there is none any more."""
+        """Claim an offer; False where there is none any more."""
         return self._admission.claim(caller)
 
     async def come_in(self, caller: str) -> bool:
-        """Wait for the slot of a request whose call was claimed; it is to take it at once. False: it is refused."""
+        """Wait for the slot of a request that claimed an offer; it is to take it at once. False: it is refused."""
         admission = self._admission
-        if admission.admits_called(len(self._ongoing)):
+        if admission.admits_claim(len(self._ongoing)):
             return True
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
@@ -124,14 +124,14 @@ class Line:
             self.advance()
 
     def advance(self) -> None:
-        """Let in and call whoever it is the turn of."""
+        """Let in, and make an offer to, whoever it is the turn of."""
         admission, loop = self._admission, self._loop
         assert loop is not None  # somebody stood in line before
         while (waiting := admission.next_in(len(self._ongoing))) is not None:
             if not waiting.done():  # else it was cancelled, and is about to forget itself
                 waiting.set_result(True)
-        while (caller := admission.next_call(len(self._ongoing), loop.time())) is not None:
-            self._places[caller].called()
+        while (caller := admission.next_offer(len(self._ongoing), loop.time())) is not None:
+            self._places[caller].offered()
         if self._lapse is None and admission.lapses_at is not None:
             self._lapse = loop.call_at(admission.lapses_at, self._withdraw)
 
@@ -161,7 +161,7 @@ class Line:
 
 
 async def hold(line: Line, caller: str, receive: Receive, send: Send) -> None:
-    """A place in the line over the wire: an answer that does not end, whose every byte is a call.
+    """A place in the line over the wire: an answer that does not end, whose every byte is an offer.
 
     It is left by closing the connection. Raises `ReplicaBusy` before anything was sent.
     """
@@ -169,7 +169,7 @@ async def hold(line: Line, caller: str, receive: Receive, send: Send) -> None:
     due = 0
     over = False
 
-    def called() -> None:
+    def offered() -> None:
         nonlocal due
         due += 1
         news.set()
@@ -179,7 +179,7 @@ async def hold(line: Line, caller: str, receive: Receive, send: Send) -> None:
         over = True
         news.set()
 
-    place = line.stand(caller, called, ended)
+    place = line.stand(caller, offered, ended)
     gone = asyncio.ensure_future(_gone(receive))
     gone.add_done_callback(ended)
     try:
@@ -189,7 +189,7 @@ async def hold(line: Line, caller: str, receive: Receive, send: Send) -> None:
             news.clear()
             said, due = due, 0
             if said:
-                await send({"type": "http.response.body", "body": CALL * said, "more_body": True})
+                await send({"type": "http.response.body", "body": OFFER * said, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:
         place.leave()

@@ -75,7 +75,7 @@ class Replica:
     * Whom it refuses never reached user code, so a refusal is always safe to hand on.
     * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is
       complete or its coroutine has ended; background tasks hold no slot, but a drain waits for them.
-    * A caller that was refused stands in line, and is called when a slot comes free; nobody overtakes the line.
+    * A caller that was refused stands in line, and is offered a slot when one comes free; nobody overtakes the line.
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
     * A handler whose client has gone is stopped where `on_disconnect` or its own mark says so: it is cancelled, or
@@ -146,7 +146,7 @@ class Replica:
         if hop.LINE in said and kind == "http":
             await self._stand(said[hop.LINE].decode(), receive, send)
             return
-        caller = said.get(hop.CALLED)
+        caller = said.get(hop.CLAIM)
         refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller.decode())
         if refusal is not None:
             await _refuse(kind, refusal, send)
@@ -232,11 +232,10 @@ class Replica:
     ) -> None:
         """Run one request of a caller in this process; its scope is right already.
 
-        `caller`: who follows a call, None where nobody called. `timeout`: the seconds that the request has left. Its id
-        is what `scope["extensions"]["app_toolkit"]["request_id"]` says, and its trace is "trace" beside it, where it is
-        not that of who calls. Raises `ReplicaBusy` or `TooManyWebSockets`
-        where no user code ran, `DeadlineExceeded` where the answer had begun (else that is the answer), and whatever
-        the app raises.
+        `caller`: who claims an offer; None: nobody does. `timeout`: the seconds that the request has left. Its id is
+        what `scope["extensions"]["app_toolkit"]["request_id"]` says, and its trace is "trace" beside it, where it is
+        not that of who calls. Raises `ReplicaBusy` or `TooManyWebSockets` where no user code ran, `DeadlineExceeded`
+        where the answer had begun (else that is the answer), and whatever the app raises.
         """
         kind = scope["type"]
         refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller)
@@ -266,7 +265,7 @@ class Replica:
         return None
 
     async def _come_in(self, kind: str, caller: str) -> Refusal | None:
-        """The same for a request that follows a call. It waits for its slot, and is to take it at once."""
+        """The same for a request that claims an offer. It waits for its slot, and is to take it at once."""
         if not self.line.claim(caller):
             return self._refusal(kind)
         if kind == "websocket":

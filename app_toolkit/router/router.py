@@ -107,7 +107,7 @@ class Router:
         target = turn.target
         if self._end(turn):
             if turn.claim() and target.place is not None:
-                self._called(target, target.place)  # for somebody else
+                self._offered(target, target.place)  # for somebody else
             self._assign()
 
     def refused(self, turn: Turn) -> None:
@@ -290,10 +290,10 @@ class Router:
 
     def _stand_at(self, target: Target, stand: Stand) -> None:
         place = target.place = stand(
-            target.endpoint, lambda: self._called(target, place), lambda: self._line_ended(target, place)
+            target.endpoint, lambda: self._offered(target, place), lambda: self._line_ended(target, place)
         )
 
-    def _called(self, target: Target, place: Place) -> None:
+    def _offered(self, target: Target, place: Place) -> None:
         """A slot at a replica is ours: for whoever waits longest and does not avoid it. Else we leave the line."""
         if target.place is not place:
             return
@@ -302,7 +302,7 @@ class Router:
             self._leave_line(target)
         else:
             self._remove(waiter)
-            turn = Turn(target, called=True)
+            turn = Turn(target, offered=True)
             target.turns.add(turn)
             waiter.granted(turn)
 

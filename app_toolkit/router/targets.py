@@ -15,7 +15,7 @@ class Target:
     endpoint: Endpoint
     #: The requests of this caller that the replica runs: exact, because we begin and end them.
     turns: set["Turn"] = field(default_factory=set)
-    #: Where this caller stands in line, because others filled the replica: it calls, and is not asked.
+    #: Where this caller stands in line, because others filled the replica: that offers slots then, and is not asked.
     place: Place | None = None
     #: It was not reached, or is draining: left alone until this timer fires.
     rest: TimerHandle | None = None
@@ -37,17 +37,17 @@ class Turn:
     """The right to run one request at one replica. Whoever takes it gives it back."""
 
     target: Target
-    #: The replica called for it, and its request has not claimed the call yet.
-    called: bool = False
+    #: The replica offered the slot, and no request has claimed the offer yet.
+    offered: bool = False
 
     @property
     def endpoint(self) -> Endpoint:
         return self.target.endpoint
 
     def claim(self) -> bool:
-        """Whether the request that is sent now follows a call; true once."""
-        called, self.called = self.called, False
-        return called
+        """Whether the request that is sent now claims an offer; true once."""
+        offered, self.offered = self.offered, False
+        return offered
 
 
 @dataclass(eq=False, slots=True)

@@ -6,8 +6,8 @@ long the request may still take). The replica answers with `x-app-toolkit-refuse
 code cannot answer so. Nothing under the internal prefix ever crosses the edge in either direction.
 
 A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
-field is `x-app-toolkit-line`. Its answer does not end; each byte of it is a call. A request that follows a call has
-`x-app-toolkit-called` as its second field. Both fields carry the caller's name.
+field is `x-app-toolkit-line`. Its answer does not end; each byte of it is an offer of a slot. A request that claims it
+has `x-app-toolkit-claim` as its second field. Both fields carry the caller's name.
 
 A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
 `transport.calls` makes of the arguments. Nobody believes that field who has not compared the secret. A key beside the
@@ -27,7 +27,7 @@ INTERNAL_PREFIX = b"x-app-toolkit-"
 HOP = b"x-app-toolkit-hop"
 REFUSED = b"x-app-toolkit-refused"
 LINE = b"x-app-toolkit-line"
-CALLED = b"x-app-toolkit-called"
+CLAIM = b"x-app-toolkit-claim"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
 EXPECT = b"x-app-toolkit-expect"
@@ -52,7 +52,7 @@ class Hop(NamedTuple):
     http_version: str
 
 
-class Called(NamedTuple):
+class CallField(NamedTuple):
     """What a call's field says."""
 
     method: str
@@ -66,10 +66,10 @@ def encode_call(method: str, key: str, *, elsewhere: bool) -> bytes:
     return f"{method} {key} {ELSEWHERE}".encode() if elsewhere else f"{method} {key}".encode()
 
 
-def decode_call(value: str) -> Called:
+def decode_call(value: str) -> CallField:
     method, _, rest = value.partition(" ")
     key, _, word = rest.partition(" ")
-    return Called(method, key, word == ELSEWHERE)
+    return CallField(method, key, word == ELSEWHERE)
 
 
 def is_internal(name: bytes) -> bool:

@@ -22,13 +22,13 @@ class Lines:
             hop.LINE,
             name,
         )
-        #: What follows the value of the hop field of a request that claims a call.
-        self.claim = b"\r\n%b: %b" % (hop.CALLED, name)
+        #: What follows the value of the hop field of a request that claims an offer.
+        self.claim = b"\r\n%b: %b" % (hop.CLAIM, name)
         self._places: set[_Place] = set()
 
-    def stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
+    def stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
         """As `interfaces.Stand` says; a replica that is not reached ends the line."""
-        place = _Place(self._pool, self._head, called, ended, self._places.discard)
+        place = _Place(self._pool, self._head, offered, ended, self._places.discard)
         self._places.add(place)
         connection = self._pool.take(endpoint.address)
         if connection is not None:
@@ -53,13 +53,13 @@ class _Place:
         self,
         pool: Pool,
         head: bytes,
-        called: Callable[[], None],
+        offered: Callable[[], None],
         ended: Callable[[], None],
         forget: Callable[["_Place"], None],
     ) -> None:
         self._pool = pool
         self._head = head
-        self._called = called
+        self._offered = offered
         self._ended = ended
         self._forget = forget
         self._left = False
@@ -92,7 +92,7 @@ class _Place:
     def received(self, data: bytes | memoryview) -> bool:
         for _ in data:
             if self._stands and not self._left:
-                self._called()
+                self._offered()
         return True
 
     def ended(self, reusable: bool) -> None:

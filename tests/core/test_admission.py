@@ -1,4 +1,4 @@
-"""Who comes into a replica, and who is called next."""
+"""Who comes into a replica, and who is offered a slot next."""
 
 import itertools
 from collections import Counter
@@ -8,15 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app_toolkit.core.admission import CALL_S, EARLY, MOST_CALLERS, Admission
+from app_toolkit.core.admission import EARLY, MOST_CALLERS, OFFER_S, Admission
 
 NAMES = "abcd"
 
 
-def calls(admission: Admission[str], ongoing: int, now: float = 0.0) -> str:
-    """Everybody who is called as things are."""
+def offers(admission: Admission[str], ongoing: int, now: float = 0.0) -> str:
+    """Everybody who is offered a slot as things are."""
     found = []
-    while (caller := admission.next_call(ongoing, now)) is not None:
+    while (caller := admission.next_offer(ongoing, now)) is not None:
         found.append(caller)
     return "".join(found)
 
@@ -33,79 +33,79 @@ def test_callers_take_their_turns_however_many_requests_each_has() -> None:
     admission: Admission[str] = Admission(slots=7)
     for caller in "abc":
         admission.stand(caller)
-    assert calls(admission, ongoing=0) == "abcabca"
+    assert offers(admission, ongoing=0) == "abcabca"
     admission.stand("d")
     for caller in "abcabca":
         assert admission.claim(caller)
-    assert calls(admission, ongoing=0) == "bcadbca"
+    assert offers(admission, ongoing=0) == "bcadbca"
 
 
-def test_a_call_keeps_its_slot_from_others() -> None:
+def test_an_offer_keeps_its_slot_from_others() -> None:
     admission: Admission[str] = Admission(slots=1)
     admission.stand("a")
-    assert calls(admission, ongoing=0) == "a"
+    assert offers(admission, ongoing=0) == "a"
     assert not admission.admits_stranger(0)
     assert not admission.claim("b")
     assert admission.claim("a")
-    assert not admission.claim("a"), "a call is claimed once"
+    assert not admission.claim("a"), "an offer is claimed once"
 
 
-def test_once_a_slot_came_free_one_more_is_called_so_that_the_next_is_there_in_time() -> None:
+def test_once_a_slot_came_free_one_more_is_offered_so_that_the_next_request_is_there_in_time() -> None:
     admission: Admission[str] = Admission(slots=1)
     for caller in "ab":
         admission.stand(caller)
-    assert calls(admission, ongoing=1) == "", "nobody knows how long the handler takes"
+    assert offers(admission, ongoing=1) == "", "nobody knows how long the handler takes"
     admission.freed()
-    assert calls(admission, ongoing=0) == "ab"
+    assert offers(admission, ongoing=0) == "ab"
     assert admission.claim("a")
-    assert admission.admits_called(0)
+    assert admission.admits_claim(0)
     assert admission.claim("b")
-    assert not admission.admits_called(1)
+    assert not admission.admits_claim(1)
     admission.wait("request", "b")
     assert admission.next_in(1) is None
-    assert calls(admission, ongoing=1) == ""
+    assert offers(admission, ongoing=1) == ""
     assert admission.next_in(0) == "request"
     assert admission.next_in(0) is None
-    assert not admission.admits_called(0), "the slot is for the one that waited"
+    assert not admission.admits_claim(0), "the slot is for the one that waited"
     admission.forget("request")
     assert admission.promised == 0
 
 
-def test_who_came_early_in_vain_keeps_its_place_and_nobody_else_is_called_early() -> None:
+def test_who_came_early_in_vain_keeps_its_place_and_nobody_else_gets_an_early_offer() -> None:
     admission: Admission[str] = Admission(slots=1)
     for caller in "abc":
         admission.stand(caller)
     admission.freed()
-    assert calls(admission, ongoing=0) == "ab"
+    assert offers(admission, ongoing=0) == "ab"
     admission.claim("a")
     admission.claim("b")
     admission.wait("request", "b")
     admission.in_vain("request")
-    assert calls(admission, ongoing=1) == ""
+    assert offers(admission, ongoing=1) == ""
     admission.freed()
-    assert calls(admission, ongoing=0) == "bc"
+    assert offers(admission, ongoing=0) == "bc"
 
 
-def test_who_leaves_gives_its_calls_back() -> None:
+def test_who_leaves_gives_its_offers_back() -> None:
     admission: Admission[str] = Admission(slots=1)
     for caller in "ab":
         admission.stand(caller)
-    assert calls(admission, ongoing=0) == "a"
+    assert offers(admission, ongoing=0) == "a"
     admission.leave("a")
-    assert calls(admission, ongoing=0) == "b"
+    assert offers(admission, ongoing=0) == "b"
     admission.leave("b")
     assert admission.admits_stranger(0)
 
 
-def test_who_does_not_come_is_called_no_more() -> None:
+def test_who_lets_an_offer_lapse_gets_no_more() -> None:
     admission: Admission[str] = Admission(slots=3)
     for caller in "ab":
         admission.stand(caller)
-    assert calls(admission, ongoing=1, now=5.0) == "ab"
-    assert admission.lapses_at == 5.0 + CALL_S
-    assert admission.withdraw(5.0 + CALL_S / 2) == []
+    assert offers(admission, ongoing=1, now=5.0) == "ab"
+    assert admission.lapses_at == 5.0 + OFFER_S
+    assert admission.withdraw(5.0 + OFFER_S / 2) == []
     assert admission.claim("b")
-    assert admission.withdraw(5.0 + CALL_S) == ["a"]
+    assert admission.withdraw(5.0 + OFFER_S) == ["a"]
     assert list(admission.callers) == ["b"]
     assert admission.lapses_at is None
 
@@ -127,7 +127,7 @@ def test_a_caller_with_many_requests_and_one_with_few_alternate(most: int) -> No
     for caller in "ab":
         admission.stand(caller)
     for _ in range(100):
-        for caller in calls(admission, len(running)):
+        for caller in offers(admission, len(running)):
             admission.claim(caller)
             running.append(caller)
         served[running.pop(0)] += 1
@@ -143,11 +143,11 @@ class RandomAdmission(RuleBasedStateMachine):
         self.tokens = itertools.count()
         self.now = 0.0
         self.ongoing = 0
-        #: The calls that each caller has heard and not answered.
+        #: The offers that each caller has heard and not claimed.
         self.heard: Counter[str] = Counter()
         self.on_deck: set[int] = set()
         self.entering: set[int] = set()
-        #: How often each was called since the other of a pair last was, while both stood and nobody lost a place.
+        #: How many offers each got since the other of a pair last got one, while both stood and nobody lost a place.
         self.ahead: Counter[tuple[str, str]] = Counter()
 
     def settle(self) -> None:
@@ -155,7 +155,7 @@ class RandomAdmission(RuleBasedStateMachine):
         while (token := self.admission.next_in(self.ongoing)) is not None:
             self.on_deck.remove(token)
             self.entering.add(token)
-        while (caller := self.admission.next_call(self.ongoing, self.now)) is not None:
+        while (caller := self.admission.next_offer(self.ongoing, self.now)) is not None:
             self.heard[caller] += 1
             for other in self.admission.callers:
                 self.ahead[caller, other] += 1
@@ -186,13 +186,13 @@ class RandomAdmission(RuleBasedStateMachine):
             self.ongoing += 1
 
     @rule(caller=st.sampled_from(NAMES))
-    def someone_answers_a_call(self, caller: str) -> None:
-        called = self.heard[caller] > 0
-        assert self.admission.claim(caller) is called
-        if not called:
+    def someone_claims_an_offer(self, caller: str) -> None:
+        offered = self.heard[caller] > 0
+        assert self.admission.claim(caller) is offered
+        if not offered:
             return self.a_stranger_comes()
         self.heard[caller] -= 1
-        if self.admission.admits_called(self.ongoing):
+        if self.admission.admits_claim(self.ongoing):
             self.ongoing += 1
         else:
             token = next(self.tokens)
@@ -246,7 +246,7 @@ class RandomAdmission(RuleBasedStateMachine):
             assert self.ongoing + len(self.entering) == self.admission.slots
 
     @invariant()
-    def nobody_is_called_twice_while_another_stands_uncalled(self) -> None:
+    def nobody_gets_two_offers_while_another_gets_none(self) -> None:
         assert all(count <= 1 for (one, other), count in self.ahead.items() if one != other)
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Several proxies in front of one replica that is full: they stand in line there, and are called in turn."""
+"""Several proxies in front of one replica that is full: they stand in line there, and are offered slots in turn."""
 
 import asyncio
 import json
@@ -113,19 +113,19 @@ def stands(world: World, replica: Served) -> None:
 
 
 def is_quiet(replica: Served, *worlds: World) -> None:
-    """Nobody is inside, waits, stands in line or was called."""
+    """Nobody is inside, waits, stands in line or was offered a slot."""
     eventually(lambda: all(world.settled() for world in worlds))
     eventually(lambda: not any(lines(world) for world in worlds))
     eventually(lambda: (replica.gate.statistics().ongoing, replica.gate.statistics().lines) == (0, 0))
     eventually(lambda: replica.gate.line.admits_stranger)
 
 
-def test_a_proxy_that_finds_the_replica_full_is_called_when_a_slot_comes_free(world: World, other: World) -> None:
+def test_a_proxy_that_finds_the_replica_full_is_offered_a_slot_when_one_comes_free(world: World, other: World) -> None:
     replica = one_slot(world, other)
     with world.raw() as first, other.raw() as second:
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
-        second.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nx-app-toolkit-called: me\r\n\r\nhi")
+        second.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nx-app-toolkit-claim: me\r\n\r\nhi")
         stands(other, replica)
         assert other.edge.statistics().waiting == 1
         replica.release()
@@ -217,7 +217,7 @@ def test_a_replica_that_drains_sends_its_line_elsewhere(world: World, other: Wor
     assert replica.gate.statistics().lines == 0
 
 
-def test_a_caller_that_stopped_with_a_call_is_passed_over(world: World, other: World) -> None:
+def test_a_caller_that_stopped_with_an_offer_is_passed_over(world: World, other: World) -> None:
     replica = one_slot(world, other)
     stopped = socket.socket(socket.AF_UNIX)
     stopped.connect(replica.address.removeprefix("unix:"))
@@ -229,7 +229,7 @@ def test_a_caller_that_stopped_with_a_call_is_passed_over(world: World, other: W
         eventually(lambda: replica.gate.statistics().lines == 1)
         replica.release()
         assert first.answer().status == 200
-        # It was called, and holds the slot for as long as a call holds.
+        # It was offered the slot, which is kept until the offer lapses.
         assert second.send(GET % b"/hello").answer().status == 200
         eventually(lambda: replica.gate.statistics().lines == 0)
         assert first.send(GET % b"/hello").answer().status == 200

@@ -311,7 +311,7 @@ def test_frames_that_come_with_the_handshake_are_not_lost(world: World) -> None:
         assert raw.exactly(7) == b"\x81\x05ws:hi"
 
 
-def test_an_offer_of_another_protocol_is_taken_out_and_its_body_is_a_body(world: World) -> None:
+def test_an_upgrade_to_another_protocol_is_taken_out_and_its_body_is_a_body(world: World) -> None:
     world.one()
     body = b"GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
     with world.raw() as raw:

@@ -20,9 +20,9 @@ async def test_what_is_expected_comes_from_any_thread_to_the_loop_that_waits() -
 
 
 @pytest.mark.anyio
-async def test_what_is_offered_is_taken_once_and_whoever_offered_it_hears_of_that() -> None:
+async def test_what_is_kept_is_taken_once_and_whoever_keeps_it_hears_of_that() -> None:
     deposits = Deposits()
-    with deposits.offered("a", PIECES) as taken:
+    with deposits.kept("a", PIECES) as taken:
         waiting = asyncio.wrap_future(taken)
         assert await asyncio.to_thread(deposits.take, "a") is PIECES
         await asyncio.wait_for(waiting, 5)
@@ -36,7 +36,7 @@ def test_what_nobody_waits_for_is_not_kept() -> None:
     assert len(deposits) == 0
     with deposits.expected("a") as came:
         assert not came.done(), "it came too early, and that was the caller's mistake"
-    with deposits.offered("b", PIECES):
+    with deposits.kept("b", PIECES):
         assert len(deposits) == 1
     assert deposits.take("b") is None
 
@@ -49,11 +49,11 @@ async def test_an_exchange_that_was_cancelled_keeps_nothing_and_disturbs_nobody_
         with deposits.expected("a") as came:
             await asyncio.wrap_future(came)
 
-    async def offer() -> None:
-        with deposits.offered("b", PIECES) as taken:
+    async def keep() -> None:
+        with deposits.kept("b", PIECES) as taken:
             await asyncio.wrap_future(taken)
 
-    tasks = [asyncio.create_task(expect()), asyncio.create_task(offer())]
+    tasks = [asyncio.create_task(expect()), asyncio.create_task(keep())]
     await asyncio.sleep(0)
     assert len(deposits) == 2
     for task in tasks:

@@ -1,4 +1,4 @@
-"""The line at one replica, over the wire: who stands there, who is called, and how it ends."""
+"""The line at one replica, over the wire: who stands there, who is offered a slot, and how it ends."""
 
 import asyncio
 import http.client
@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from app_toolkit.core.admission import CALL_S
+from app_toolkit.core.admission import OFFER_S
 from app_toolkit.replica.line import ON_DECK_S
 from app_toolkit.replica.replica import Replica, Statistics
 from app_toolkit.transport import hop
@@ -37,7 +37,7 @@ APP = """
 def served(serve: Serve) -> Iterator[Served]:
     served = serve(APP, max_ongoing_requests=1)
     yield served
-    wait_until(lambda: settled(served), "nobody is inside, stands in line, or was called")
+    wait_until(lambda: settled(served), "nobody is inside, stands in line, or was offered a slot")
 
 
 def settled(served: Served) -> bool:
@@ -61,8 +61,8 @@ class Standing:
     def stands(self) -> bool:
         return self.answer.status == 200 and self.answer.getheader(hop.REFUSED.decode()) is None
 
-    def called(self) -> bool:
-        """Wait for a call. False: the line has ended."""
+    def offered(self) -> bool:
+        """Wait for an offer. False: the line has ended."""
         return self.answer.read(1) == b"."
 
     def hears_nothing(self) -> bool:
@@ -83,7 +83,7 @@ class Standing:
 def ask(served: Served, path: str, caller: str | None = None) -> Connection:
     """Send a request, and do not wait for its answer."""
     connection = served.connect()
-    claim = [] if caller is None else [(hop.CALLED.decode(), caller)]
+    claim = [] if caller is None else [(hop.CLAIM.decode(), caller)]
     connection.send_head("GET", path, [field(), *claim])
     return connection
 
@@ -102,7 +102,7 @@ def standing(served: Served, count: int) -> None:
     wait_until(lambda: served.server.statistics().lines == count, f"{count} stand in line")
 
 
-def test_a_caller_is_called_when_a_slot_comes_free_and_nobody_overtakes_it(served: Served) -> None:
+def test_a_caller_is_offered_a_slot_when_one_comes_free_and_nobody_overtakes_it(served: Served) -> None:
     running = ask(served, "/first")
     entered(served, "first")
     line = Standing(served, "a")
@@ -110,7 +110,7 @@ def test_a_caller_is_called_when_a_slot_comes_free_and_nobody_overtakes_it(serve
     assert line.hears_nothing()
     served.open_gate("first")
     assert answer_to(running).status == 200
-    assert line.called()
+    assert line.offered()
     stranger = answer_to(ask(served, "/stranger"))
     assert (stranger.status, stranger.getheader(hop.REFUSED.decode())) == (503, "busy")
     claiming = ask(served, "/second", "a")
@@ -123,14 +123,14 @@ def test_a_caller_is_called_when_a_slot_comes_free_and_nobody_overtakes_it(serve
     line.leave()
 
 
-def test_a_request_called_early_waits_on_deck_and_comes_in_as_the_slot_comes_free(served: Served) -> None:
+def test_a_request_with_an_early_offer_waits_on_deck_and_comes_in_as_the_slot_comes_free(served: Served) -> None:
     first = ask(served, "/first")
     entered(served, "first")
     one, two = Standing(served, "a"), Standing(served, "b")
     served.open_gate("first")
     assert answer_to(first).status == 200
-    assert one.called()
-    assert two.called(), "early"
+    assert one.offered()
+    assert two.offered(), "early"
     second = ask(served, "/second", "a")
     entered(served, "second")
     third = ask(served, "/third", "b")
@@ -142,14 +142,14 @@ def test_a_request_called_early_waits_on_deck_and_comes_in_as_the_slot_comes_fre
     two.leave()
 
 
-def test_who_waited_on_deck_in_vain_is_refused_and_is_the_next_to_be_called(served: Served) -> None:
+def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(served: Served) -> None:
     first = ask(served, "/first")
     entered(served, "first")
     one, two, three = (Standing(served, name) for name in "abc")
     served.open_gate("first")
     assert answer_to(first).status == 200
-    assert one.called()
-    assert two.called()
+    assert one.offered()
+    assert two.offered()
     second = ask(served, "/second", "a")
     entered(served, "second")
     began = time.monotonic()
@@ -163,7 +163,7 @@ def test_who_waited_on_deck_in_vain_is_refused_and_is_the_next_to_be_called(serv
     standing(served, 2)
     served.open_gate("second")
     assert answer_to(second).status == 200
-    assert two.called()
+    assert two.offered()
     third = ask(served, "/third", "b")
     entered(served, "third")
     served.open_gate("third")
@@ -172,7 +172,7 @@ def test_who_waited_on_deck_in_vain_is_refused_and_is_the_next_to_be_called(serv
     three.leave()
 
 
-def test_a_call_that_lapsed_gives_no_right(served: Served) -> None:
+def test_an_offer_that_lapsed_gives_no_right(served: Served) -> None:
     first = ask(served, "/first")
     entered(served, "first")
     refused = answer_to(ask(served, "/second", "nobody"))
@@ -184,31 +184,31 @@ def test_a_call_that_lapsed_gives_no_right(served: Served) -> None:
 def test_a_caller_that_does_not_come_is_put_out_of_the_line(served: Served) -> None:
     began = time.monotonic()
     stopped = Standing(served, "stopped")
-    assert stopped.called()
+    assert stopped.offered()
     behind = Standing(served, "behind")
     assert behind.hears_nothing()
-    assert not stopped.called(), "its line has ended"
-    assert time.monotonic() - began >= CALL_S * 0.9
-    assert behind.called()
+    assert not stopped.offered(), "its line has ended"
+    assert time.monotonic() - began >= OFFER_S * 0.9
+    assert behind.offered()
     behind.leave()
 
 
-def test_a_caller_that_dies_with_a_call_gives_it_back_at_once(served: Served) -> None:
+def test_a_caller_that_dies_with_an_offer_gives_it_back_at_once(served: Served) -> None:
     dying = Standing(served, "dying")
-    assert dying.called()
+    assert dying.offered()
     behind = Standing(served, "behind")
     assert behind.hears_nothing()
     dying.leave()
-    assert behind.called()
+    assert behind.offered()
     behind.leave()
 
 
 def test_a_caller_that_stands_twice_has_left_its_first_place(served: Served) -> None:
     before = Standing(served, "a")
-    assert before.called()
+    assert before.offered()
     again = Standing(served, "a")
-    assert not before.called()
-    assert again.called()
+    assert not before.offered()
+    assert again.offered()
     assert served.server.statistics().lines == 1
     before.leave()
     standing(served, 1)
@@ -222,15 +222,15 @@ def test_a_drain_ends_the_lines_and_refuses_who_is_on_deck(serve: Serve) -> None
     one, two = Standing(served, "a"), Standing(served, "b")
     served.open_gate("first")
     assert answer_to(first).status == 200
-    assert one.called()
-    assert two.called()
+    assert one.offered()
+    assert two.offered()
     second = ask(served, "/second", "a")
     entered(served, "second")
     on_deck = ask(served, "/third", "b")
     assert not served.server.drain(0.01)
     assert answer_to(on_deck).getheader(hop.REFUSED.decode()) in ("draining", "busy")
-    assert not one.called()
-    assert not two.called()
+    assert not one.offered()
+    assert not two.offered()
     assert Standing(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
     served.open_gate("second")
     assert answer_to(second).status == 200
@@ -245,20 +245,20 @@ def test_a_stop_does_not_wait_for_a_line(serve: Serve) -> None:
     began = time.monotonic()
     assert served.server.stop(20)
     assert time.monotonic() - began < 10
-    assert line.called()
-    assert not line.called()
+    assert line.offered()
+    assert not line.offered()
 
 
-def test_a_websocket_that_follows_a_call_takes_no_slot(served: Served) -> None:
+def test_a_websocket_that_claims_an_offer_takes_no_slot(served: Served) -> None:
     one = Standing(served, "a")
-    assert one.called()
+    assert one.offered()
     two = Standing(served, "b")
     claim = served.connect()
     upgrade = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
     key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
-    claim.send_head("GET", "/ws", [field(), (hop.CALLED.decode(), "a"), *upgrade, key])
+    claim.send_head("GET", "/ws", [field(), (hop.CLAIM.decode(), "a"), *upgrade, key])
     assert claim.getresponse().status == 101
-    assert two.called()
+    assert two.offered()
     one.leave()
     two.leave()
 
@@ -293,19 +293,19 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
 
     first = request("first", None)
     await asyncio.sleep(0)
-    calls: list[str] = []
+    heard: list[str] = []
     to_cancel: list[asyncio.Task[None]] = []
 
-    def called(name: str) -> None:
-        calls.append(name)
+    def offered(name: str) -> None:
+        heard.append(name)
         if to_cancel:  # its slot has been given to it this moment, and it has not run since
             to_cancel.pop().cancel()
 
-    places = [gate.line.stand(name, partial(called, name), partial(calls.append, "end")) for name in "ab"]
+    places = [gate.line.stand(name, partial(offered, name), partial(heard.append, "end")) for name in "ab"]
     go.set()
     await first
     go.clear()
-    assert calls == ["a", "b"]
+    assert heard == ["a", "b"]
     second = request("second", "a")
     await asyncio.sleep(0)
     on_deck = request("third", "b")
@@ -321,7 +321,7 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
         await on_deck
     assert entered == ["first", "second"]
     assert gate.statistics().ongoing == 0
-    assert calls[2:] == ["a", "b"]
+    assert heard[2:] == ["a", "b"]
     for place in places:
         place.leave()
     assert gate.line.admits_stranger

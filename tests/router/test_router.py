@@ -185,9 +185,9 @@ async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
 class Place:
     """A place in the line at one replica, in the hands of the test."""
 
-    def __init__(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> None:
         self.endpoint = endpoint
-        self.call = called
+        self.offer = offered
         self.end = ended
         self.left = False
 
@@ -206,8 +206,8 @@ class InLine:
         self.served: list[str] = []
         self.turns: list[Turn] = []
 
-    def _stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
-        self.places.append(Place(endpoint, called, ended))
+    def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
+        self.places.append(Place(endpoint, offered, ended))
         return self.places[-1]
 
     def refused(self) -> Turn:
@@ -224,7 +224,7 @@ class InLine:
         return self.router.wait(granted, since, avoid={ReplicaId(each) for each in avoid})
 
 
-def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_until_it_is_called() -> None:
+def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_before_it_has_an_offer() -> None:
     world = InLine(endpoint("a", 5))
     one, two = world.router.try_turn(), world.router.try_turn()
     assert one is not None
@@ -235,43 +235,43 @@ def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_until_it_is_
     assert world.router.try_turn() is None
     world.wait("younger", since=1.0)
     world.wait("refused", since=0.0)
-    world.places[0].call()
+    world.places[0].offer()
     assert world.served == ["refused@a"]
     assert world.router.lines == 1
-    world.places[0].call()
+    world.places[0].offer()
     assert world.served == ["refused@a", "younger@a"]
     assert all(turn.claim() for turn in world.turns)
-    assert not any(turn.claim() for turn in world.turns), "a call is claimed once"
+    assert not any(turn.claim() for turn in world.turns), "an offer is claimed once"
     world.router.give_back(world.turns[0])
     assert world.router.lines == 1
-    world.places[0].call()
+    world.places[0].offer()
     assert (world.router.lines, world.places[0].left) == (0, True), "nobody waits here any more"
     world.router.give_back(world.turns[1])
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
-def test_a_call_is_for_who_does_not_avoid_the_replica() -> None:
+def test_an_offer_is_for_who_does_not_avoid_the_replica() -> None:
     world = InLine(endpoint("a", 1), endpoint("b", 1))
     for _ in "ab":
         world.refused()
     at = {place.endpoint.id: place for place in world.places}
     world.wait("picky", "a")
     world.wait("modest")
-    at[ReplicaId("a")].call()
+    at[ReplicaId("a")].offer()
     assert world.served == ["modest@a"]
-    at[ReplicaId("b")].call()
+    at[ReplicaId("b")].offer()
     assert world.served == ["modest@a", "picky@b"]
 
 
-def test_a_call_beyond_our_own_limit_is_given_back() -> None:
+def test_an_offer_beyond_our_own_limit_is_given_back() -> None:
     world = InLine(endpoint("a", 2))
     holding = world.router.try_turn()
     world.refused()
     world.wait("one")
     world.wait("two")
-    world.places[0].call()
+    world.places[0].offer()
     assert world.served == ["one@a"]
-    world.places[0].call()
+    world.places[0].offer()
     assert (world.router.lines, world.router.waiting, world.router.ongoing) == (0, 1, 2)
     assert holding is not None
     world.router.give_back(holding)
@@ -279,11 +279,11 @@ def test_a_call_beyond_our_own_limit_is_given_back() -> None:
     assert not world.turns[1].claim(), "a stranger, since we hold all that the replica runs"
 
 
-def test_a_call_that_no_request_followed_goes_to_the_next_or_is_given_back() -> None:
+def test_an_offer_that_no_request_claimed_goes_to_the_next_or_is_given_back() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     world.wait("gone")
-    world.places[0].call()
+    world.places[0].offer()
     world.wait("next")
     world.router.give_back(world.turns[0])
     assert world.served == ["gone@a", "next@a"]
@@ -295,12 +295,12 @@ def test_who_came_early_and_was_refused_stays_in_line() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     world.wait("early")
-    world.places[0].call()
+    world.places[0].offer()
     assert world.turns[0].claim()
     world.router.refused(world.turns[0])
     assert (len(world.places), world.router.lines) == (1, 1)
     world.wait("early")
-    world.places[0].call()
+    world.places[0].offer()
     assert world.served == ["early@a", "early@a"]
 
 
@@ -310,7 +310,7 @@ async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() ->
     place = world.places[0]
     place.end()
     assert (world.router.lines, place.left) == (0, False)
-    place.call()  # too late
+    place.offer()  # too late
     assert world.router.try_turn() is None
     async with asyncio.timeout(5), world.router.turn() as again:
         assert not again.claim()
@@ -433,8 +433,8 @@ class RandomRouter(RuleBasedStateMachine):
         self.waiters: list[Waiter] = []
         self.now = 0.0
 
-    def stand(self, endpoint: Endpoint, called: Callable[[], None], ended: Callable[[], None]) -> Place:
-        self.places.append(Place(endpoint, called, ended))
+    def stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
+        self.places.append(Place(endpoint, offered, ended))
         return self.places[-1]
 
     def take(self, turn: Turn) -> None:
@@ -488,8 +488,8 @@ class RandomRouter(RuleBasedStateMachine):
 
     @precondition(lambda self: self.places)
     @rule(index=st.integers(0, 99))
-    def a_replica_calls(self, index: int) -> None:
-        self.places[index % len(self.places)].call()
+    def a_replica_offers_a_slot(self, index: int) -> None:
+        self.places[index % len(self.places)].offer()
 
     @precondition(lambda self: self.waiters)
     @rule(index=st.integers(0, 99))

@@ -97,11 +97,16 @@ def test_a_frame_goes_elsewhere_from_its_size_on(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "called", [hop.Called("write", "", False), hop.Called("größe", "a-1f", False), hop.Called("write", "a-1f", True)]
+    "said",
+    [
+        hop.CallField("write", "", False),
+        hop.CallField("größe", "a-1f", False),
+        hop.CallField("write", "a-1f", True),
+    ],
 )
-def test_what_the_field_of_a_call_says_is_read_as_it_was_written(called: hop.Called) -> None:
-    field = hop.encode_call(called.method, called.key, elsewhere=called.elsewhere)
-    assert hop.decode_call(field.decode()) == called
+def test_what_the_field_of_a_call_says_is_read_as_it_was_written(said: hop.CallField) -> None:
+    field = hop.encode_call(said.method, said.key, elsewhere=said.elsewhere)
+    assert hop.decode_call(field.decode()) == said
 
 
 def test_a_table_is_read_where_it_lies() -> None:
@@ -159,7 +164,7 @@ def _arrive() -> Traveller:
 
 
 def test_a_call_that_names_its_method_alone_has_no_other_way() -> None:
-    assert hop.decode_call("write") == hop.Called("write", "", False)
+    assert hop.decode_call("write") == hop.CallField("write", "", False)
 
 
 # What travels

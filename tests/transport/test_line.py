@@ -30,7 +30,7 @@ class World:
         self.pool.allow(address, 1)
         endpoint = Endpoint(ReplicaId("a"), address, 1)
         self.place = self.lines.stand(
-            endpoint, lambda: self.events.put_nowait("called"), lambda: self.events.put_nowait("ended")
+            endpoint, lambda: self.events.put_nowait("offered"), lambda: self.events.put_nowait("ended")
         )
 
     async def event(self) -> str:
@@ -73,7 +73,7 @@ class Replica:
             await self.gone.get()
 
 
-async def test_every_byte_of_the_answer_is_a_call_however_it_is_cut(tmp_path: Path) -> None:
+async def test_every_byte_of_the_answer_is_an_offer_however_it_is_cut(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.stand(address)
@@ -82,11 +82,11 @@ async def test_every_byte_of_the_answer_is_a_call_however_it_is_cut(tmp_path: Pa
         assert lines[1].startswith(b"x-app-toolkit-hop: 1 the-secret ")
         name, _, caller = lines[2].partition(b": ")
         assert name == b"x-app-toolkit-line"
-        assert world.lines.claim == b"\r\nx-app-toolkit-called: " + caller
+        assert world.lines.claim == b"\r\nx-app-toolkit-claim: " + caller
         replica.say(STANDS + b"1\r\n.\r\n2\r\n.")
-        assert [await world.event(), await world.event()] == ["called", "called"]
+        assert [await world.event(), await world.event()] == ["offered", "offered"]
         replica.say(b".\r\n")
-        assert await world.event() == "called"
+        assert await world.event() == "offered"
         world.place.leave()
         await replica.left()
         world.place.leave()
@@ -99,7 +99,7 @@ async def test_a_line_that_the_replica_ends_gives_its_connection_back(tmp_path: 
         world.stand(address)
         await replica.head()
         replica.say(STANDS + b"1\r\n.\r\n" + END)
-        assert [await world.event(), await world.event()] == ["called", "ended"]
+        assert [await world.event(), await world.event()] == ["offered", "ended"]
         assert world.pool.idle == 1
         world.stand(address)
         await replica.head()
@@ -117,7 +117,7 @@ async def test_a_line_that_the_replica_ends_gives_its_connection_back(tmp_path: 
     ],
     ids=["refused", "failed", "not-http"],
 )
-async def test_an_answer_that_is_no_line_ends_it_without_a_call(tmp_path: Path, answer: bytes) -> None:
+async def test_an_answer_that_is_no_line_ends_it_without_an_offer(tmp_path: Path, answer: bytes) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.stand(address)
