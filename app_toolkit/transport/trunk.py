@@ -2,14 +2,13 @@
 
 A caller has as many requests under way at a replica as that has slots, each on a connection of its own. Where the
 kernel carries these, each is read and written by itself: four system calls for a small request and its answer. A
-*trunk* carries them as *circuits*: what circuits write within one turn of the event loop leaves in one write, and is
-read in one read.
+*trunk* carries them as *circuits*: what several of them write leaves in one write, and is read in one read.
 
 A circuit is an ordinary transport, so whoever speaks over it (HTTP/1.1, as over any connection) need not know. What
 travels on the trunk are frames: the number of a circuit, what the frame is, and how many bytes follow it (RFC 9113
 does the same with streams, and flow control by credit). Each circuit may have at most `WINDOW` bytes on the way in each
-direction, which the reader allows anew as it takes them: so one that is not read holds up nobody else, and what it
-holds is bounded.
+direction, or `WIDE` where its reader keeps up, which the reader allows anew as it takes them: so one that is not read
+holds up nobody else, and what it holds is bounded.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Protocol, cast
@@ -113,7 +113,7 @@ class Circuit(asyncio.Transport):
         self._window = WINDOW
         self._taken = 0
         self._unpaused = 0
-        self._held: list[bytes] = []
+        self._held: deque[bytes] = deque()
         self._reading = True
         self._delivers = False
         self._closing = False
@@ -124,9 +124,7 @@ class Circuit(asyncio.Transport):
     def begin(self) -> None:
         """Let the other end know of it, also where nothing is written for now."""
         self._opens = True
-        if not self._due:
-            self._due = True
-            self._trunk.is_due(self)
+        self._is_due()
 
     # What a talker does
 
@@ -144,9 +142,7 @@ class Circuit(asyncio.Transport):
             data = bytes(data) if type(data) is bytearray else memoryview(data).cast("B")
         self._pieces.append(data)
         self._size += len(data)
-        if not self._due:
-            self._due = True
-            self._trunk.is_due(self)
+        self._is_due()
         if self._size > HIGH_WATER and not self._waits:
             self._waits = True
             assert self._talker is not None
@@ -191,9 +187,7 @@ class Circuit(asyncio.Transport):
             self._end(self._why)
             return
         self._allow_again()
-        if not self._due:
-            self._due = True
-            self._trunk.is_due(self)
+        self._is_due()
 
     def abort(self) -> None:
         self._give_up(None)
@@ -221,9 +215,8 @@ class Circuit(asyncio.Transport):
 
     def allowed(self, size: int) -> None:
         self._allowed += size
-        if self._size and not self._due:
-            self._due = True
-            self._trunk.is_due(self)
+        if self._size:
+            self._is_due()
 
     def hand_over(self, out: list[Any]) -> None:
         """Put on the trunk what may go."""
@@ -257,6 +250,11 @@ class Circuit(asyncio.Transport):
         if not self._held:
             self._end(why)
 
+    def _is_due(self) -> None:
+        if not self._due:
+            self._due = True
+            self._trunk.is_due(self)
+
     def _cut(self, size: int, out: list[Any]) -> None:
         """Move so many bytes of the pieces."""
         moved = 0
@@ -280,7 +278,7 @@ class Circuit(asyncio.Transport):
         """What came while nobody read."""
         self._delivers = False
         while self._held and self._reading and not self._closing:
-            self._hand_in(self._held.pop(0))
+            self._hand_in(self._held.popleft())
         if self._closing or not self._reading:
             return
         if self._ended:

@@ -192,8 +192,9 @@ async def test_a_trunk_that_was_lost_is_dialled_anew(serve: Serve, pool: Pool) -
     pool.allow(served.address, 100, trunks=True)
     waiting = Asking(pool).begin(served.address, get("/wait"))
     await until(lambda: served.server.statistics().ongoing == 1)
-    pool._ways[served.address].trunk.abort()  # type: ignore[union-attr]
+    await asyncio.to_thread(served.close)
     assert await waiting.over == "lost"
+    await asyncio.to_thread(serve, SOURCE, address=served.address)
     assert await Asking(pool).begin(served.address, get("/number/1")).over == "ended"
 
 
