@@ -490,15 +490,16 @@ async def over_a_socket() -> AsyncIterator[tuple[Trunk, list[Talker]]]:
         accepted.append(Echo())
         return accepted[-1]
 
+    lost: list[Trunk] = []
     ours, theirs = socket.socketpair()
-    mine, caller = await loop.create_connection(lambda: Trunk(Room()), sock=ours)
-    other, _ = await loop.create_connection(lambda: Trunk(Room(), accept), sock=theirs)
+    mine, caller = await loop.create_connection(lambda: Trunk(Room(), lost=lost.append), sock=ours)
+    other, _ = await loop.create_connection(lambda: Trunk(Room(), accept, lost.append), sock=theirs)
     try:
         yield caller, accepted
     finally:
         mine.abort()
         other.abort()
-        await asyncio.sleep(0.01)
+        await until(lambda: len(lost) == 2)
 
 
 class Echo(Talker):
