@@ -14,7 +14,7 @@ restarted plans what the old one would have. A *group* is what replicas are coun
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from app_toolkit.config.models import RayActorOptions
+from app_toolkit.config.models import Policy, RayActorOptions
 from app_toolkit.core import restarts
 from app_toolkit.core.replica_state import (
     DrainSent,
@@ -140,6 +140,8 @@ class GroupSpec:
     revision: str
     target: int
     template: ReplicaSpec | ProxySpec
+    policy: Policy | None = None
+    """What its callers keep to; None: proxies, which nobody calls."""
     options: RayActorOptions = field(default_factory=RayActorOptions)
     max_per_node: int | None = None
     startup_timeout_s: float = 60.0
@@ -200,6 +202,11 @@ def proxies_of(node: NodeId) -> str:
 
 def are_proxies(group: str) -> bool:
     return group.startswith(PROXIES)
+
+
+def node_of(proxies: str) -> NodeId:
+    """The node whose proxies this group is."""
+    return NodeId(proxies.removeprefix(PROXIES))
 
 
 # Records
@@ -307,7 +314,7 @@ def forgiven(record: GroupRecord, seconds: float) -> GroupRecord:
 
 def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) -> list[Action]:
     """What to do now. Without a spec, or with a target of 0: everything is retired."""
-    wanted = spec or _nothing(record)
+    wanted = spec or unwanted(record)
     actions: list[Action] = []
     for replica in record.replicas:
         steps = sorted(_next(wanted, replica), key=lambda step: step[0])
@@ -334,7 +341,7 @@ def due(spec: GroupSpec | None, record: GroupRecord) -> float | None:
 
     Asked after the actions of a plan have been noted, it is later than that plan's time.
     """
-    wanted = spec or _nothing(record)
+    wanted = spec or unwanted(record)
     times = [at for replica in record.replicas for at, _ in _next(wanted, replica)]
     held_until = restarts.not_before(record.failures, wanted.revision, wanted.target)
     if held_until is not None and _moves(wanted, record).starts:
@@ -488,7 +495,7 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, Repl
     )
 
 
-def _nothing(record: GroupRecord) -> GroupSpec:
+def unwanted(record: GroupRecord) -> GroupSpec:
     """The spec of a group that nobody wants: found after its application was deleted."""
     if are_proxies(record.group):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))

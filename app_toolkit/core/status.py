@@ -1,11 +1,15 @@
-"""What people are told of a group, derived from what is wanted and what is known. Nothing of it is stored."""
+"""What people are told, derived from what is wanted and what is known. Nothing of it is stored."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core import restarts
-from app_toolkit.core.reconcile import GroupRecord, GroupSpec
+from app_toolkit.core.applications import group_names
+from app_toolkit.core.groups import Group
+from app_toolkit.core.reconcile import GroupRecord, GroupSpec, are_proxies, proxies_of
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
+from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
 UPDATING = "updating"
@@ -83,6 +87,38 @@ class InstanceStatus:
     proxies: tuple[GroupStatus, ...]
     leaving: tuple[GroupStatus, ...]
     """Groups that no application has any more."""
+
+
+def instance_status(
+    applications: Iterable[ApplicationSpec],
+    groups: Mapping[str, Group],
+    now: float,
+    *,
+    epoch: int,
+    change: int,
+    home: NodeId,
+    stopping: bool,
+) -> InstanceStatus:
+    """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away."""
+    told = {name: group_status(group.spec, group.record, now, group.quarantine) for name, group in groups.items()}
+    of_applications = []
+    for spec in sorted(applications, key=lambda spec: spec.name):
+        mine = tuple(told[name] for name in group_names(spec) if name in told)
+        of_applications.append(
+            ApplicationStatus(spec.name, worst(group.status for group in mine), spec.route_prefix, mine)
+        )
+    first = proxies_of(home)
+    proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
+    leaving = tuple(told[name] for name, group in groups.items() if not group.wanted and not are_proxies(name))
+    words = [each.status for several in (of_applications, proxies, leaving) for each in several]
+    return InstanceStatus(
+        epoch=epoch,
+        change=change,
+        status=STOPPING if stopping else worst(words),
+        applications=tuple(of_applications),
+        proxies=proxies,
+        leaving=leaving,
+    )
 
 
 def group_status(spec: GroupSpec | None, record: GroupRecord, now: float, quarantine: str | None = None) -> GroupStatus:

@@ -429,7 +429,7 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
         h.world.performed.clear()
         # Time passes for nobody but the old one: every probe of its is overdue by a minute.
         old._ticked -= 60.0
-        old._wake()
+        old._inbox.wake()
         await h.until(run.done)
         with pytest.raises(StaleEpoch):
             await old.apply(application(chat=5))
@@ -740,11 +740,10 @@ async def test_lost_and_late_events_cost_time_only():
 async def test_a_process_that_nobody_remembers_is_ended():
     async with house(deployed=application()) as h:
         stranger = h.world.of(CHAT)[0]
-        name = h.controller._groups[CHAT]
-        h.controller._emit(Found("shop.chat-1-99", CHAT, "r", "running"))
+        h.controller._inbox.put(Found("shop.chat-1-99", CHAT, "r", "running"))
         await h.until(lambda: [a for a in h.performed(Kill) if a.replica == "shop.chat-1-99"])
         assert stranger in h.world.processes
-        assert name.record.replica(stranger)
+        assert stranger in [replica.id for replica in h.group(CHAT).replicas]
 
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
@@ -838,7 +837,7 @@ async def test_whoever_is_about_to_deploy_keeps_the_instance_when_the_last_appli
 
 async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():
     async with house(deployed=application(), caller=False) as h:
-        h.controller._emit(Drained(h.world.of(CHAT)[0]))  # it was never told to
+        h.controller._inbox.put(Drained(h.world.of(CHAT)[0]))  # it was never told to
         await h.until(lambda: h.group(CHAT).status == "failed")
         assert "IllegalTransition" in h.group(CHAT).last_error
         h.world.crash(h.world.of(SHOP)[0])

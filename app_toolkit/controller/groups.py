@@ -1,0 +1,168 @@
+"""What is known of every group: events come in, actions go out."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+
+from app_toolkit.controller.changes import Changes
+from app_toolkit.core import groups
+from app_toolkit.core.groups import Group
+from app_toolkit.core.reconcile import (
+    Action,
+    GroupSpec,
+    Kill,
+    Probe,
+    Retire,
+    Start,
+    due,
+    forgiven,
+    group_of,
+    noted,
+    plan,
+    recovered,
+    take,
+)
+from app_toolkit.core.replica_state import Event, Exited, Found, Placed, ProbePassed, Started
+from app_toolkit.observability.story import Story
+from app_toolkit.types import ReplicaId
+
+
+class Groups:
+    """Looks after each group by itself, and only when something happened to it or came due.
+
+    One whose handling fails is quarantined until it is lifted; the others go on.
+    """
+
+    def __init__(self, epoch: int, story: Story, changes: Changes) -> None:
+        self.known: dict[str, Group] = {}
+        """By name. To be looked at; it is changed here alone."""
+        self.actions: deque[Action] = deque()
+        """Those that were planned, for a launcher to perform."""
+        self.moved = False
+        """A process has come up or gone, since somebody last set this to False."""
+        self._epoch = epoch
+        self._story = story
+        self._changes = changes
+        self._touched: set[str] = set()
+        self._due: dict[str, float] = {}
+        self._minted = 0
+
+    # What is wanted
+
+    def specify(self, wanted: Mapping[str, GroupSpec], *, proxies_linger: bool) -> None:
+        """From now on exactly these groups are wanted."""
+        self.known = groups.specified(self.known, wanted, starts=self._minted, proxies_linger=proxies_linger)
+        self.touch()
+
+    def lift(self, name: str) -> None:
+        """End a group's quarantine, and whatever holds back its restarts."""
+        if name in self.known:
+            self._happened(name, groups.lifted(self.known[name]))
+
+    # What is known
+
+    def find(self, name: str, ids: list[ReplicaId], now: float) -> None:
+        """After a restart: these are there."""
+        self._happened(name, Group(recovered(name, sorted(ids), now)))
+        for id in ids:
+            self._story.tell(name, "Recovering", replica=id, cause=f"epoch {self._epoch} began")
+
+    def take(self, event: Event, now: float) -> bool:
+        """Take note of an event; False: of a replica that nobody knows. It is ended, if it lives."""
+        name = group_of(event.replica)
+        group = self.known.get(name)
+        was = None if group is None else group.record.replica(event.replica)
+        if group is None or was is None:
+            if isinstance(event, (Started, Placed, Found)):
+                # The record of its start was lost with an earlier controller.
+                self._order(name, Kill(event.replica, "it is not among the replicas that are known"))
+            return False
+        try:
+            self._happened(name, replace(group, record=take(group.record, event, now)))
+        except Exception as error:
+            self._quarantine(name, error)
+            return True
+        self.moved = self.moved or isinstance(event, (Started, Found, Exited))
+        nothing_new = (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
+        if not nothing_new:
+            self._tell(name, event)
+        return True
+
+    def forgive(self, seconds: float) -> None:
+        """Set every clock forward: time in which nobody watched counts for no deadline."""
+        for name, group in self.known.items():
+            self._happened(name, replace(group, record=forgiven(group.record, seconds)))
+
+    def touch(self) -> None:
+        """Look at every group again."""
+        self._touched.update(self.known)
+
+    def drop_gone(self, name: str) -> bool:
+        """Forget a group that nobody wants and of which nothing is left; whether that is so."""
+        if not self.known[name].gone:
+            return False
+        del self.known[name]
+        self._touched.discard(name)
+        self._due.pop(name, None)
+        self._changes.tell()
+        return True
+
+    # What is to be done
+
+    @property
+    def due(self) -> float | None:
+        """When the next group comes due although nothing happens before."""
+        return min(self._due.values(), default=None)
+
+    def plan(self, now: float) -> list[str]:
+        """Plan for the groups that were touched or came due: their names."""
+        names = [name for name in self.known if name in self._touched or self._due.get(name, math.inf) <= now]
+        for name in names:
+            self._touched.discard(name)
+            self._due.pop(name, None)
+            if not self.known[name].quarantine:
+                self._plan(name, now)
+        return names
+
+    def kill_all(self, why: str) -> None:
+        """Whoever is left, without asking what is wanted."""
+        for name, group in self.known.items():
+            for replica in group.record.replicas:
+                self._order(name, Kill(replica.id, why))
+
+    def _plan(self, name: str, now: float) -> None:
+        group = self.known[name]
+        try:
+            for action in plan(group.spec, group.record, now, self._epoch):
+                self.known[name] = group = replace(group, record=noted(group.record, action, now))
+                self._order(name, action)
+            at = due(group.spec, group.record)
+        except Exception as error:
+            self._quarantine(name, error)
+        else:
+            if at is not None:
+                self._due[name] = at
+        self._minted = max(self._minted, group.record.starts)
+
+    def _order(self, name: str, action: Action) -> None:
+        if not isinstance(action, Probe):
+            self._tell(name, action)
+        if not isinstance(action, Retire):
+            self.actions.append(action)
+
+    def _happened(self, name: str, group: Group) -> None:
+        self.known[name] = group
+        self._touched.add(name)
+
+    def _quarantine(self, name: str, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}"
+        self.known[name] = replace(self.known[name], quarantine=f"{name} is not looked after any more: {said}")
+        self._due.pop(name, None)
+        self._story.tell(name, "Quarantined", cause=said)
+        self._changes.tell()
+
+    def _tell(self, name: str, what: Event | Action) -> None:
+        cause = f"revision {what.revision}" if isinstance(what, Start) else getattr(what, "why", None)
+        self._story.tell(name, type(what).__name__, replica=what.replica, cause=cause)
+        self._changes.tell()

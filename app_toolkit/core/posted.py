@@ -1,0 +1,51 @@
+"""What callers are told: the values that stand on the board, as what JSON can say."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.core.reconcile import GroupSpec
+from app_toolkit.core.replica_state import Phase, ReplicaRecord
+
+
+def route_tables(applications: Iterable[ApplicationSpec]) -> dict[str, Any]:
+    """Of every application that answers HTTP, the longest route prefix first."""
+    served = [(spec, spec.route_prefix) for spec in applications if spec.route_prefix is not None]
+    longest_first = sorted(served, key=lambda each: (-len(each[1]), each[0].name))
+    return {
+        "applications": [
+            {
+                "name": spec.name,
+                "prefix": prefix,
+                "default": spec.default,
+                "routes": [list(route.row) for route in spec.routes],
+            }
+            for spec, prefix in longest_first
+        ]
+    }
+
+
+def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> dict[str, Any] | None:
+    """Who serves, and what callers keep to; None: nobody calls this group, or what they keep to is not known."""
+    if spec is None or spec.policy is None or spec.live is None:
+        return None
+    return {
+        "policy": spec.policy.model_dump(),
+        "replicas": [
+            {
+                "id": replica.id,
+                "address": replica.location.address,
+                "remote_address": replica.location.remote_address,
+                "node": replica.location.node,
+                "trunks": True,
+                "max_ongoing_requests": spec.live.max_ongoing_requests,
+            }
+            for replica in sorted(replicas, key=lambda replica: replica.id)
+            if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.location is not None
+        ],
+    }
+
+
+def on_the_way_out(replicas: Iterable[ReplicaRecord]) -> list[ReplicaRecord]:
+    """Those that are not told any more, and that some callers may still send something to."""
+    return [replica for replica in replicas if replica.phase is Phase.DRAINING and not replica.unrouted]
