@@ -4,12 +4,15 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app_toolkit.core.reconcile import GroupRecord
+from app_toolkit.core.reconcile import GroupRecord, proxies_of
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
-from app_toolkit.core.status import group_status, worst
+from app_toolkit.core.status import WORST_FIRST, group_status, instance_status, worst
 from app_toolkit.types import ReplicaId
+from tests.core.specs import HOME, NEXT, application, group
 from tests.core.worlds import GROUP, LIVE, group_spec
 
 RUN, START = Phase.RUNNING, Phase.STARTING
@@ -104,3 +107,38 @@ def test_a_draining_replica_of_the_last_revision_counts_until_callers_know_of_it
     there = record(("v0", Phase.DRAINING), ("v1", RUN))
     known = replace(there, replicas=(replace(there.replicas[0], unrouted=True), there.replicas[1]))
     assert group_status(group_spec("v1", 1), known, 20.0).status == "healthy"
+
+
+def told_of(applications, groups, *, stopping=False):
+    return instance_status(applications, groups, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
+
+
+names = st.sampled_from(["a/web", "b/web", "c/web", proxies_of(HOME), proxies_of(NEXT)])
+phases = st.lists(st.sampled_from([RUN, START, Phase.DRAINING, Phase.STOPPING]), max_size=2)
+
+
+@given(there=st.dictionaries(names, phases), applied=st.lists(st.sampled_from("abc"), unique=True))
+def test_every_group_is_told_once_and_the_worst_word_is_that_of_all(there, applied):
+    groups = {name: group(name, *rows, wanted=name[0] in applied) for name, rows in there.items()}
+    told = told_of([application(name) for name in applied], groups)
+    assert [each.name for each in told.applications] == sorted(applied)
+    shown = [*(each for app in told.applications for each in app.deployments), *told.proxies, *told.leaving]
+    assert sorted(each.name for each in shown) == sorted(there)
+    assert {each.name for each in told.leaving} == {
+        name for name in there if "@" not in name and name[0] not in applied
+    }
+    assert all(WORST_FIRST.index(told.status) <= WORST_FIRST.index(each.status) for each in shown)
+    assert told.status in {"healthy", *(each.status for each in shown)}
+    assert told_of([application(name) for name in applied], groups, stopping=True) == replace(told, status="stopping")
+
+
+def test_the_proxies_of_the_controllers_own_node_are_told_first():
+    groups = {name: group(name, RUN) for name in ("proxy@a", "proxy@next", "proxy@home")}
+    assert [each.name for each in told_of([], groups).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
+
+
+def test_an_application_is_told_before_its_groups_are_there():
+    told = told_of([application(prefix="/x")], {})
+    assert (told.epoch, told.change, told.status) == (3, 7, "healthy")
+    [app] = told.applications
+    assert (app.name, app.route_prefix, app.deployments) == ("shop", "/x", ())

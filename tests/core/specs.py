@@ -1,0 +1,44 @@
+"""Applications and groups for the tests of decisions about several of them."""
+
+from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
+from app_toolkit.core.groups import Group
+from app_toolkit.core.reconcile import GroupRecord, GroupSpec, proxies_of
+from app_toolkit.core.replica_state import ReplicaRecord
+from app_toolkit.interfaces import Location, ProxySpec
+from app_toolkit.types import Address, NodeId, ReplicaId
+from tests.core.worlds import LIVE, group_spec
+
+HOME, NEXT = NodeId("home"), NodeId("next")
+
+
+def application(name="shop", *, prefix="/", model=False, **options):
+    """An app of one ingress `web`, and of a class `model` where that is asked for."""
+    ingress = IngressSpec(config=DeploymentConfig(name="web", **options))
+    called = (ClassSpec(config=ClassConfig(name="model", sync_threads=3), methods={"write": "stream"}),)
+    return ApplicationSpec(
+        name=name,
+        target="shop:app",
+        app_dir="/srv",
+        route_prefix=prefix,
+        default=None if prefix is None else "web",
+        deployments=(ingress, *(called if model else ())),
+        routes=(Route(kind="http", pattern="^/$", methods=("GET",), path="/", owner="web"),),
+    )
+
+
+def proxies_spec(node=HOME, target=1):
+    template = ProxySpec(ReplicaId(""), {}, node)
+    return GroupSpec(proxies_of(node), "p1", target, template, surge=0, routed=False, graceful_shutdown_timeout_s=3.0)
+
+
+def replica(group, number, phase, node=None, revision="v1", **facts):
+    id = ReplicaId(f"{group.replace('/', '.')}-1-{number}")
+    location = None if node is None else Location(Address(f"unix:/{id}"), node)
+    return ReplicaRecord(id, group, revision, phase, since=0.0, location=location, live=LIVE, **facts)
+
+
+def group(name, *phases, node=None, **facts):
+    """Replicas in these phases, of a group of that name which is wanted."""
+    replicas = tuple(replica(name, number, phase, node) for number, phase in enumerate(phases, 1))
+    spec = proxies_spec(NodeId(name[6:])) if name.startswith("proxy@") else group_spec(group=name, target=len(phases))
+    return Group(GroupRecord(name, replicas, starts=len(phases)), **{"spec": spec, "wanted": True, **facts})

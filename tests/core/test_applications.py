@@ -1,0 +1,103 @@
+"""Which applications may stand side by side, and of which groups they are made."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.applications import application_of, check, group_names, group_specs, methods
+from app_toolkit.errors import ConfigError
+from tests.core.specs import application
+
+NOW = HTTPOptions(port=8000)
+
+
+def refusal(spec, *, there=(), http=None, owner=None, holder=None):
+    try:
+        check(spec, http, owner, {other.name: other for other in there}, NOW, holder)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("why", "spec", "facts", "said"),
+    [
+        ("the first", application(), {}, None),
+        ("the same again", application(), {"there": [application()]}, None),
+        ("its prefix is taken", application("b"), {"there": [application("a")]}, "route prefix '/': 'a' has it"),
+        ("another prefix", application("b", prefix="/b"), {"there": [application("a")]}, None),
+        ("no prefix, twice", application("b", prefix=None), {"there": [application("a", prefix=None)]}, None),
+        ("it is mine", application(), {"owner": "me", "holder": "me"}, None),
+        ("nobody holds it", application(), {"owner": "me"}, None),
+        ("somebody holds it", application(), {"owner": "me", "holder": "you"}, "'shop' is held by another run"),
+        ("it is held, and I hold nothing", application(), {"holder": "you"}, "'shop' is held by another run"),
+        ("alone, it moves the proxies", application(), {"there": [application()], "http": HTTPOptions(port=1)}, None),
+        (
+            "others are reached there",
+            application("b", prefix="/b"),
+            {"there": [application("a")], "http": HTTPOptions(port=1)},
+            "listens on 127.0.0.1:8000 for other applications and cannot be moved to 127.0.0.1:1",
+        ),
+        ("they stay", application("b", prefix="/b"), {"there": [application("a")], "http": NOW}, None),
+    ],
+)
+def test_what_may_be_applied(why, spec, facts, said):
+    told = refusal(spec, **facts)
+    assert told is None if said is None else told is not None and said in told, why
+
+
+@settings(derandomize=True)
+@given(st.data())
+def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_what_he_holds(data):
+    there, holders, http = {}, {}, NOW
+    for _ in range(data.draw(st.integers(1, 12))):
+        name = data.draw(st.sampled_from(["a", "b", "c"]))
+        spec = application(name, prefix=data.draw(st.sampled_from([None, "/", "/x"])))
+        owner = data.draw(st.sampled_from([None, "me", "you"]))
+        wish = data.draw(st.sampled_from([None, NOW, HTTPOptions(port=1)]))
+        before = dict(there), dict(holders), http
+        try:
+            check(spec, wish, owner, there, http, holders.get(name))
+        except ConfigError:
+            assert (there, holders, http) == before
+            continue
+        assert name not in holders or holders[name] == owner
+        assert http == (wish or http) or there.keys() <= {name}, "others are reached where they were"
+        there[name], http = spec, wish or http
+        if owner is not None:
+            holders[name] = owner
+        prefixes = [each.route_prefix for each in there.values() if each.route_prefix is not None]
+        assert len(prefixes) == len(set(prefixes))
+
+
+def test_what_may_be_called_is_told_and_what_there_is_where_that_is_not():
+    there = {"shop": application(model=True), "plain": application("plain", prefix=None)}
+    assert methods(there, "shop", "model") == {"write": "stream"}
+    with pytest.raises(ConfigError, match="no application 'shoe'; those that run: plain, shop"):
+        methods(there, "shoe", "model")
+    with pytest.raises(ConfigError, match="'shop' has no deployment 'web' to call; it has model"):
+        methods(there, "shop", "web")
+    with pytest.raises(ConfigError, match="it has none"):
+        methods(there, "plain", "web")
+    with pytest.raises(ConfigError, match="those that run: none"):
+        methods({}, "shop", "model")
+
+
+def test_an_application_is_a_group_for_each_of_its_deployments():
+    shop, other = application(model=True, prefix="/shop/"[:-1], num_replicas=4), application("other", prefix=None)
+    specs = group_specs([shop, other], spread=True)
+    assert list(specs) == [*group_names(shop), *group_names(other)] == ["shop/web", "shop/model", "other/web"]
+    assert all((name, spec.group, spec.spread) == (spec.group, name, True) for name, spec in specs.items())
+    assert [application_of(name) for name in specs] == ["shop", "shop", "other"]
+    web, model = specs["shop/web"], specs["shop/model"]
+    assert (web.target, web.revision, web.template.revision) == (4, shop.revision("web"), shop.revision("web"))
+    assert (web.template.root_path, specs["other/web"].template.root_path) == ("/shop", "")
+    assert (web.template.kind, model.template.kind, model.template.sync_threads) == ("ingress", "class", 3)
+    assert web.template.callees == ("model",)
+    assert web.policy == shop.deployments[0].config.policy
+    assert group_specs([], spread=False) == {}
+
+
+def test_the_root_path_of_an_application_at_the_root_is_empty():
+    assert group_specs([application(prefix="/")], spread=False)["shop/web"].template.root_path == ""

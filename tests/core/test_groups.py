@@ -1,0 +1,105 @@
+"""Several groups: what becomes of them when something else is wanted, and where their processes are."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.core.groups import Group, lifted, living_proxies, occupied, recovering, specified
+from app_toolkit.core.reconcile import GroupRecord, are_proxies, proxies_of
+from app_toolkit.core.replica_state import Phase
+from app_toolkit.core.restarts import Failure
+from tests.core.specs import HOME, NEXT, group, proxies_spec
+from tests.core.worlds import group_spec
+
+PROXY = proxies_of(HOME)
+NAMES = ["shop/web", "shop/model", "other/web", PROXY, proxies_of(NEXT)]
+
+
+def spec_of(name, target=2):
+    return proxies_spec(target=target) if are_proxies(name) else group_spec(group=name, target=target)
+
+
+@st.composite
+def some_groups(draw):
+    """Some that are wanted, some that were, some that were found; with replicas or without, quarantined or not."""
+    groups = {}
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
+        phases = draw(st.lists(st.sampled_from([phase for phase in Phase if phase is not Phase.STOPPED]), max_size=3))
+        was = draw(st.sampled_from(["wanted", "left over", "found"]))
+        spec = {"wanted": spec_of(name), "left over": spec_of(name, 0), "found": None}[was]
+        quarantine = draw(st.sampled_from([None, "it failed"]))
+        node = draw(st.sampled_from([HOME, NEXT]))
+        groups[name] = group(name, *phases, node=node, spec=spec, wanted=was == "wanted", quarantine=quarantine)
+    return groups
+
+
+some_names = st.lists(st.sampled_from(NAMES), unique=True)
+
+
+@given(before=some_groups(), names=some_names, starts=st.integers(0, 9), linger=st.booleans())
+def test_exactly_what_is_wanted_is_wanted_and_nobody_is_forgotten(before, names, starts, linger):
+    wanted = {name: spec_of(name) for name in names}
+    after = specified(before, wanted, starts=starts, proxies_linger=linger)
+    assert list(after) == [*before, *(name for name in names if name not in before)]
+    assert {name: each.spec for name, each in after.items() if each.wanted} == wanted
+    assert {name: each.record for name, each in after.items() if name in before} == {
+        name: each.record for name, each in before.items()
+    }, "what is known does not hang on what is wanted"
+    for name in after.keys() - before.keys():
+        assert after[name].record == GroupRecord(name, starts=starts), "its ids go on where the last ones ended"
+    for name in after.keys() - wanted.keys():
+        left = after[name].spec
+        assert left is None or (left.target, left.lingers) == (0, linger and are_proxies(name))
+    assert specified(after, wanted, starts=starts, proxies_linger=linger) == after
+
+
+@given(before=some_groups(), names=some_names)
+def test_a_quarantine_ends_where_its_group_is_wanted_no_more(before, names):
+    after = specified(before, {name: spec_of(name) for name in names}, starts=0)
+    for name, each in before.items():
+        ends = each.wanted and name not in names
+        assert after[name].quarantine == (None if ends else each.quarantine)
+
+
+def test_whoever_is_gone_is_wanted_by_nobody_and_has_nobody_left():
+    assert group("shop/web", wanted=False).gone
+    assert not group("shop/web").gone
+    assert not group("shop/web", Phase.STOPPING, wanted=False).gone
+
+
+def test_what_is_lifted_may_start_at_once_and_knows_its_replicas():
+    failures = (Failure(1.0, "v1", served=False),)
+    held = group("shop/web", Phase.RUNNING, quarantine="it failed")
+    held = replace(held, record=replace(held.record, failures=failures, deaths=4, last_error="ImportError"))
+    free = lifted(held)
+    assert (free.quarantine, free.record.failures) == (None, ())
+    assert (free.record.replicas, free.record.deaths) == (held.record.replicas, 4)
+    assert free.record.last_error == "ImportError", "until the next start says otherwise"
+
+
+def test_somebody_recovers_until_everybody_has_said_what_it_is():
+    assert recovering({"shop/web": group("shop/web", Phase.RUNNING, Phase.RECOVERING)})
+    assert not recovering(
+        {"shop/web": group("shop/web", Phase.RUNNING, Phase.DRAINING), "shop/model": Group(GroupRecord(""))}
+    )
+
+
+@given(known=some_groups())
+def test_a_node_is_occupied_by_replicas_that_serve_and_its_proxies_are_counted_where_they_are(known):
+    nodes, living = occupied(known), living_proxies(known)
+    for node in (HOME, NEXT):
+        there = [
+            each.phase
+            for name, one in known.items()
+            if not are_proxies(name)
+            for each in one.record.replicas
+            if each.location.node == node
+        ]
+        assert (node in nodes) == any(phase in (Phase.RUNNING, Phase.DRAINING) for phase in there)
+        proxies = known[proxies_of(node)].record.replicas if proxies_of(node) in known else ()
+        assert living[node] == sum(each.phase not in (Phase.DRAINING, Phase.STOPPING) for each in proxies)
+
+
+def test_who_has_not_said_where_it_is_occupies_nothing():
+    assert occupied({"shop/web": group("shop/web", Phase.RUNNING)}) == set()

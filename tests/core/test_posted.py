@@ -1,0 +1,70 @@
+"""What callers read on the board."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.core.applications import group_specs
+from app_toolkit.core.posted import on_the_way_out, replica_set, route_tables
+from app_toolkit.core.replica_state import Phase
+from app_toolkit.core.routes import strip_prefix
+from tests.core.specs import HOME, application, proxies_spec, replica
+
+WEB = group_specs([application(max_ongoing_requests=7, max_queued_requests=9)], spread=False)["shop/web"]
+prefixes = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(st.lists(st.none() | prefixes, max_size=6), prefixes)
+def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(wished, path):
+    taken = dict.fromkeys(wished)
+    served = [application(f"app{n}", prefix=prefix) for n, prefix in enumerate(taken)]
+    posted = route_tables(served)["applications"]
+    assert json.loads(json.dumps(posted)) == posted
+    assert {each["prefix"] for each in posted} == taken.keys() - {None}
+    above = [each["prefix"] for each in posted if strip_prefix(each["prefix"], path) is not None]
+    assert above[:1] == sorted(above, key=len, reverse=True)[:1]
+
+
+def test_an_application_is_posted_with_its_routes_in_the_apps_order():
+    assert route_tables([application()]) == {
+        "applications": [
+            {"name": "shop", "prefix": "/", "default": "web", "routes": [["http", "^/$", ["GET"], "/", "web"]]}
+        ]
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=5))
+def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(rows):
+    replicas = [
+        replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
+        for number, (phase, placed, unrouted) in enumerate(rows)
+    ]
+    posted = replica_set(WEB, reversed(replicas))
+    assert json.loads(json.dumps(posted)) == posted
+    told = [each["id"] for each in posted["replicas"]]
+    serving = {r.id for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING) and r.location}
+    assert told == sorted(serving)
+    leaving = {each.id for each in on_the_way_out(replicas)}
+    assert leaving == {r.id for r in replicas if r.phase is Phase.DRAINING and not r.unrouted}
+    assert not leaving & set(told)
+
+
+def test_callers_are_told_what_they_keep_to():
+    posted = replica_set(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)])
+    assert posted["policy"]["max_queued_requests"] == 9
+    assert posted["replicas"] == [
+        {
+            "id": "shop.web-1-1",
+            "address": "unix:/shop.web-1-1",
+            "remote_address": None,
+            "node": HOME,
+            "trunks": True,
+            "max_ongoing_requests": 7,
+        }
+    ]
+
+
+def test_proxies_and_groups_of_which_only_replicas_are_known_are_not_told():
+    assert replica_set(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)]) is None
+    assert replica_set(None, [replica("shop/web", 1, Phase.RUNNING, HOME)]) is None
