@@ -1,0 +1,25 @@
+"""Who waits for news of the status."""
+
+import asyncio
+
+import pytest
+
+from app_toolkit.clock import ManualClock
+from app_toolkit.controller.changes import Changes
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_change_is_counted_and_wakes_who_waits():
+    clock = ManualClock()
+    changes = Changes(clock)
+    waiting = asyncio.create_task(changes.wait(clock.now() + 10.0))
+    await clock.advance(1.0)
+    assert not waiting.done()
+    changes.tell()
+    await waiting
+    assert changes.number == 1
+    in_vain = asyncio.create_task(changes.wait(clock.now() + 10.0))
+    await clock.advance(10.1)
+    await in_vain
+    assert changes.number == 1

@@ -1,0 +1,104 @@
+"""Who is told, who is held back, and who has been let go of."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app_toolkit.clock import ManualClock
+from app_toolkit.controller.board import Board
+from app_toolkit.controller.publication import Publication
+from app_toolkit.core.applications import group_specs
+from app_toolkit.core.reconcile import proxies_of
+from app_toolkit.core.replica_state import Phase
+from tests.core.specs import HOME, application, group
+
+pytestmark = pytest.mark.anyio
+
+WEB, KEY = "shop/web", "replicas/shop/web"
+SPEC = group_specs([application()], spread=False)[WEB]
+RUN, DRAIN, RECOVER = Phase.RUNNING, Phase.DRAINING, Phase.RECOVERING
+ENDS = 10.0
+
+
+def web(*phases):
+    return group(WEB, *phases, node=HOME, spec=SPEC)
+
+
+class Bench:
+    def __init__(self):
+        self.clock = ManualClock()
+        self.board = Board(1, self.clock)
+        self.publication = Publication(self.board, ENDS)
+
+    async def told(self):
+        news = await self.board.watch("a caller", {}, 0.0, "replicas/")
+        return {key: len(snapshot.value["replicas"]) for key, snapshot in news.items()}
+
+
+async def test_who_recovers_holds_back_its_own_group_until_its_time_is_over():
+    b = Bench()
+    known = {WEB: web(RUN, RECOVER), "shop/other": web(RUN)}
+    for name, each in known.items():
+        assert not b.publication.publish(name, each)
+    assert b.board.version(KEY) is None
+    assert b.board.version("replicas/shop/other") is not None
+    assert b.publication.due == ENDS
+    assert not b.publication.end_recovery(known, ENDS - 1.0)
+    assert b.publication.end_recovery(known, ENDS)
+    assert not b.publication.end_recovery(known, ENDS), "it ends once"
+    assert b.publication.due is None
+    b.publication.publish(WEB, known[WEB])
+    assert b.board.version(KEY) is not None
+
+
+async def test_the_recovery_ends_early_where_everybody_has_spoken():
+    assert Bench().publication.end_recovery({WEB: web(RUN)}, 0.0)
+
+
+async def test_whoever_leaves_is_let_go_of_once_the_last_caller_has_come_back():
+    b = Bench()
+    b.publication.end_recovery({}, 0.0)
+    b.publication.publish(WEB, web(RUN, RUN))
+    seen = {key: s.version for key, s in (await b.board.watch("a caller", {}, 0.0)).items()}
+    leaving = {WEB: web(RUN, DRAIN)}
+    assert b.publication.publish(WEB, leaving[WEB])
+    assert not b.publication.publish(WEB, leaving[WEB]), "it is on its way already"
+    assert b.publication.is_awaited
+    assert b.publication.let_go(leaving) == []
+    assert b.publication.due == b.board.next_expiry()
+    news = await b.board.watch("a caller", seen, 0.0)
+    seen |= {key: s.version for key, s in news.items()}
+    again = asyncio.create_task(b.board.watch("a caller", seen, 1.0))
+    await b.clock.advance(0.1)
+    assert b.publication.let_go(leaving) == ["shop.web-1-2"]
+    assert b.publication.let_go(leaving) == []
+    assert not b.publication.is_awaited
+    await b.clock.advance(1.0)
+    await again
+
+
+@pytest.mark.parametrize("after", [{}, {WEB: web(RUN)}, {WEB: web(RUN, Phase.STOPPING)}])
+async def test_who_ended_otherwise_is_not_waited_for(after):
+    b = Bench()
+    b.publication.end_recovery({}, 0.0)
+    assert b.publication.publish(WEB, web(RUN, DRAIN))
+    assert b.publication.let_go(after) == []
+    assert not b.publication.is_awaited
+
+
+async def test_proxies_and_who_is_let_go_of_already_wait_for_nobody():
+    b = Bench()
+    assert not b.publication.publish(proxies_of(HOME), group(proxies_of(HOME), RUN, DRAIN))
+    known = web(RUN, DRAIN)
+    free = replace(known.record.replicas[1], unrouted=True)
+    record = replace(known.record, replicas=(known.record.replicas[0], free))
+    assert not b.publication.publish(WEB, replace(known, record=record))
+    assert await b.told() == {KEY: 1}
+
+
+async def test_a_group_that_is_gone_is_on_the_board_no_more():
+    b = Bench()
+    b.publication.publish(WEB, web(RUN))
+    b.publication.remove(WEB)
+    assert await b.told() == {}

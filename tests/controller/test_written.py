@@ -1,0 +1,88 @@
+"""Which keys hold what, and who may still write them."""
+
+import pytest
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.controller.written import Kept, Written
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.errors import StaleEpoch
+from tests.core.specs import application
+
+pytestmark = pytest.mark.anyio
+
+SHOP, PACKED = application(), application("packed", prefix=None).model_copy(update={"code": "1a"})
+
+
+async def ours(store):
+    told = []
+    written = Written(store, lambda: told.append("replaced"))
+    await written.take_epoch()
+    return written, told
+
+
+async def test_the_first_controller_finds_nothing():
+    written, _ = await ours(MemoryStore())
+    assert (written.epoch, await written.read()) == (1, Kept())
+
+
+async def test_the_next_controller_reads_what_the_last_one_kept():
+    store = MemoryStore()
+    written, _ = await ours(store)
+    await written.keep_application(SHOP, None)
+    await written.keep_application(PACKED, b"one")
+    await written.keep_http(HTTPOptions(port=9000))
+    await written.keep_port(4711)
+    await written.keep_leases({"a terminal": [30.0, ["shop"]]})
+    await written.drop_application("shop")
+    after, _ = await ours(store)
+    kept = Kept({"packed": PACKED}, HTTPOptions(port=9000), 4711, {"a terminal": [30.0, ["shop"]]})
+    assert (after.epoch, await after.read()) == (2, kept)
+    assert await store.get("code/1a") == b"one"
+
+
+async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
+    store = MemoryStore()
+    written, _ = await ours(store)
+    await written.keep_application(PACKED, b"one")
+    await written.keep_http(HTTPOptions(port=9000))
+    await written.keep_port(4711)
+    await written.keep_leases({})
+    await written.drop_all()
+    assert await store.keys("") == ["epoch", "http"]
+
+
+async def test_code_that_no_application_names_is_dropped():
+    store = MemoryStore()
+    written, _ = await ours(store)
+    await written.keep_application(PACKED, b"one")
+    await written.keep_application(PACKED.model_copy(update={"code": "2b"}), b"two")
+    await written.drop_code_except_of([PACKED])
+    assert await store.keys("code/") == ["code/1a"]
+
+
+async def test_whoever_is_replaced_is_told_when_it_asks():
+    store = MemoryStore()
+    old, told = await ours(store)
+    await old.check_epoch()
+    assert told == []
+    new, _ = await ours(store)
+    with pytest.raises(StaleEpoch, match="has epoch 1, and another has taken 2"):
+        await old.check_epoch()
+    assert told == ["replaced"]
+    await new.check_epoch()
+
+
+async def test_of_two_that_begin_at_once_each_has_an_epoch_of_its_own():
+    store = MemoryStore()
+    first, second = Written(store, list), Written(store, list)
+    get = store.get
+
+    async def overtaken(key):
+        store.get = get
+        last = await get(key)
+        await second.take_epoch()
+        return last
+
+    store.get = overtaken
+    assert await first.take_epoch() == 2
+    assert second.epoch == 1
