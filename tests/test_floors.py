@@ -2,11 +2,14 @@
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.docs.pages import page
 
 PACKAGE = Path(__file__).parent.parent / "app_toolkit"
 
@@ -79,6 +82,15 @@ def imports(tree: ast.Module) -> Iterator[Import]:
             module = "." * node.level + (node.module or "")
             for alias in node.names:
                 yield Import(module, alias.name, node.lineno, id(node) not in checked)
+
+
+def test_the_page_draws_every_house_on_its_floor() -> None:
+    (drawing,) = page("docs/architecture.md").shown("text")
+    houses = {path.stem for path in PACKAGE.iterdir() if path.stem.isalpha()}
+    drawn = [re.split(r"\s{3,}", line.strip())[1].split() for line in drawing.splitlines()]
+    engines = {path.stem for path in (PACKAGE / "engines").iterdir() if path.stem.isalpha()}
+    expected = [engines if "engines" in floor else floor & houses for floor in reversed(FLOORS)]
+    assert [set(floor) for floor in drawn] == expected
 
 
 def floor_of(house: str) -> int | None:

@@ -34,7 +34,7 @@ def _document(results: Mapping[str, Any]) -> Iterator[str]:
         "Written by these commands, which end with 1 where something differs:"
     )
     yield (
-        "```\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"
+        "```bash\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"
         "python -m benchmarks.conformance tutorial --write-docs\n```"
     )
     yield (

@@ -49,28 +49,30 @@ async def test_an_inner_replica_that_dies_costs_retryable_calls_nothing(served: 
         assert ids(served) == outer, "the replica in front is as it was"
 
 
-@pytest.mark.parametrize("retry", [True, False])
-async def test_calls_go_on_while_inner_replicas_are_killed(served: Served, retry: bool) -> None:
+async def test_calls_go_on_while_inner_replicas_are_killed(served: Served) -> None:
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
-        answers: list[int] = []
+        tried_again: list[int] = []
+        tried_once: list[int] = []
         enough = asyncio.Event()
 
-        async def call() -> None:
+        async def call(retry: bool, answers: list[int]) -> None:
             while not enough.is_set():
                 answers.append((await client.get("/pid", params={"retry": retry})).status_code)
 
-        callers = [asyncio.create_task(call()) for _ in range(CALLERS)]
+        callers = [asyncio.create_task(call(True, tried_again)) for _ in range(CALLERS)]
+        callers += [asyncio.create_task(call(False, tried_once)) for _ in range(CALLERS)]
         for _ in range(2):
             os.kill((await client.get("/pid", params={"retry": True})).json(), signal.SIGKILL)
-            seen = len(answers)
+            seen = len(tried_again), len(tried_once)
             async with asyncio.timeout(PATIENCE_S):
-                while len(answers) < seen + 50 * CALLERS:  # noqa: ASYNC110 - they tell nobody
+                while min(len(tried_again) - seen[0], len(tried_once) - seen[1]) < 25 * CALLERS:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         enough.set()
         await asyncio.gather(*callers)
-    lost = answers.count(502)
-    assert answers.count(200) == len(answers) - lost
-    assert lost == 0 if retry else lost <= 2 * CALLERS, "what it ran when it died is lost, and nothing else"
+    assert set(tried_again) == {200}
+    lost = tried_once.count(502)
+    assert tried_once.count(200) == len(tried_once) - lost
+    assert lost <= 2 * CALLERS, "what it ran when it died is lost, and nothing else"
 
 
 async def test_the_load_says_where_requests_are(served: Served, tmp_path: Path) -> None:

@@ -77,27 +77,20 @@ def run() -> Iterator[Callable[..., Run]]:
         one.process.communicate()
 
 
-def test_it_serves_until_it_is_asked_to_stop_and_leaves_nothing(run: Callable[..., Run], tmp_path: Path) -> None:
+def test_it_serves_until_it_is_asked_to_stop_finishes_what_runs_and_leaves_nothing(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
     own = certificate(tmp_path)
-    hello = run("examples/hello/app.py", "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
-    url = hello.url()
+    victim = run("benchmarks/chaos/victim.py", "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
+    url = victim.url()
     assert url.startswith("https://")
-    with httpx.Client(base_url=url, trust_env=False, verify=own.believed) as client:
+    with (
+        connect(url.replace("http", "ws") + "/other/echo", proxy=None, ssl=own.believed) as socket,
+        httpx.Client(base_url=url, trust_env=False, verify=own.believed, timeout=30) as client,
+        client.stream("GET", "/numbers/150") as answer,
+    ):
         assert client.get("/-/healthz").json() == {"status": "ok"}
         assert client.get("/docs").status_code == 200
-    assert hello.end(signal.SIGINT) == 0
-    assert "Traceback" not in hello.said, hello.said
-    wait_until(lambda: not hello.left(), 5)
-
-
-def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(run: Callable[..., Run]) -> None:
-    victim = run("benchmarks/chaos/victim.py")
-    url = victim.url()
-    with (
-        connect(url.replace("http", "ws") + "/other/echo", proxy=None) as socket,
-        httpx.Client(trust_env=False, timeout=30) as client,
-        client.stream("GET", f"{url}/numbers/150") as answer,
-    ):
         lines = answer.iter_lines()
         assert next(lines) == "0"
         victim.process.send_signal(signal.SIGTERM)
@@ -108,6 +101,8 @@ def test_what_runs_when_it_is_asked_to_stop_is_answered_and_a_websocket_is_told(
         assert closed.value.rcvd.code == 1012
     output, _ = victim.process.communicate(timeout=PATIENCE_S)
     assert victim.process.returncode == 0, victim.said + output
+    assert "Traceback" not in victim.said + output
+    wait_until(lambda: not victim.left(), 5)
 
 
 def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
@@ -138,9 +133,10 @@ def test_a_startup_that_raises_is_told_with_the_users_traceback(victim: Served) 
     assert 'broken.py", line 11, in lifespan' in said
 
 
-def test_a_replica_that_cannot_be_placed_is_told_with_what_it_asks_for() -> None:
-    said = refused("tests/e2e/greedy.py", "--port", "0")
-    assert "3 GPU" in said
+def test_a_replica_that_cannot_be_placed_is_told_with_what_it_asks_for(victim: Served) -> None:
+    address = victim.cluster.address()
+    said = refused("tests/e2e/greedy.py", "--port", "0", "--address", address, "--route-prefix", "/greedy")
+    assert "asks for 0.1 CPU, 3 GPU" in said
 
 
 def test_a_port_in_use_is_told_before_anything_starts() -> None:

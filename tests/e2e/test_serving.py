@@ -13,7 +13,7 @@ import ray
 from websockets.sync.client import connect
 
 from app_toolkit.errors import ConfigError
-from tests.cluster import PATIENCE_S, Cluster, Served
+from tests.cluster import PATIENCE_S, Served
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
@@ -141,27 +141,6 @@ def test_a_killed_proxy_comes_back_where_it_was(victim: Served) -> None:
 
     wait_until(serves_again)
     assert victim.url == url
-
-
-def test_an_app_whose_startup_raises_fails_with_the_users_traceback(cluster: Cluster) -> None:
-    served = cluster.deploy("broken:app")
-    try:
-        ingress = served.ingress("app")
-        assert ingress["status"] == "failed"
-        assert "RuntimeError: the model file is missing" in ingress["last_error"]
-        assert "broken.py" in ingress["last_error"]
-    finally:
-        served.delete()
-
-
-def test_a_replica_that_can_never_be_placed_is_told_with_what_it_asks_for(cluster: Cluster) -> None:
-    served = cluster.deploy("greedy:app")
-    try:
-        ingress = served.ingress("app")
-        assert ingress["status"] == "failed"
-        assert "asks for 0.1 CPU, 3 GPU" in ingress["last_error"]
-    finally:
-        served.delete()
 
 
 def wait_until(condition: "object") -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.docs.pages import page, posted
 from tests.engines.contract.served import Served, serving
 from tests.engines.contract.visit import Visit, visiting
 from tests.examples.embedding import app as tiny
@@ -51,6 +52,16 @@ async def test_a_search_finds_the_nearest_sentences_of_the_corpus_in_their_order
     assert hits[0]["sentence"] == "The Sahara is the largest hot desert in the world."
     assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
     assert len(hits) == 3
+
+
+async def test_what_the_page_asks_is_answered(visit: Visit) -> None:
+    """With the real model also in its words: test_minilm.py."""
+    (console,) = page("examples/embeddings/README.md").shown("console")
+    path, body, shown = posted(console)
+    answered = (await visit.client.post(path, json=body)).json()
+    assert [[(name, type(value)) for name, value in hit.items()] for hit in answered] == [
+        [(name, type(value)) for name, value in hit.items()] for hit in shown
+    ]
 
 
 async def test_what_comes_while_the_model_works_is_its_next_batch_whoever_asks(visit: Visit) -> None:

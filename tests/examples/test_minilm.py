@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from tests.docs.pages import page, posted
+
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
 from embeddings import weights
@@ -74,3 +76,10 @@ def test_what_means_the_same_is_nearer_than_what_does_not(client: TestClient) ->
 )
 def test_a_search_finds_what_is_meant_in_other_words(client: TestClient, asked: str, found: str) -> None:
     assert client.post("/search", json={"text": asked, "count": 1}).json()[0]["sentence"] == found
+
+
+def test_what_the_page_asks_is_answered_as_it_says(client: TestClient) -> None:
+    (console,) = page("examples/embeddings/README.md").shown("console")
+    path, body, shown = posted(console)
+    (hit,) = client.post(path, json=body).json()
+    assert hit == {**shown[0], "score": pytest.approx(shown[0]["score"], abs=1e-4)}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
     def ask(name: str) -> Observation:
         if name not in known:
-            known[name] = observe(name, bare_port, tmp_path_factory)
+            known[name] = observe(name, bare_port, tmp_path_factory.mktemp("expected"))
         return known[name]
 
     return ask
@@ -40,9 +41,9 @@ def port(form: str, bare_port: int, tmp_path_factory: pytest.TempPathFactory) ->
         yield port
 
 
-def observe(name: str, port: int, tmp_path_factory: pytest.TempPathFactory) -> Observation:
+def observe(name: str, port: int, folder: Path) -> Observation:
     async def within_time() -> Observation:
         async with asyncio.timeout(20):
-            return await PROBES[name](Client(port, tmp_path_factory.mktemp("probe")))
+            return await PROBES[name](Client(port, folder))
 
     return asyncio.run(within_time())

@@ -26,9 +26,9 @@ def test_a_client_sees_what_bare_uvicorn_shows(
     port: int,
     bare_port: int,
     expected: Callable[[str], Observation],
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
-    seen = observe(name, port, tmp_path_factory)
+    seen = observe(name, port, tmp_path)
     assert comparable(name, form, seen, port) == comparable(name, form, expected(name), bare_port)
 
 

@@ -1,8 +1,9 @@
 """How a request ends, within which limits, and what is told of it."""
 
 import contextlib
-import gc
+import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from websockets.sync.client import connect
 from app_toolkit.core import retries
 from app_toolkit.proxy.exchange import Exchange
 from app_toolkit.transport import hop
+from tests.docs.pages import page
 
 from .app import SECRET
 from .test_choosing import NOWHERE, attempts
@@ -37,13 +39,18 @@ def asking(seconds: object) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _no_timer_is_left(own: World) -> Iterator[None]:
+def _no_timer_is_left(own: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    begun: list[Exchange] = []
+    begin = Exchange.__init__
+
+    def remembered(exchange: Exchange, *arguments: Any, **options: Any) -> None:
+        begin(exchange, *arguments, **options)
+        begun.append(exchange)
+
+    monkeypatch.setattr(Exchange, "__init__", remembered)
     yield
     eventually(own.settled)
-    left = [
-        each for each in gc.get_objects() if type(each) is Exchange and (each._timer or each._deadlines) is not None
-    ]
-    assert not left
+    assert not [each for each in begun if (each._timer or each._deadlines) is not None]
 
 
 @pytest.fixture
@@ -360,6 +367,32 @@ def test_a_request_is_one_line_without_its_query(own: World) -> None:
     }
     own_record = own.record("own")
     assert (own_record["status"], own_record["ingress"], own_record["replica"]) == (200, "-", "-")
+
+
+def test_the_page_shows_a_refusal_and_a_line_as_they_are(own: World) -> None:
+    refusal, line = map(masked, page("docs/outcomes.md").shown("json"))
+    own.says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+    with own.raw() as raw, own.raw() as waiting:
+        raw.send(get("/chat")).answer()
+        assert masked(json.dumps(own.record("it"), separators=(",", ":"))) == line
+        own.route(queued=1)
+        waiting.send(get("/chat", id="waiting"))
+        eventually(lambda: own.edge.statistics().waiting == 1)
+        assert masked(raw.send(get("/chat", id="refused")).answer().body.decode()) == refusal
+
+
+def masked(said: str) -> str:
+    """Without what is another in each run: times, numbers, and names."""
+    said = re.sub(r'("(?:client|replica|request_id|time)": ?)"[^"]*"', r'\1"…"', said.strip())
+    return re.sub(r"\b\d+(\.\d+)?\b", "0", re.sub(r"shop/\w+", "shop/…", said))
+
+
+def test_the_page_shows_how_a_client_asks_for_less_time(own: World) -> None:
+    (field,) = page("docs/outcomes.md").shown("http")
+    with Listening(own.folder / "told.sock") as listening, own.raw() as raw:
+        own.route(listening.endpoint())
+        raw.send(get("/a", field.strip())).answer()
+    assert 1_500 < told(listening.heads[0]) <= 2_500
 
 
 def test_what_is_no_request_is_a_line_too_and_nothing_of_it_is_kept(own: World) -> None:

@@ -11,6 +11,9 @@ import pytest
 from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
+from tests.docs.pages import Page, commands
+from tests.docs.taken import only_taken, take, typed
+
 TEMPLATE = Path(__file__).parents[2] / "templates/api"
 
 
@@ -111,3 +114,11 @@ def test_a_name_that_would_not_work_is_refused_and_nothing_is_left(
         make(output, **answers)
     assert sentence in capfd.readouterr().err
     assert list(output.iterdir()) == []
+
+
+def test_every_command_of_its_readme_is_taken(project: Path) -> None:
+    readme = Page("README.md", (project / "README.md").read_text("utf-8"))
+    with only_taken(project):
+        for shell, _ in typed(readme):
+            for command in commands(shell):
+                take(command)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.checkers import ROOT, mypy
+
 FILE = Path(__file__).with_name("batched.py")
 WRONG = {number for number, line in enumerate(FILE.read_text("utf-8").splitlines(), 1) if "# wrong:" in line}
 
 
 def test_mypy_sees_what_callers_see() -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--hide-error-context", str(FILE)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = mypy("--strict", "--hide-error-context", str(FILE))
     found = {int(line) for line in re.findall(r"batched\.py:(\d+): error:", done.stdout)}
     assert found == WRONG, done.stdout + done.stderr
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import checkers
+from tests.checkers import ROOT
+
 CASES = Path(__file__).parent / "cases"
-ROOT = Path(__file__).parents[2]
 WRONG = """\
 from typing import assert_type
 from app_toolkit import Deployment, remote
@@ -34,8 +36,7 @@ async def call() -> None:
 
 def mypy(folder: Path) -> list[str]:
     """What it complains of, as `FILE:LINE: ...`."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = checkers.mypy("--strict", "--no-error-summary", "--hide-error-context", str(folder))
     assert not done.stderr
     return [line for line in done.stdout.splitlines() if ": error: " in line]
 

@@ -51,6 +51,7 @@ async def visiting(served: Served, folder: Path, *gates: str) -> AsyncIterator[V
         transport=served.transport(),
         params={"ground": str(folder)},
         trust_env=False,
+        verify=False,  # nothing here is HTTPS, and to read the certificates of all authorities takes 25 ms
         timeout=PATIENCE_S,
         # A connection for each request: uvicorn closes those on which a handler has raised.
         limits=httpx.Limits(max_keepalive_connections=0),

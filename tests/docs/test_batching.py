@@ -1,6 +1,5 @@
 """What docs/batching.md shows is what happens. (That all of it runs is seen with the other pages.)"""
 
-from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
@@ -8,16 +7,15 @@ from fastapi.testclient import TestClient
 from app_toolkit.core.batch import Limits
 from app_toolkit.replica.batching import AHEAD
 
-from .test_readme import blocks
+from .pages import Page, page
 
-PAGE = (Path(__file__).parent.parent / "docs" / "batching.md").read_text("utf-8")
+PAGE = page("docs/batching.md")
 
 
 def shown(name: str) -> dict[str, Any]:
-    (block,) = [block for block in blocks(PAGE, "python") if f"def {name}(" in block]
-    space: dict[str, Any] = {"__name__": "page"}
-    exec(block, space)
-    return space
+    """What the block defines that has this function; each of them is whole."""
+    (block,) = [block for block in PAGE.blocks if f"def {name}(" in block.text]
+    return Page(PAGE.name, f"```python\n{block.text}```").run()
 
 
 def test_the_routes_of_the_page_take_one_item() -> None:
@@ -32,8 +30,8 @@ def test_the_routes_of_the_page_take_one_item() -> None:
 def test_the_limits_of_the_page_are_those_there_are() -> None:
     limits = Limits()
     for name in ("max_batch_size", "batch_wait_timeout_s", "max_concurrent_batches"):
-        assert f"| `{name}` | {getattr(limits, name)} |" in PAGE
-    assert f"at most {AHEAD} entries ahead" in PAGE
+        assert f"| `{name}` | {getattr(limits, name)} |" in PAGE.text
+    assert f"at most {AHEAD} entries ahead" in PAGE.text
     assert shown("summarise")["summarise"].batch.max_batch_size == 8192
 
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from app_toolkit import errors as tree
 from app_toolkit.errors import RequestError
 from app_toolkit.proxy.exchange import CLIENT_GONE, CUT, OK
 
-PAGE = (Path(__file__).parent.parent / "docs" / "outcomes.md").read_text("utf-8")
+from .pages import page
+
+PAGE = page("docs/outcomes.md")
 ROW = re.compile(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) ?\|$", re.MULTILINE)
 
 
@@ -19,8 +20,7 @@ def errors(root: type[RequestError] = RequestError) -> Iterator[type[RequestErro
 
 
 def test_every_outcome_is_on_the_page_with_its_status() -> None:
-    table = PAGE.partition("## Outcomes")[2].partition("\n## ")[0]
-    rows = {word: status for word, status, _, _ in ROW.findall(table)}
+    rows = {word: status for word, status, _, _ in ROW.findall(PAGE.below("Outcomes"))}
     others = {word: rows.pop(word) for word in (OK, CUT, CLIENT_GONE)}
     assert others == {OK: "your app's", CUT: "your app's", CLIENT_GONE: "499, in the log only"}
     assert rows == {error.reason: str(error.status) for error in errors()}

@@ -1,0 +1,172 @@
+"""Whether a command that a page shows is taken by its program, with these options and values, and its files exist.
+
+It is read by the program's own parser; what the program would do then is left out, and only that.
+"""
+
+import argparse
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from fastapi_cli.cli import app as fastapi_cli
+from uvicorn.main import main as uvicorn_cli
+
+from app_toolkit.cli import main as command_line
+
+from .pages import ROOT, Command, Page
+
+THEIRS = {"createdb", "export", "git", "initdb", "mypy", "pg_ctl", "printf", "ruff", "venv"}
+"""Programs of others, whose options are not held to anything here."""
+
+SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn|python\S* -m|cd \S+ &&) \S")
+AWAY = "git clone"
+"""What comes below it on a page runs in somebody else's repository: its files are not looked for."""
+
+
+def typed(page: Page) -> list[tuple[str, bool]]:
+    """What of the page is typed into a shell; and whether that is in another repository."""
+    lines, away = [], False
+    for block in page.blocks:
+        if block.language == "bash":
+            away = away or block.text.startswith(AWAY)
+            lines.append((block.text, away))
+        elif block.language == "console":  # where the answer is shown with it, its own test asks
+            lines += [(line[2:], away) for line in block.text.splitlines() if re.match(r"\$ (?!curl )", line)]
+    return lines + [(span, False) for span in page.spoken if SPOKEN.match(span)]
+
+
+class Taken(Exception):
+    """The command line was right; what would follow is left out."""
+
+
+class Nobody:
+    """A cluster on which nothing runs."""
+
+    def status(self) -> dict[str, Any]:
+        return {"applications": []}
+
+    def load(self) -> dict[str, Any]:
+        return {}
+
+    def shutdown(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def only_taken(folder: Path) -> Iterator[None]:
+    """Programs are in this folder, take their commands, and do nothing."""
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse(parser: argparse.ArgumentParser) -> None:
+        parse_args(parser)
+        raise Taken
+
+    variables = dict(os.environ)  # the command line sets some for what it would start
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(argparse.ArgumentParser, "parse_args", parse)
+        patched.setattr(command_line, "serve_on_ray", lambda *_: None)
+        patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
+        patched.setattr(command_line, "_connect", lambda _: Nobody())
+        patched.setattr(sys, "path", list(sys.path))
+        patched.chdir(folder)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(variables)
+
+
+def take(command: Command, away: bool = False) -> None:
+    """Raises where the program would not take it, or a file that is named is not there."""
+    if not away:
+        assert not command.words[0].startswith(".venv/bin/") or (Path(sys.executable).parent / command.program).exists()
+        for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(command.arguments), re.MULTILINE):
+            assert Path(command.folder, path).exists(), f"there is no {path}"
+    if takes := PROGRAMS.get(command.program):
+        if not (away and command.program in {"pip", "pytest"}):
+            takes(command)
+    elif command.is_module and command.program not in THEIRS:
+        _module(command)
+    else:
+        assert away or command.program in THEIRS, f"nobody knows the program {command.program}"
+
+
+def _app_toolkit(command: Command) -> None:
+    known = set(sys.modules)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(command.arguments)
+        assert ended.value.code == 0
+    finally:
+        for module in set(sys.modules) - known:
+            if Path(getattr(sys.modules[module], "__file__", None) or "/").is_relative_to(Path.cwd()):
+                del sys.modules[module]  # the apps of two pages may have the same name
+
+
+def _cookiecutter(command: Command) -> None:
+    assert (Path(command.arguments[0]) / "cookiecutter.json").is_file()
+
+
+def _fastapi(command: Command) -> None:
+    group: Any = typer.main.get_command(fastapi_cli)
+    context = group.make_context("fastapi", list(command.arguments))
+    name, found, arguments = group.resolve_command(context, list(command.arguments))
+    found.make_context(name, arguments, parent=context)
+
+
+def _pip(command: Command) -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
+    assert command.arguments[0] == "install"
+    for word in command.arguments:
+        if extras := re.fullmatch(r"\.\[(.*)\]", word):
+            assert set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+
+
+def _pytest(command: Command) -> None:
+    if command.arguments:
+        selects = [word for word in command.arguments if not word.startswith("-")]
+        done = collect(*command.arguments, *(() if selects else [str(ROOT / "tests/docs/pages.py")]))
+        # pages.py has no tests, and pytest says so with 5: its options it took.
+        assert done.returncode == (0 if selects else 5), done.stdout + done.stderr
+
+
+def collect(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def _uvicorn(command: Command) -> None:
+    uvicorn_cli.make_context("uvicorn", list(command.arguments))
+
+
+def _module(command: Command) -> None:
+    path = Path(command.folder, *command.program.split("."))
+    found = next((each for each in (path.with_suffix(".py"), path / "__main__.py") if each.is_file()), None)
+    assert found is not None, f"there is no module {command.program}"
+    if command.arguments:
+        assert ".parse_args(" in found.read_text("utf-8"), f"{command.program} takes no options"
+        module = importlib.import_module(".".join(found.with_suffix("").parts))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "argv", [command.program, *command.arguments])
+            with pytest.raises(Taken):
+                module.main()
+
+
+PROGRAMS: dict[str, Callable[[Command], None]] = {
+    "app-toolkit": _app_toolkit,
+    "cookiecutter": _cookiecutter,
+    "fastapi": _fastapi,
+    "pip": _pip,
+    "pytest": _pytest,
+    "uvicorn": _uvicorn,
+}

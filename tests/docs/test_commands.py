@@ -1,0 +1,126 @@
+"""Every command on a page is one that its program takes."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from app_toolkit.cli import main as command_line
+from tests.parity.probes import PROBES
+
+from .pages import PAGES, ROOT, Page, commands, page
+from .taken import collect, only_taken, take, typed
+
+CLI = page("docs/cli.md")
+WITH_COMMANDS = [page for page in PAGES if typed(page)]
+APP = "from fastapi import FastAPI\n\napp = FastAPI()\n"
+REFUSED = (Exception, SystemExit, pytest.fail.Exception)
+"""What comes of a wrong command; whatever the program does."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The root of the repository, with an app in it."""
+    for each in ROOT.iterdir():
+        if not each.name.startswith("."):
+            (tmp_path / each.name).symlink_to(each)
+    (tmp_path / "main.py").write_text(APP)
+    with only_taken(tmp_path):
+        yield tmp_path
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+def test_every_command_is_taken(page: Page, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in page.blocks:
+        if block.file:
+            (folder / block.file).write_text(block.text)
+    for shell, away in typed(page):
+        for command in commands(shell):
+            try:
+                take(command, away)
+            except REFUSED as error:
+                said = capsys.readouterr()
+                pytest.fail(f"{page.name}: {' '.join(command.words)}: {error!r}\n{said.out}{said.err}")
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "app-toolkit run --no-such-option",
+        "app-toolkit run --port 65536",
+        "app-toolkit run missing.py",
+        "app-toolkit dev -n 2",
+        "app-toolkit plan --format xml",
+        "app-toolkit scale",
+        "cd examples && ../.venv/bin/python -m embeddings.missing",
+        "cookiecutter templates/missing",
+        "curl localhost",
+        "fastapi dev --no-such-option main.py",
+        "pip install -e '.[missing]'",
+        "pytest --no-such-option",
+        "pytest tests/missing",
+        "python -m benchmarks --only missing",
+        "python -m benchmarks.chaos --no-such-option",
+        "python -m benchmarks.missing",
+        "python -m benchmarks.peers --no-such-option",
+        "uvicorn main:app --no-such-option",
+        ".venv/bin/missing",
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_command_that_is_wrong_is_noticed(shell: str) -> None:
+    (command,) = commands(shell)
+    with pytest.raises(REFUSED):
+        take(command)
+
+
+def test_the_words_of_a_shell_are_read_as_a_shell_does() -> None:
+    read = commands("A=1 B=2 python -m x -o 'a b' > out && cd there && ./y  # no\nz \\\n  last")
+    assert [(each.program, each.arguments, each.folder) for each in read] == [
+        ("x", ("-o", "a b"), "."),
+        ("y", (), "there"),
+        ("z", ("last",), "."),
+    ]
+
+
+def test_the_page_lists_the_commands_that_there_are() -> None:
+    (shown,) = CLI.shown("text")
+    listed = re.findall(r"^app-toolkit (\w+)( \[TARGET\])? ", shown, re.MULTILINE)
+    assert listed == [
+        (name, " [TARGET]" * any(parameter.name == "target" for parameter in each.params))
+        for name, each in subcommands().items()
+    ]
+
+
+def test_the_page_names_no_option_that_is_not_there() -> None:
+    parameters = [parameter for command in subcommands().values() for parameter in command.params]
+    there = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
+    assert set(re.findall(r"(--[a-z][a-z-]+)", CLI.text)) <= there
+
+
+def subcommands() -> dict[str, Any]:
+    group: Any = typer.main.get_command(command_line.app)
+    return dict(group.commands)
+
+
+def test_the_defaults_of_the_page_are_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shown,) = CLI.shown("toml")
+    (folder / "pyproject.toml").unlink()
+    (folder / "pyproject.toml").write_text(shown)
+    taken: list[Any] = []
+    monkeypatch.setattr(command_line, "serve_on_ray", lambda options, *_: taken.append(options))
+    with pytest.raises(SystemExit):
+        command_line.main(["run"])
+    (options,) = taken
+    assert (options.http.port, options.http.max_connections) == (9000, 500)
+    assert (options.plan.num_replicas, options.plan.name) == (2, "shop")
+
+
+def test_the_page_says_how_many_probes_and_tests_there_are() -> None:
+    (probes,) = re.findall(r"([\d,]+) probes", page("docs/parity.md").text)
+    (tests,) = re.findall(r"all of it: ([\d,]+) tests", page("docs/parity.md").text)
+    assert int(probes.replace(",", "")) == len(PROBES)
+    assert f"{tests.replace(',', '')} tests collected" in collect("tests/parity").stdout

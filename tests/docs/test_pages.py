@@ -1,0 +1,108 @@
+"""What the pages show works, and what they tell people to run is what is checked."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from app_toolkit.cli.target import load, resolve
+from app_toolkit.planning import plan
+from tests.checkers import mypy
+
+from .pages import PAGES, ROOT, Page, page
+
+README = page("README.md")
+WITH_PYTHON = [each for each in PAGES if each.code]
+UNTYPED = [page("docs/batching.md"), page("docs/parity.md")]
+"""Asserts that compare what `gather` gives with a list; a plugin for the tests of somebody else who writes no types."""
+
+SCRIPTS = page("docs/scripts.md")
+"""It serves on a cluster: tests/test_run.py runs it on the session's."""
+
+DRAWING = None
+SHOWN = {
+    "docs/architecture.md mermaid": DRAWING,
+    "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
+    "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
+    "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
+    "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
+    "docs/outcomes.md json": "tests/proxy/test_outcomes.py::test_the_page_shows_a_refusal_and_a_line_as_they_are",
+    "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
+    "docs/queues.md console": "tests/e2e/test_load.py::test_the_page_shows_what_the_command_says",
+    "docs/queues.md text": DRAWING,
+    "examples/embeddings/README.md console": "tests/examples/test_embeddings.py::test_what_the_page_asks_is_answered",
+}
+"""What holds each block that is neither code, which is run, nor commands, which test_commands.py has."""
+
+
+def marked(name: str) -> str:
+    (found,) = re.findall(rf"^<!-- {name} -->\n```bash\n(.*?)^```$", README.text, re.MULTILINE | re.DOTALL)
+    return str(found).strip()
+
+
+def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop.py").write_text(README.code)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    app, where = load(resolve("shop.py", folder=tmp_path))
+    spec = plan(app, target=where, app_dir=str(tmp_path))
+    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2, "scorer": 2}
+    with TestClient(app) as client:
+        assert client.post("/catalog/score", json={"name": "tea", "price": 2}).json() == 1.5
+        assert 'data: {"text":"HELLO"}' in client.get("/chat", params={"prompt": "hello"}).text
+        with client.websocket_connect("/chat/ws") as websocket:
+            websocket.send_text("hello")
+            assert websocket.receive_text() == "HELLO"
+    del sys.modules["shop"]
+
+
+@pytest.mark.parametrize("page", [each for each in WITH_PYTHON if each != SCRIPTS], ids=lambda page: page.name)
+def test_python_on_every_page_can_be_run(page: Page) -> None:
+    page.run()
+
+
+def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
+    for each in WITH_PYTHON:
+        if each not in UNTYPED:
+            (tmp_path / f"page_{Path(each.name).stem}.py").write_text(each.code)
+    done = mypy("--strict", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_other_block_is_held_by_a_test() -> None:
+    shown = {(page.name, block.language) for page in PAGES for block in page.blocks}
+    assert {f"{name} {language}" for name, language in shown if language not in {"python", "bash"}} == SHOWN.keys()
+    for test in filter(None, SHOWN.values()):
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text("utf-8"), test
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Page) -> None:
+    for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.text):
+        assert ((ROOT / page.name).parent / link).exists(), link
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    shown = subprocess.run([ROOT / ".ci/run", "show"], capture_output=True, text=True, check=True, cwd="/")
+    assert shown.stdout.strip() == marked("test")
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_both_commands_make_their_own_environment() -> None:
+    for command in (marked("run"), marked("test")):
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+def test_the_site_lists_every_page() -> None:
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
+    site = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)
+    listed = {f"docs/{page}" for entry in site["nav"] for page in entry.values()}
+    assert listed == {page.name for page in PAGES if page.name.startswith("docs/")}
