@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,13 @@ from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import Arrival, CallerConnection
 from app_toolkit.replica.deposits import Deposits
-from app_toolkit.replica.host import Lifespan, host, load, unpack
+from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
 from app_toolkit.transport.sockets import keep_alive
 from app_toolkit.transport.trunk import Room
-from app_toolkit.types import Address
+from app_toolkit.types import Address, ReplicaId
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -117,14 +117,18 @@ class ReplicaServer:
         self._thread.start()
         try:
             ready.result()
-            self.probe(FIRST_PROBE_S)
-        except TimeoutError as error:
-            self.stop(0)
-            raise StartupError(f"replica {spec.id} started, and then {error}") from None
+            self._probe_first(spec.id)
         except BaseException:
             self.stop(0)
             raise
         return self._address
+
+    def _probe_first(self, id: ReplicaId) -> None:
+        try:
+            self.probe(FIRST_PROBE_S)
+        except Exception as error:
+            failed = f"replica {id} started, and its first probe failed:\n{users_traceback(error)}"
+            raise StartupError(failed) from error
 
     def probe(self, timeout: float) -> Statistics:
         """Ask the data loop, where user code runs, whether it still turns.
@@ -140,11 +144,10 @@ class ReplicaServer:
             return replica.statistics()
 
         asked = self._ask(answer(), loop)
-        try:
-            return asked.result(timeout)
-        except TimeoutError:
+        if not wait((asked,), timeout).done:  # a `TimeoutError` may also be the answer
             asked.cancel()
-            raise TimeoutError(f"the data loop of {replica.name} did not answer within {timeout:g} s") from None
+            raise TimeoutError(f"the data loop of {replica.name} did not answer within {timeout:g} s")
+        return asked.result()
 
     def reconfigure(self, live: LiveOptions, timeout: float) -> None:
         """Take up options that changed. One follows the other; what runs, and who is inside, is left alone.
