@@ -563,7 +563,7 @@ class Controller:
                             "address": replica.location.address,
                             "remote_address": replica.location.remote_address,
                             "node": replica.location.node,
-                            "trunks": True,
+                            "trunks": replica.location.trunks,
                             "max_ongoing_requests": group.config.max_ongoing_requests,
                         }
                         for replica in replicas
