@@ -202,9 +202,12 @@ class Configured(Generic[P, T]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[T]:
         """A deployment whose replicas construct the class with these arguments.
 
-        Raises `ConfigError` for arguments that the constructor does not take, and for an abstract class.
+        Raises `ConfigError` for arguments that the constructor does not take, for an abstract class, and for a
+        `user_config` that nothing takes up.
         """
         cls = self._cls
+        if self._config.user_config is not None and not hasattr(cls, "reconfigure"):
+            raise ConfigError(f"class {cls.__name__}: it has a user_config, and no method reconfigure(user_config)")
         if inspect.isabstract(cls):
             raise ConfigError(
                 f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cast(Any, cls).__abstractmethods__))}"

@@ -191,14 +191,17 @@ class ProxySpec:
     """Where it runs, or nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: of what a process of another version did not pickle, the default is read then.
+@dataclass(frozen=True)
 class Location:
-    """Where a process serves."""
+    """Where a process serves, and how."""
 
     address: Address
     node: NodeId
     remote_address: Address | None = None
     """Of a replica: where callers on other nodes reach it; None: they do not."""
+    trunks: bool = False
+    """Of a replica: it takes trunks; one that does not say so speaks plain HTTP/1.1."""
 
 
 class Watch(Protocol):

@@ -32,6 +32,8 @@ class Writer(Deployment, num_replicas=2, ray_actor_options={"num_gpus": 0.5}):
     def score(self, text: str) -> int:
         return len(text)
 
+    def reconfigure(self, user_config: dict[str, Any]) -> None: ...
+
 
 class TextEncoder(Deployment):
     def __init__(self, *writers: Any, **more: Any) -> None:
@@ -112,6 +114,26 @@ def test_an_option_that_cannot_be_is_one_sentence_wherever_it_is_said(said: dict
     ):
         with pytest.raises(ConfigError, match=f"^{sentence}$"):
             way()
+
+
+def test_a_user_config_is_for_a_class_that_takes_it_up() -> None:
+    class Plain:
+        pass
+
+    configured = deployment(Plain, user_config={"tone": "dry"})
+    with pytest.raises(
+        ConfigError, match=r"^class Plain: it has a user_config, and no method reconfigure\(user_config\)$"
+    ):
+        configured.bind()
+    assert configured.options(user_config=None).bind().config.user_config is None
+
+    class Base(Deployment, user_config={"tone": "dry"}):
+        """Its subclasses may take it up."""
+
+    class Front(Base):
+        def reconfigure(self, user_config: dict[str, str]) -> None: ...
+
+    assert Front.bind().config.user_config == {"tone": "dry"}
 
 
 class Batches(Deployment):

@@ -37,7 +37,7 @@ def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> di
                 "address": replica.location.address,
                 "remote_address": replica.location.remote_address,
                 "node": replica.location.node,
-                "trunks": True,
+                "trunks": replica.location.trunks,
                 "max_ongoing_requests": spec.live.max_ongoing_requests,
             }
             for replica in sorted(replicas, key=lambda replica: replica.id)

@@ -1,5 +1,6 @@
 """An app on Ray: proxy, router, replicas, and what becomes of requests when one of these dies."""
 
+import asyncio
 import json
 import os
 import signal
@@ -12,8 +13,14 @@ import httpx
 import ray
 from websockets.sync.client import connect
 
+from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
+<<<<<<< HEAD
 from tests.cluster import PATIENCE_S, Served
+=======
+from app_toolkit.interfaces import REPLICAS
+from tests.cluster import PATIENCE_S, Cluster, Served
+>>>>>>> leftovers
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
@@ -34,6 +41,12 @@ def test_each_ingress_is_served_by_replicas_of_its_own(victim: Served) -> None:
 def test_what_a_replica_began_with_is_not_looked_through_again_for_what_may_be_thrown_away(victim: Served) -> None:
     with victim.client() as client:
         assert client.get("/frozen").json() > 50_000, "FastAPI, Ray, and the app"
+
+
+def test_its_callers_are_told_that_each_replica_takes_trunks(victim: Served) -> None:
+    news = asyncio.run(actors.watch("who asks once", {}, f"{REPLICAS}{victim.spec.name}/"))
+    shown = [replica for snapshot in news.values() for replica in snapshot.value["replicas"]]
+    assert [replica["trunks"] for replica in shown] == [True] * 4
 
 
 def test_a_websocket_passes_through(victim: Served) -> None:

@@ -129,6 +129,45 @@ def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     assert served.server.probe(5).draining is False
 
 
+AILING = """
+    from app_toolkit import Deployment, Toolkit
+
+    class Writer(Deployment, name="chat"):
+        async def check_health(self):
+            if (FOLDER / "ill").exists():
+                raise TimeoutError("the database is slow")
+            if (FOLDER / "broken").exists():
+                raise LookupError("the model is missing")
+            if (FOLDER / "hangs").exists():
+                await gate("go")
+
+    app = Toolkit(deployments=[Writer.bind()])
+"""
+
+
+def test_a_check_that_says_timeout_has_answered_and_one_that_is_late_has_not(serve: Serve) -> None:
+    served = serve(AILING, kind="class")
+    served.open_gate("ill")
+    with pytest.raises(TimeoutError, match=r"^the database is slow$"):
+        served.server.probe(5)
+    (served.folder / "ill").unlink()
+    served.open_gate("hangs")
+    with pytest.raises(TimeoutError, match=r"^the data loop of shop/chat-1-1 did not answer within 0.05 s$"):
+        served.server.probe(0.05)
+
+
+def test_a_replica_that_is_not_well_from_the_start_is_none_and_tells_why(serve: Serve) -> None:
+    spec = serve.spec(AILING, kind="class")
+    Path(spec.app_dir, "broken").touch()
+    server = ReplicaServer()
+    with pytest.raises(StartupError, match=r"^replica shop/chat-1-1 started, and its first probe failed:\n") as raised:
+        server.start(spec, SECRET, Address(f"unix:{spec.app_dir}/r.sock"))
+    assert "in check_health" in str(raised.value)
+    assert str(raised.value).endswith("\nLookupError: the model is missing")
+    with pytest.raises(ReplicaGone):
+        server.probe(1)
+
+
 def test_changed_limits_hold_from_now_on_and_whoever_is_inside_stays(serve: Serve) -> None:
     served = serve(SLOW, max_ongoing_requests=1)
     first = served.connect()

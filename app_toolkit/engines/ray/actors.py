@@ -206,7 +206,7 @@ class _Replica(Controlled):
             remote_host = _host() if len(_living_nodes()) > 1 else None
             around = partial(_calling, spec, secret)
             local = self.server.start(spec, secret, address, remote_host, around, _code(spec))
-            return Location(local, node(), self.server.remote_address)
+            return Location(local, node(), self.server.remote_address, trunks=True)
 
         return self.run_as(group, revision, epoch, start)
 
