@@ -1,7 +1,7 @@
 """Configuration from files: which applications there are, and options over those that their code says.
 
-A file is read (`document.py`), looked at against the models, and told all its mistakes at once. What it refers to in the
-environment stays as written until `applied` puts it in.
+A file is read (`document.py`), looked at against the models, and told all its mistakes at once. What it refers to in
+the environment stays as written until `applied` puts it in.
 """
 
 import re
@@ -182,7 +182,7 @@ def as_written(config: C) -> C:
 
 
 def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationSpec:
-    """A spec as written, with the values of all variables that it refers to. They are secrets: it is not to be shown."""
+    """A spec as written, with the values of all variables that it refers to. These are secrets, so nobody shows it."""
     deployments = tuple(
         each.model_copy(update={"config": _with_texts(each.config, lambda text: references.resolve(text, variables))})
         for each in spec.deployments
@@ -271,9 +271,11 @@ class _Reading:
             wrong = error.errors(include_url=False)
             for mistake in wrong:
                 self._note((*place, *map(str, mistake["loc"])), self._sentence(mistake, model, place))
-            right = {name: kept[name] for name in kept if not any(mistake["loc"][:1] == (name,) for mistake in wrong)}
-            if len(right) < len(kept) and not any(mistake["type"] == "missing" for mistake in wrong):
-                self.options(model, right, place)  # for what is told only of options that are right otherwise
+            # What is told only of options that are right otherwise.
+            right = {name: kept[name] for name in kept if not any(each["loc"][:1] == (name,) for each in wrong)}
+            needed = {name for name, field in model.model_fields.items() if field.is_required()}
+            if len(right) < len(kept) and needed <= right.keys():
+                self.options(model, right, place)
         else:
             for name in options.model_fields_set:
                 self._types(kept[name], getattr(options, name), (*place, name))
@@ -292,10 +294,10 @@ class _Reading:
             for name in written:
                 inner = getattr(read, name) if isinstance(read, BaseModel) else read[name]
                 self._types(written[name], inner, (*place, name))
-        elif isinstance(read, bool | float | int) and isinstance(written, bool | str):
-            if type(read) is not type(written):
-                kind = "true or false" if isinstance(read, bool) else "a number"
-                self._tell(place, f" = {written!r}: it should be {kind}")
+        elif isinstance(read, bool) and not isinstance(written, bool):
+            self._tell(place, f" = {written!r}: it should be true or false")
+        elif isinstance(read, int | float) and isinstance(written, str | bool) and not isinstance(read, bool):
+            self._tell(place, f" = {written!r}: it should be a number")
 
     def _name(self, name: str, place: Place) -> None:
         try:

@@ -1,7 +1,7 @@
 """What the `pyproject.toml` of the current folder says."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Project:
 
     entrypoint: str | None = None
     """`[tool.fastapi] entrypoint`: `module:attribute`."""
-    defaults: RunDefaults = RunDefaults()
+    defaults: RunDefaults = field(default_factory=RunDefaults)
     file: ConfigFile | None = None
     """`[tool.app_toolkit.applications]`, where it is there."""
 
@@ -32,8 +32,9 @@ class Project:
 def read_project(folder: Path) -> Project:
     """The project whose root is `folder`; an empty one where it has no pyproject.toml.
 
-    Raises `ConfigError` for a file that is not TOML and, all at once, for what is wrong in `[tool.app_toolkit]`; the
-    parser of TOML tells no lines, so that is told by name. Keys of `[tool.fastapi]` other than `entrypoint` are FastAPI's own business.
+    Raises `ConfigError` for a file that is not TOML and, all at once, for what is wrong in `[tool.app_toolkit]`: by
+    name, because the parser of TOML tells no lines. Keys of `[tool.fastapi]` other than `entrypoint` are FastAPI's own
+    business.
     """
     path = folder / PYPROJECT
     try:

@@ -35,7 +35,7 @@ def written(
     """A file in `folder` that makes these specs, which are as written themselves. `said`: by application, then by
     deployment.
     """
-    lines = [*_options(instance, {name: None for name in instance.model_fields_set}), "applications:"]
+    lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
     for spec in specs:
         lines += _indented([f"{spec.name}:", *_indented(_application(spec, folder, said.get(spec.name, NOTHING)))])
     return HEAD + "\n".join(lines) + "\n"
