@@ -151,6 +151,8 @@ def dev(
     app_dir: AppDir = None,
 ) -> None:
     """Serve an app in one process, without Ray, as a developer wants it."""
+    if target is not None and Path(target).suffix in SUFFIXES:
+        raise ConfigError(f"{target!r} is a file of applications, for `run` and `plan`")
     found = _resolve(target, read_project(Path.cwd()), app_dir)
     serve_in_one_process(found, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
 
