@@ -18,9 +18,9 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
-from app_toolkit.config.files import SUFFIXES, ConfigFile, InstanceOptions, read_file
+from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.config.options import Options, PlanOptions
+from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
 from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs, show_ray_token
 from app_toolkit.config.written import Said, written

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +21,9 @@ from app_toolkit.planning import plan
 
 LOOK_S = 0.2
 """How often a wait for the child looks whether it is still wanted."""
+
+AT_ONCE = 4
+"""How many applications of a file are imported at a time."""
 
 
 def plan_here(target: Target, options: PlanOptions, *, written: bool = False) -> ApplicationSpec:
@@ -137,16 +142,28 @@ def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) 
 
 
 @contextmanager
-def plannings_of(file: ConfigFile) -> Iterator[list[Planning]]:
-    """The plans of all applications of a file. Each has a process of its own: their modules may have the same names."""
+def plannings_of(file: ConfigFile) -> Iterator[Iterator[Planning]]:
+    """The plans of all applications of a file, `AT_ONCE` of them under way; the next starts when one was waited for.
+
+    Each has a process of its own, because their modules may have the same names.
+    """
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(Planning(name, ["--application", name, "--", file.document.source]))
-            for name in file.applications
-        ]
+        names = iter(file.applications)
+
+        def start(name: str) -> Planning:
+            return stack.enter_context(Planning(name, ["--application", name, "--", file.document.source]))
+
+        started = deque(map(start, islice(names, AT_ONCE)))
+
+        def each() -> Iterator[Planning]:
+            while started:
+                yield started.popleft()
+                started.extend(map(start, islice(names, 1)))
+
+        yield each()
 
 
-def results(plannings: Sequence[Planning], wanted: Callable[[], bool]) -> list[ApplicationSpec] | None:
+def results(plannings: Iterable[Planning], wanted: Callable[[], bool]) -> list[ApplicationSpec] | None:
     """What all of them come to; None as soon as it is not `wanted` any more.
 
     Raises as `Planning.result` does, once each has told what is wrong with its app.

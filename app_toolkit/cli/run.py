@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +103,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
 
 
 @contextmanager
-def _plannings(options: RunOptions) -> Iterator[list[Planning]]:
+def _plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
     if options.file is not None:
         with plannings_of(options.file) as plannings:
             yield plannings

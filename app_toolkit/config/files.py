@@ -21,12 +21,12 @@ from app_toolkit.config.models import (
     ApplicationSpec,
     ClassConfig,
     DeploymentConfig,
-    HTTPOptions,
     Model,
     Name,
     parts,
     sentence,
 )
+from app_toolkit.config.options import InstanceOptions
 from app_toolkit.errors import ConfigError, OverruleError
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -46,12 +46,6 @@ def _look_at_target(target: str) -> str:
     if not _TARGET.fullmatch(target):
         raise ValueError("it should be 'module:attribute', as in shop.web:app")
     return target
-
-
-class InstanceOptions(HTTPOptions):
-    """What a file says of the instance, and so of all of its applications."""
-
-    address: Annotated[str | None, Field(description="the Ray cluster to join, HOST:PORT or auto")] = None
 
 
 class ApplicationOptions(Model):
@@ -245,7 +239,7 @@ class _Reading:
         if said.pop("name", None) is not None:
             self._tell((*place, "name"), f": it is named {name!r} already")
         # Whether it is an ingress, its app will say: a class may have every option that an ingress may.
-        config = self.options(ClassConfig, {**said, "name": name}, place)
+        config = self.options(ClassConfig, {**said, "name": "any"}, place)
         return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
 
     def options(self, model: type[M], said: Mapping[str, Any], place: Place) -> M | None:

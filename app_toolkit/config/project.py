@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from app_toolkit.config.document import from_toml
-from app_toolkit.config.files import ConfigFile, InstanceOptions, parse
-from app_toolkit.config.options import Options
+from app_toolkit.config.files import ConfigFile, parse
+from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.settings import read_settings
 from app_toolkit.errors import ConfigError
 

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from app_toolkit.config.files import ApplicationOptions, InstanceOptions
+from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import ApplicationSpec, by_name, parts
+from app_toolkit.config.options import InstanceOptions
 
 Said = Mapping[str, Any]
 """Options that are written even where they are as by default, because something else than the code says them."""

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from app_toolkit.cli import main as command_line
+from app_toolkit.cli import plan as cli_plan
 from app_toolkit.cli.instance import Engine
-from app_toolkit.cli.plan import plan_application, plannings_of, results
+from app_toolkit.cli.plan import Planning, plan_application, plannings_of, results
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.files import read_file
@@ -169,8 +171,8 @@ def test_a_variable_that_is_not_set_is_told_before_anything_starts(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "Error: app.yaml:10: applications.one.deployments.writer.user_config.token = '${SECRET_TOKEN}': the environment "
-        "variable SECRET_TOKEN is not set\n"
+        "Error: app.yaml:10: applications.one.deployments.writer.user_config.token = '${SECRET_TOKEN}': the "
+        "environment variable SECRET_TOKEN is not set\n"
     )
 
 
@@ -254,8 +256,28 @@ def test_plans_are_as_written_although_the_variables_are_set(folder: Path, monke
 def test_applications_that_are_not_wanted_any_more_are_not_waited_for(folder: Path) -> None:
     (folder / "two" / "app.py").write_text("import time\ntime.sleep(600)\n")
     with plannings_of(read_file(Path("app.yaml"))) as plannings:
-        assert results(plannings, lambda: False) is None
-    assert all(planning._process.returncode is not None for planning in plannings)
+        started = list(plannings)
+        assert results(started, lambda: False) is None
+    assert [planning._process.returncode is not None for planning in started] == [True, True]
+
+
+def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    class Begun(Planning):
+        def __init__(self, named: str, arguments: Sequence[str]) -> None:
+            begun.append(named)
+            super().__init__(named, arguments)
+
+    monkeypatch.setattr(cli_plan, "Planning", Begun)
+    monkeypatch.setattr(cli_plan, "AT_ONCE", 1)
+    with plannings_of(read_file(Path("app.yaml"))) as plannings:
+        assert begun == ["one"]
+        found = results(plannings, lambda: True)
+    assert begun == ["one", "two"]
+    assert [spec.name for spec in found or ()] == ["one", "two"]
 
 
 def test_a_target_that_holds_no_app_is_told_with_its_line_and_traceback(folder: Path) -> None:

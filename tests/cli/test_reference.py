@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from app_toolkit.cli.reference import page
-from app_toolkit.config.files import ApplicationOptions, InstanceOptions
+from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import ClassConfig, DeploymentConfig, RayActorOptions
+from app_toolkit.config.options import InstanceOptions
 
 PAGE = Path(__file__).parents[2] / "docs/reference/config.md"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.config.document import from_toml, from_yaml
-from app_toolkit.config.files import ConfigFile, InstanceOptions, parse, read_file
+from app_toolkit.config.files import ConfigFile, parse, read_file
 from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge
-from app_toolkit.config.options import Options
+from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.project import choose, read_project
 from app_toolkit.errors import ConfigError
 

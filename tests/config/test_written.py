@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch
 from app_toolkit.config.document import from_yaml
-from app_toolkit.config.files import ConfigFile, InstanceOptions, applied, parse
+from app_toolkit.config.files import ConfigFile, applied, parse
 from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.options import InstanceOptions
 from app_toolkit.config.written import written
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.planning import plan
