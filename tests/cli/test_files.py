@@ -177,15 +177,13 @@ def test_a_variable_that_is_not_set_is_told_before_anything_starts(
 
 
 def both(running: int) -> Status:
-    replicas = (running, 3), (running, 1)
-    one, two = (
-        tuple(
-            group(f"{name}/{each}", *counts, "healthy" if counts[0] >= counts[1] else "starting")
-            for each, counts in (("app", (running, target)), ("writer", (running, 1)))
-        )
-        for name, (running, target) in zip(("one", "two"), replicas, strict=True)
-    )
-    applications = ApplicationStatus("one", "starting", "/", one), ApplicationStatus("two", "starting", "/two", two)
+    """Both applications, with so many of the three replicas that one of their deployments has."""
+
+    def application(name: str, prefix: str, ready: int, target: int) -> ApplicationStatus:
+        app = group(f"{name}/app", ready, target, "healthy" if ready == target else "starting")
+        return ApplicationStatus(name, "starting", prefix, (app, group(f"{name}/writer", 1, 1, "healthy")))
+
+    applications = application("one", "/", running, 3), application("two", "/two", 1, 1)
     return asdict(InstanceStatus(1, 1, "starting", applications, (group("proxy", 1, 1, "healthy"),), ()))
 
 
@@ -210,16 +208,14 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
         return engine
 
     run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), ray)
-    assert output.getvalue().splitlines() == [
+    lines = output.getvalue().splitlines()
+    assert [line for line in lines if "physical" not in line] == [
         "proxy: healthy, 1 of 1 running",
         "one/app: starting, 1 of 3 running",
         "one/writer: healthy, 1 of 1 running",
         "two/app: healthy, 1 of 1 running",
         "two/writer: healthy, 1 of 1 running",
         "one/app: healthy, 3 of 3 running",
-        "one/writer: healthy, 3 of 1 running",
-        "two/app: healthy, 3 of 1 running",
-        "two/writer: healthy, 3 of 1 running",
         "Serving one at http://127.0.0.1:8000",
         "Documentation at http://127.0.0.1:8000/docs",
         "Serving two at http://127.0.0.1:8000/two",
