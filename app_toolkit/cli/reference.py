@@ -137,7 +137,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
     words = {"boolean": "true or false", "string": "text", "object": "table", "array": "list"}
-    kind = schema.get("type", "any value")
+    kind: str = schema.get("type", "any value")
     return words.get(kind, kind)
 
 
