@@ -193,7 +193,7 @@ class Configured(Generic[P, T]):
             raise ConfigError(f"a deployment is made of a class, not of {cls!r}")
         self._cls = cls
         self._said = said
-        self._config = _config(cls, said)
+        self._config = configure(cls, said)
 
     def options(self, **said: Unpack[DeploymentKeywords]) -> "Configured[P, T]":
         """The same class with other options; what is not said stays. Raises `ConfigError` for what cannot be."""
@@ -235,7 +235,7 @@ class Deployment:
         super().__init_subclass__()
         # A dataclass with slots makes its class a second time, from the first one's attributes.
         setattr(cls, _SAID, {**cls.__dict__.get(_SAID, {}), **said})
-        _config(cls, _said(cls))
+        configure(cls, _said(cls))
 
     @classmethod
     def bind(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Bound[T]:
@@ -271,19 +271,30 @@ def _said(cls: object) -> dict[str, Any]:
     return said
 
 
-def _config(cls: type, said: Mapping[str, Any]) -> ClassConfig:
+def unfit(cls: type, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Options that no deployment of this class can have, whatever their values: where each is, and why."""
     for option in sorted(said.keys() & OF_INGRESSES):
-        raise ConfigError(f"class {cls.__name__}: {option!r} is an option of ingresses, and a class answers calls")
-    batched = {name: method for name in dir(cls) if is_batched(method := getattr(cls, name, None))}
+        yield (option,), f"{option!r} is an option of ingresses, and a class answers calls"
+    batched, limits = _batched(cls), said.get("batch")
+    for name in limits if isinstance(limits, Mapping) else ():
+        if name not in batched:
+            why = f"batch.{name}: it has no @batch method {name!r}, only {', '.join(batched) or 'none'}"
+            yield ("batch", name), why
+
+
+def configure(cls: type, said: Mapping[str, Any]) -> ClassConfig:
+    """The options of a deployment of this class that says these. Raises `ConfigError` for what cannot be."""
+    for _, why in unfit(cls, said):
+        raise ConfigError(f"class {cls.__name__}: {why}")
+    batched = _batched(cls)
     try:
         config = ClassConfig(**{"name": _kebab(cls.__name__), **said})
-        for name in config.batch.keys() - batched.keys():
-            raise ConfigError(f"batch.{name}: it has no @batch method {name!r}, only {', '.join(batched) or 'none'}")
         batch = config.live.batch
         called = [name for name in batched if not name.startswith("_")]
         slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
         if "max_ongoing_requests" not in said:
-            return config.model_copy(update={"max_ongoing_requests": max(config.max_ongoing_requests, slots)})
+            enough = {**dict(config), "max_ongoing_requests": max(config.max_ongoing_requests, slots)}
+            return ClassConfig.model_construct(config.model_fields_set, **enough)  # still nobody has said it
         if config.max_ongoing_requests < slots:
             raise ConfigError(
                 f"max_ongoing_requests = {config.max_ongoing_requests}: its batches are full with {slots} at a time"
@@ -291,6 +302,10 @@ def _config(cls: type, said: Mapping[str, Any]) -> ClassConfig:
         return config
     except ConfigError as error:
         raise ConfigError(f"class {cls.__name__}: {error}") from None
+
+
+def _batched(cls: type) -> dict[str, Callable[..., Any]]:
+    return {name: method for name in dir(cls) if is_batched(method := getattr(cls, name, None))}
 
 
 def _kebab(name: str) -> str:

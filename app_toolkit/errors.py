@@ -4,6 +4,7 @@
   - ConfigError             the operator's or the developer's mistake; nothing was started (exit code 2)
       TargetError           a target that does not import, or holds no app
       PlanningError         an app that cannot be laid out as ingresses
+      OverruleError         options over those of an app's deployments that these cannot have
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
       ReconfigureError      a replica that runs, and has not taken up the options that changed
@@ -36,6 +37,7 @@
       Conflict              a compare-and-set whose expectation no longer holds
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -53,6 +55,13 @@ class TargetError(ConfigError):
 
 class PlanningError(ConfigError):
     pass
+
+
+class OverruleError(ConfigError):
+    def __init__(self, mistakes: Sequence[tuple[tuple[str, ...], str]]) -> None:
+        """Each: where it is, from the deployment's name on, and what is wrong there."""
+        super().__init__("; ".join(f"{where[0]}: {why}" for where, why in mistakes))
+        self.mistakes = mistakes
 
 
 class PlacementError(ConfigError):

@@ -2,13 +2,15 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
 
-from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
-from app_toolkit.deployment import Bound
+from app_toolkit.config.files import as_written
+from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, merge
+from app_toolkit.deployment import Bound, configure, unfit
+from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http
@@ -27,13 +29,15 @@ def plan(
     route_prefix: str = "/",
     num_replicas: int | None = None,
     working_dir: str | None = None,
+    overrules: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
     """Lay an app out as ingresses.
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
     overrides every ingress's own; the app's relative paths begin at `working_dir`, by default the current one. A plain
-    FastAPI is one ingress. Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an
-    option out of bounds.
+    FastAPI is one ingress. `overrules`: options of deployments, by name, as a file writes them; the spec is as a file
+    writes it, too, then. Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an option
+    out of bounds, `OverruleError` for all of `overrules` that cannot be.
     """
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
@@ -44,6 +48,9 @@ def plan(
     if num_replicas is not None:
         configs = tuple(_with(config, {"num_replicas": num_replicas}) for config in configs)
     classes = find(app)
+    known = {config.name: config for config in (*configs, *(each.config for each in classes))}
+    if overrules is not None:
+        known = _overruled(known, {each.name: each.cls for each in classes}, overrules)
     return ApplicationSpec(
         name=name,
         target=target,
@@ -53,10 +60,10 @@ def plan(
         title=app.title,
         default=default,
         deployments=(
-            *(IngressSpec(config=config) for config in configs),
-            *map(_class_spec, classes),
+            *(IngressSpec(config=known[each.name]) for each in configs),
+            *(ClassSpec(config=known[each.name], methods=methods_of(each.cls)) for each in classes),
         ),
-        routes=tuple(route_table(app)),
+        routes=tuple(route_table(app, {each.name: known[each.name] for each in configs})),
     )
 
 
@@ -89,6 +96,37 @@ def plan_bound(
     )
 
 
+def _overruled(
+    configs: Mapping[str, DeploymentConfig], classes: Mapping[str, type], overrules: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The options of all deployments, those that a file writes over the others."""
+    result = {name: as_written(config) for name, config in configs.items()}
+    mistakes: list[tuple[tuple[str, ...], str]] = []
+    for name, said in overrules.items():
+        if name not in configs:
+            mistakes.append(((name,), f"the app has no deployment {name!r}, only {', '.join(configs)}"))
+            continue
+        cls = classes.get(name)
+        unfitting = list(_unfit_for_ingress(said) if cls is None else unfit(cls, said))
+        mistakes += [((name, *where), why) for where, why in unfitting]
+        if unfitting:
+            continue
+        model = type(result[name])
+        merged = merge(model, result[name].model_dump(exclude_unset=True), said)
+        try:
+            result[name] = model(**merged) if cls is None else configure(cls, merged)
+        except ConfigError as error:
+            mistakes.append(((name,), str(error)))
+    if mistakes:
+        raise OverruleError(mistakes)
+    return result
+
+
+def _unfit_for_ingress(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for option in said.keys() - DeploymentConfig.model_fields.keys():
+        yield (option,), f"{option!r} is an option of classes, and this is an ingress"
+
+
 def _class_spec(bound: Deployable, num_replicas: int | None = None) -> ClassSpec:
     config: ClassConfig = bound.config
     if num_replicas is not None:
@@ -97,4 +135,4 @@ def _class_spec(bound: Deployable, num_replicas: int | None = None) -> ClassSpec
 
 
 def _with(config: C, changes: Mapping[str, object]) -> C:
-    return type(config)(**{**config.model_dump(), **changes})
+    return type(config)(**merge(type(config), config.model_dump(exclude_unset=True), changes))

@@ -162,7 +162,7 @@ def _running(spec: ApplicationSpec, chosen: Options) -> "Driver":
 
     if not is_driver():
         check(chosen.part(HTTPOptions), chosen.address)
-    instance = Instance.start(address=chosen.address, num_cpus=None if chosen.address else logical_cpus(spec))
+    instance = Instance.start(address=chosen.address, num_cpus=None if chosen.address else logical_cpus(spec.num_cpus))
     try:
         return _drive(instance)
     except BaseException:
@@ -192,7 +192,8 @@ def _wait_until_serving(driver: "Driver", spec: ApplicationSpec) -> None:
 
 def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
     with Interrupts() as interrupts:
-        say_where(driver.instance, spec, Screen())
+        say_where(driver.instance, spec, screen := Screen())
+        screen.say("Ctrl-C drains and stops.")
         after = 0
         while interrupts.nobody_asked():
             try:

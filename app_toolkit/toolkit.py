@@ -162,9 +162,12 @@ class Toolkit(FastAPI):
         await self._embedded(scope, receive, send)
 
 
-def route_table(app: FastAPI) -> Iterator[Route]:
-    """Every route with its owner, in the order in which the app tries them."""
-    ingresses = app.ingresses if isinstance(app, Toolkit) else {}
+def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = None) -> Iterator[Route]:
+    """Every route with its owner, in the order in which the app tries them.
+
+    `configs`: the app's ingresses, where their options are not those that it says itself.
+    """
+    ingresses = configs or (app.ingresses if isinstance(app, Toolkit) else {})
     several = len(ingresses) > 1
     for node in app.router.routes:
         owner = app.owner_of(node) if isinstance(app, Toolkit) else "app"

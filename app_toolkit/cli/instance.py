@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
@@ -78,6 +78,7 @@ class Row:
     """A sentence, or a traceback whose last line is one; empty when there is nothing to say."""
     unplaceable: bool = False
     """The cluster has no room for one of its replicas."""
+    is_proxy: bool = False
 
     @property
     def ready(self) -> bool:
@@ -101,11 +102,24 @@ def rows(status: Status, application: str) -> list[Row]:
             proxies = status["proxies"]
             several = len(proxies) > 1
             return [
-                *(_row(group, _proxies(group["name"]) if several else "proxy") for group in proxies),
+                *(_row(group, _proxies(group["name"]) if several else "proxy", is_proxy=True) for group in proxies),
                 # A group of replicas is named APPLICATION/INGRESS.
                 *(_row(group, group["name"].rpartition("/")[2]) for group in each["deployments"]),
             ]
     return []
+
+
+def together(found: Mapping[str, list[Row]]) -> list[Row]:
+    """The rows of several applications: the proxies, which they share, once, and deployments by both names."""
+    if len(found) == 1:
+        return next(iter(found.values()))
+    proxies = [row for row in next(iter(found.values()), []) if row.is_proxy]
+    return proxies + [
+        replace(row, name=f"{application}/{row.name}")
+        for application, each in found.items()
+        for row in each
+        if not row.is_proxy
+    ]
 
 
 def _proxies(group: str) -> str:
@@ -113,7 +127,7 @@ def _proxies(group: str) -> str:
     return group[: len(PROXIES) + SHOWN_NODE]
 
 
-def _row(group: Mapping[str, Any], name: str) -> Row:
+def _row(group: Mapping[str, Any], name: str, *, is_proxy: bool = False) -> Row:
     short = [replica for replica in group["replicas"] if replica["asks"]]
     waits = f"one replica asks for {short[0]['asks']}; {short[0]['free']} is free" if short else ""
     return Row(
@@ -123,6 +137,7 @@ def _row(group: Mapping[str, Any], name: str) -> Row:
         target=group["target"],
         last_error=waits if group["status"] == WAITING else group["last_error"] or "",
         unplaceable=bool(short),
+        is_proxy=is_proxy,
     )
 
 
@@ -131,9 +146,9 @@ def is_serving(found: list[Row], status: Status) -> bool:
     return bool(found and status["proxies"]) and all(row.ready and row.status != UPDATING for row in found)
 
 
-def logical_cpus(spec: ApplicationSpec) -> float:
-    """What a Ray of our own has: as many as the plan asks for, since a replica books a share and does not fill it."""
-    return max(math.ceil(spec.num_cpus), os.cpu_count() or 1)
+def logical_cpus(asked: float) -> float:
+    """What a Ray of our own has: as many as the plans ask for, since a replica books a share and does not fill it."""
+    return max(math.ceil(asked), os.cpu_count() or 1)
 
 
 def url_of(instance: Instance, spec: ApplicationSpec) -> str:

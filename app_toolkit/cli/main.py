@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -13,15 +13,17 @@ import typer
 from app_toolkit.cli.addresses import check_cluster_answers
 from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.instance import Engine, Instance
-from app_toolkit.cli.plan import plan_here
+from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
-from app_toolkit.config.models import HTTPOptions
-from app_toolkit.config.options import Options, PlanOptions
-from app_toolkit.config.project import Project, choose, read_project
-from app_toolkit.config.settings import keep_priority, say_plain_logs, show_ray_token
+from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
+from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
+from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs, show_ray_token
+from app_toolkit.config.written import Said, written
 from app_toolkit.errors import ConfigError
 
 app = typer.Typer(
@@ -40,6 +42,15 @@ TargetArgument = Annotated[
         metavar="TARGET",
         help="FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE]. Without it: [tool.fastapi] entrypoint of "
         "pyproject.toml, else main.py, app.py, api.py, or one of these in the folder app.",
+    ),
+]
+ServedArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="FILE[:ATTRIBUTE], MODULE[:ATTRIBUTE], or a file of applications, FILE.yaml. Without it: "
+        "[tool.app_toolkit.applications] of pyproject.toml, else its [tool.fastapi] entrypoint, else main.py, app.py, "
+        "api.py, or one of these in the folder app.",
     ),
 ]
 AppDir = Annotated[
@@ -75,12 +86,13 @@ RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:
 class Format(StrEnum):
     json = "json"
     table = "table"
+    yaml = "yaml"
 
 
 @app.command()
 def run(
     context: typer.Context,
-    target: TargetArgument = None,
+    target: ServedArgument = None,
     *,
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
@@ -98,16 +110,25 @@ def run(
     route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
 ) -> None:
-    """Serve an app on Ray: a proxy, and replicas for each of its ingresses. Ctrl-C drains them and stops."""
+    """Serve an app on Ray, or all of a file: a proxy, and replicas for each ingress. Ctrl-C drains them and stops."""
     project = read_project(Path.cwd())
-    chosen = _chosen(context, project)
-    _resolve(target, project, app_dir)  # a misspelt file is told before anything starts
+    file = _file(context, target, project)
+    chosen = _chosen(context, project, file)
+    variables: Mapping[str, str] = {}
+    # What is misspelt, or not there, is told before anything starts.
+    if file is None:
+        _resolve(target, project, app_dir)
+    else:
+        variables = read_variables(file.variables)
+        file.check(variables)
     options = RunOptions(
         target=target,
         app_dir=app_dir,
         http=chosen.part(HTTPOptions),
         plan=chosen.part(PlanOptions),
         address=chosen.address,
+        file=file,
+        variables=variables,
     )
     say_plain_logs(colour=sys.stdout.isatty())
     keep_priority()
@@ -130,6 +151,8 @@ def dev(
     app_dir: AppDir = None,
 ) -> None:
     """Serve an app in one process, without Ray, as a developer wants it."""
+    if target is not None and Path(target).suffix in SUFFIXES:
+        raise ConfigError(f"{target!r} is a file of applications, for `run` and `plan`")
     found = _resolve(target, read_project(Path.cwd()), app_dir)
     serve_in_one_process(found, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
 
@@ -137,22 +160,40 @@ def dev(
 @app.command()
 def plan(
     context: typer.Context,
-    target: TargetArgument = None,
+    target: ServedArgument = None,
     *,
     format: Annotated[Format, typer.Option(help="For programs or for people.")] = Format.table,
     num_replicas: NumReplicas = None,
     name: Name = None,
     route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
+    application: Annotated[str | None, typer.Option(help="Of a file: this one alone. [default: all of them]")] = None,
 ) -> None:
-    """Show how an app would be laid out: its ingresses, and who owns which route. Starts nothing."""
-    project = read_project(Path.cwd())
-    found = _resolve(target, project, app_dir)
-    spec = plan_here(found, _chosen(context, project).part(PlanOptions))
-    if format is Format.json:
-        print(spec.model_dump_json(indent=2), flush=True)
+    """Show how an app would be laid out, or all of a file: its ingresses, and who owns which route. Starts nothing."""
+    folder = Path.cwd()
+    project = read_project(folder)
+    file = _file(context, target, project)
+    chosen = _chosen(context, project, file)
+    said: dict[str, Mapping[str, Said]] = {}
+    if file is None:
+        if application is not None:
+            raise ConfigError(f"--application {application}: the target is one app, and no file of applications")
+        options = chosen.part(PlanOptions)
+        specs = [plan_here(_resolve(target, project, app_dir), options, written=format is Format.yaml)]
+        if options.num_replicas is not None:
+            said[options.name] = {name: {"num_replicas": options.num_replicas} for name in specs[0].ingresses}
     else:
-        Screen().plan(spec)
+        specs = [plan_application(file, application)] if application is not None else _planned(file)
+        said = {name: each.deployments for name, each in file.applications.items()}
+    if format is Format.yaml:
+        instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
+        print(written(specs, instance, folder, said), end="", flush=True)
+    elif format is Format.json:
+        shown = [json.loads(spec.model_dump_json()) for spec in specs]
+        print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)
+    else:
+        for spec in specs:
+            Screen().plan(spec)
 
 
 @app.command()
@@ -209,11 +250,45 @@ def _connect(context: typer.Context) -> Instance:
     return _ray().connect(address)
 
 
-def _chosen(context: typer.Context, project: Project) -> Options:
-    """Each option from the first place that has it: the command line, the environment, the project, its default."""
-    said = {name: value for name, value in context.params.items() if name in CommandLine.model_fields}
-    line = CommandLine(**{name: value for name, value in said.items() if value is not None})
-    return choose(project, line)
+def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = None) -> Options:
+    """Each option from the first place that has it: the command line, the environment, the file, the project, its
+    default.
+    """
+    return choose(project, CommandLine(**_said(context)), file)
+
+
+def _said(context: typer.Context) -> dict[str, Any]:
+    """The options that the command line has."""
+    return {
+        name: value for name, value in context.params.items() if name in CommandLine.model_fields and value is not None
+    }
+
+
+def _file(context: typer.Context, target: str | None, project: Project) -> ConfigFile | None:
+    """The file of applications that is meant; None: it is one app."""
+    if target is None:
+        file = project.file
+    elif Path(target).suffix in SUFFIXES:
+        file = read_file(Path(target))
+    elif Path(target).name == PYPROJECT:
+        file = read_project(Path(target).parent).file
+        if file is None:
+            raise ConfigError(f"{target} has no [tool.app_toolkit.applications]")
+    else:
+        return None
+    if file is not None:
+        of_one = [*(PlanOptions.model_fields.keys() & _said(context).keys())]
+        of_one += ["app_dir"] if context.params.get("app_dir") is not None else []
+        for name in sorted(of_one):
+            raise ConfigError(
+                f"{CommandLine.called(name)} is about one app; {file.document.source} says it for each of its own"
+            )
+    return file
+
+
+def _planned(file: ConfigFile) -> list[ApplicationSpec]:
+    with plannings_of(file) as plannings:
+        return results(plannings, lambda: True) or []
 
 
 def _resolve(target: str | None, project: Project, app_dir: Path | None) -> Target:

@@ -4,24 +4,31 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from app_toolkit.cli.target import Target, load
+from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.errors import ConfigError, PlanningError
+from app_toolkit.errors import ConfigError, OverruleError, PlanningError, TargetError
 from app_toolkit.planning import plan
 
 LOOK_S = 0.2
 """How often a wait for the child looks whether it is still wanted."""
 
+AT_ONCE = 4
+"""How many applications of a file are imported at a time."""
 
-def plan_here(target: Target, options: PlanOptions) -> ApplicationSpec:
-    """Import the app and lay it out. What the app prints meanwhile goes to standard error.
+
+def plan_here(target: Target, options: PlanOptions, *, written: bool = False) -> ApplicationSpec:
+    """Import the app and lay it out, where it is `written` as a file would. What the app prints meanwhile goes to
+    standard error.
 
     Raises `TargetError` and `PlanningError`.
     """
@@ -34,7 +41,40 @@ def plan_here(target: Target, options: PlanOptions) -> ApplicationSpec:
             name=options.name,
             route_prefix=options.route_prefix,
             num_replicas=options.num_replicas,
+            overrules={} if written else None,
         )
+
+
+def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
+    """The same for one application of a file, as written; from then on its working folder is the current one.
+
+    Raises `ConfigError` with the lines of the file that cannot be.
+    """
+    application = file.application(name)
+    for option, folder in (("app_dir", application.app_dir), ("working_dir", application.working_dir)):
+        if not Path(folder).is_dir():
+            place = ("applications", name, option)
+            raise ConfigError(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is no folder")
+    module, _, attribute = application.options.target.partition(":")
+    os.chdir(application.working_dir)
+    with _stdout_kept_clean():
+        try:
+            app, where = load(Target(module, attribute, Path(application.app_dir)))
+            return plan(
+                app,
+                target=where,
+                app_dir=application.app_dir,
+                name=name,
+                route_prefix=application.options.route_prefix,
+                working_dir=application.working_dir,
+                overrules=application.deployments,
+            )
+        except OverruleError as error:
+            raise file.blame(name, error) from None
+        except (TargetError, PlanningError) as error:
+            place = ("applications", name, "target")
+            error.args = (f"{file.document.at(place)}: {error}",)  # what was noted of it stays
+            raise
 
 
 class Planning:
@@ -43,10 +83,12 @@ class Planning:
     The child tells the user itself, on the shared standard error, what is wrong with the app.
     """
 
-    def __init__(self, target: str | None, app_dir: Path | None, options: PlanOptions) -> None:
-        self._named = target or "the app"
+    def __init__(self, named: str, arguments: Sequence[str]) -> None:
+        """`named`: what is planned, for people; `arguments` of the command `plan`."""
+        self._named = named
         self._process = subprocess.Popen(
-            _command(target, app_dir, options),
+            # -P: the current folder is not put on the import path, as it is not for replicas.
+            [sys.executable, "-P", "-m", "app_toolkit.cli", "plan", "--format", "json", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             # A Ctrl-C is for the parent; it ends the child.
@@ -89,15 +131,56 @@ class Planning:
             pass
 
 
-def _command(target: str | None, app_dir: Path | None, options: PlanOptions) -> list[str]:
-    # -P: the current folder is not put on the import path, as it is not for replicas.
-    command = [sys.executable, "-P", "-m", "app_toolkit.cli", "plan", "--format", "json"]
-    command += ["--name", options.name, "--route-prefix", options.route_prefix]
+def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) -> Planning:
+    """The plan of one app, as options say."""
+    arguments = ["--name", options.name, "--route-prefix", options.route_prefix]
     if options.num_replicas is not None:
-        command += ["--num-replicas", str(options.num_replicas)]
+        arguments += ["--num-replicas", str(options.num_replicas)]
     if app_dir is not None:
-        command += ["--app-dir", str(app_dir)]
-    return command if target is None else [*command, "--", target]
+        arguments += ["--app-dir", str(app_dir)]
+    return Planning(target or "the app", arguments if target is None else [*arguments, "--", target])
+
+
+@contextmanager
+def plannings_of(file: ConfigFile) -> Iterator[Iterator[Planning]]:
+    """The plans of all applications of a file, `AT_ONCE` of them under way; the next starts when one was waited for.
+
+    Each has a process of its own, because their modules may have the same names.
+    """
+    with ExitStack() as stack:
+        names = iter(file.applications)
+
+        def start(name: str) -> Planning:
+            return stack.enter_context(Planning(name, ["--application", name, "--", file.document.source]))
+
+        started = deque(map(start, islice(names, AT_ONCE)))
+
+        def each() -> Iterator[Planning]:
+            while started:
+                yield started.popleft()
+                started.extend(map(start, islice(names, 1)))
+
+        yield each()
+
+
+def results(plannings: Iterable[Planning], wanted: Callable[[], bool]) -> list[ApplicationSpec] | None:
+    """What all of them come to; None as soon as it is not `wanted` any more.
+
+    Raises as `Planning.result` does, once each has told what is wrong with its app.
+    """
+    specs, failure = [], None
+    for planning in plannings:
+        try:
+            spec = planning.result(wanted)
+        except (SystemExit, PlanningError) as error:
+            failure = failure or error
+            continue
+        if spec is None:
+            return None
+        specs.append(spec)
+    if failure is not None:
+        raise failure
+    return specs
 
 
 @contextmanager

@@ -2,16 +2,28 @@
 
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
 from app_toolkit.cli.addresses import check
-from app_toolkit.cli.instance import LOOK_S, Engine, Instance, hopeless, is_serving, logical_cpus, rows, url_of
-from app_toolkit.cli.plan import Planning
+from app_toolkit.cli.instance import (
+    LOOK_S,
+    Engine,
+    Instance,
+    hopeless,
+    is_serving,
+    logical_cpus,
+    rows,
+    together,
+    url_of,
+)
+from app_toolkit.cli.plan import Planning, planning_of, plannings_of, results
 from app_toolkit.cli.screen import Screen
+from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import InstanceEnded
@@ -24,6 +36,10 @@ class RunOptions:
     http: HTTPOptions
     plan: PlanOptions
     address: str | None = None
+    file: ConfigFile | None = None
+    """Serve all of its applications, instead of one target."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the file refers to in the environment. Secrets: they are put in where the specs leave this process."""
 
 
 class Interrupts:
@@ -59,21 +75,21 @@ class Interrupts:
 def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
     """Plan, start, deploy, and serve until a Ctrl-C or SIGTERM; then drain.
 
-    Raises `ConfigError` where the app cannot be served; nothing of it runs any more then.
+    Raises `ConfigError` where an app cannot be served; nothing of it runs any more then.
     """
     check(options.http, options.address)
-    with Interrupts() as interrupts, Planning(options.target, options.app_dir, options.plan) as planning:
-        ray = engine()  # imports Ray, while the child imports the app
+    with Interrupts() as interrupts, _plannings(options) as plannings:
+        ray = engine()  # imports Ray, while children import the apps
         try:
-            spec = planning.result(interrupts.nobody_asked)
-            if spec is None:
+            specs = results(plannings, interrupts.nobody_asked)
+            if specs is None:
                 return
-            instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, spec, screen))
+            instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, specs, screen))
         except KeyboardInterrupt:
             return
         interrupts.listen()  # Ray takes SIGTERM for itself when it starts
         try:
-            _deploy_and_serve(instance, spec, options.http, screen, interrupts)
+            _deploy_and_serve(instance, specs, options, screen, interrupts)
             _drain(instance, screen)
         except KeyboardInterrupt:
             screen.say("Not waiting: what is left is ended.")
@@ -86,34 +102,49 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             instance.close()
 
 
-def _logical_cpus(options: RunOptions, spec: ApplicationSpec, screen: Screen) -> float | None:
-    """As many as the plan asks for: a replica books a share of a CPU, it does not fill it. Joined: None."""
+@contextmanager
+def _plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
+    if options.file is not None:
+        with plannings_of(options.file) as plannings:
+            yield plannings
+    else:
+        with planning_of(options.target, options.app_dir, options.plan) as planning:
+            yield [planning]
+
+
+def _logical_cpus(options: RunOptions, specs: Sequence[ApplicationSpec], screen: Screen) -> float | None:
+    """As many as the plans ask for: a replica books a share of a CPU, it does not fill it. Joined: None."""
     if options.address is not None:
         return None
-    physical = os.cpu_count() or 1
-    if spec.num_cpus > physical:
-        screen.say(f"The replicas ask for {spec.num_cpus:g} logical CPUs; this machine has {physical} physical ones.")
-    return logical_cpus(spec)
+    physical, asked = os.cpu_count() or 1, sum(spec.num_cpus for spec in specs)
+    if asked > physical:
+        screen.say(f"The replicas ask for {asked:g} logical CPUs; this machine has {physical} physical ones.")
+    return logical_cpus(asked)
 
 
 def _deploy_and_serve(
-    instance: Instance, spec: ApplicationSpec, http: HTTPOptions, screen: Screen, interrupts: Interrupts
+    instance: Instance, specs: Sequence[ApplicationSpec], options: RunOptions, screen: Screen, interrupts: Interrupts
 ) -> None:
-    if interrupts.nobody_asked():
-        instance.deploy(spec, http)
+    for spec in specs:
+        if interrupts.nobody_asked():
+            as_is = spec if options.file is None else applied(spec, options.variables)
+            instance.deploy(as_is, options.http)
     after, serving = 0, False
     with screen.progress() as progress:
         while interrupts.nobody_asked():
             after, status = instance.progress(after, LOOK_S)
-            found = rows(status, spec.name)
-            progress.show(found)
+            found = {spec.name: rows(status, spec.name) for spec in specs}
+            progress.show(together(found))
             if serving or interrupts.asked:
                 continue
-            if error := hopeless(found):
-                raise error
-            if is_serving(found, status):
+            for each in found.values():
+                if error := hopeless(each):
+                    raise error
+            if all(is_serving(each, status) for each in found.values()):
                 serving = True
-                say_where(instance, spec, screen)
+                for spec in specs:
+                    say_where(instance, spec, screen)
+                screen.say("Ctrl-C drains and stops.")
 
 
 def say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> None:
@@ -124,7 +155,6 @@ def say_where(instance: Instance, spec: ApplicationSpec, screen: Screen) -> None
         screen.say(f"Serving {spec.title or spec.name} at {url}")
         if any(route.path == "/docs" for route in spec.routes):
             screen.say(f"Documentation at {url}/docs")
-    screen.say("Ctrl-C drains and stops.")
 
 
 def _drain(instance: Instance, screen: Screen) -> None:

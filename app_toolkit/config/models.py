@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import LiveOptions
@@ -63,19 +65,7 @@ class Model(BaseModel):
     @classmethod
     def explain(cls, error: ValidationError) -> str:
         """One sentence per mistake: the thing, the value and the limit."""
-        sentences = []
-        for mistake in error.errors(include_url=False):
-            where = ".".join(str(part) for part in mistake["loc"])
-            said = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
-            if mistake["type"] == "extra_forbidden":
-                sentences.append(f"{cls.called()} has no option {where!r}")
-            elif mistake["type"] == "value_error" and not where:
-                sentences.append(f"{cls.called()}: {said}")
-            elif mistake["type"] == "missing":
-                sentences.append(f"{cls.called()} needs {where!r}")
-            else:
-                sentences.append(f"{cls.called(where)} = {mistake['input']!r}: {said[:1].lower()}{said[1:]}")
-        return "; ".join(sentences)
+        return "; ".join(sentence(mistake, cls.called) for mistake in error.errors(include_url=False))
 
     @model_validator(mode="before")
     @classmethod
@@ -326,6 +316,11 @@ class ApplicationSpec(Model):
         return tuple(deployment.config.name for deployment in self.deployments if deployment.kind == "class")
 
     @property
+    def ingresses(self) -> tuple[str, ...]:
+        """The deployments that own routes."""
+        return tuple(deployment.config.name for deployment in self.deployments if deployment.kind == "ingress")
+
+    @property
     def num_cpus(self) -> float:
         """The logical CPUs that all its replicas book together."""
         return sum(each.config.num_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
@@ -388,3 +383,44 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         return tuple(ip_network(entry) for entry in entries)
     except ValueError as error:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
+
+
+def sentence(mistake: ErrorDetails, called: Callable[[str], str]) -> str:
+    """One mistake: the thing, the value and the limit. `called` names an option, and without one what has it."""
+    where = ".".join(str(part) for part in mistake["loc"])
+    said = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
+    if mistake["type"] == "extra_forbidden":
+        return f"{called('')} has no option {where!r}"
+    if mistake["type"] == "value_error" and not where:
+        return f"{called('')}: {said}"
+    if mistake["type"] == "missing":
+        return f"{called('')} needs {where!r}"
+    return f"{called(where)} = {mistake['input']!r}: {said[:1].lower()}{said[1:]}"
+
+
+def parts(field: FieldInfo) -> type[BaseModel] | None:
+    """The options that an option is made of, or that it has by name; None: it is a value."""
+    for each in (field.annotation, *get_args(field.annotation)):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            return each
+    return None
+
+
+def by_name(field: FieldInfo) -> bool:
+    """Whether the parts of an option are there once for each of several names."""
+    return get_origin(field.annotation) is dict
+
+
+def merge(model: type[BaseModel], below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with others over them: each replaces the one of its name, and parts of options do so one by one."""
+    merged = {**below, **above}
+    for name in below.keys() & above.keys() & model.model_fields.keys():
+        one, other, field = below[name], above[name], model.model_fields[name]
+        inner = parts(field)
+        if inner is None or not isinstance(one, Mapping) or not isinstance(other, Mapping):
+            continue
+        if by_name(field):
+            merged[name] = {**one, **{key: merge(inner, one.get(key, {}), other[key]) for key in other}}
+        else:
+            merged[name] = merge(inner, one, other)
+    return merged

@@ -22,10 +22,14 @@ class PlanOptions(Model):
     num_replicas: Annotated[int | None, Field(ge=1, le=1_000, description="replicas of every ingress")] = None
 
 
-class Options(HTTPOptions, PlanOptions):
-    """All of them, as one place gives them, or as they are in the end."""
+class InstanceOptions(HTTPOptions):
+    """What all applications of an instance share."""
 
     address: Annotated[str | None, Field(description="the Ray cluster to join, HOST:PORT or auto")] = None
+
+
+class Options(InstanceOptions, PlanOptions):
+    """All of them, as one place gives them, or as they are in the end."""
 
     @field_validator("ssl_keyfile", "ssl_certfile")
     @classmethod

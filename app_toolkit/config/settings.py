@@ -1,6 +1,7 @@
 """What the environment says. The only place that reads or changes environment variables."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ def _variable(option: str) -> str:
     """The one that counts."""
     ours = f"APP_TOOLKIT_{option.upper()}"
     return ours if os.environ.get(ours) else ALSO.get(option, ours)
+
+
+def read_variables(names: Iterable[str]) -> dict[str, str]:
+    """Those of the variables that are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def say_development() -> None:

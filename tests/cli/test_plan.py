@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.cli.main import main
-from app_toolkit.cli.plan import Planning
+from app_toolkit.cli.plan import planning_of
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import PlanningError
@@ -67,7 +67,7 @@ def test_an_option_out_of_bounds_is_a_sentence() -> None:
 
 def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
-    with Planning(str(tmp_path / "noisy.py"), None, PlanOptions()) as planning:
+    with planning_of(str(tmp_path / "noisy.py"), None, PlanOptions()) as planning:
         spec = planning.result(always)
     assert spec is not None
     assert spec.target == "noisy:app"
@@ -75,7 +75,7 @@ def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:
 
 def test_a_child_plans_what_this_process_would() -> None:
     options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4)
-    with Planning("hello.app:app", EXAMPLE.parents[1], options) as planning:
+    with planning_of("hello.app:app", EXAMPLE.parents[1], options) as planning:
         spec = planning.result(always)
     assert spec is not None
     assert (spec.name, spec.route_prefix, spec.app_dir) == ("greeter", "/g", str(EXAMPLE.parents[1]))
@@ -85,7 +85,7 @@ def test_a_child_plans_what_this_process_would() -> None:
 def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with Planning("absent:app", None, PlanOptions()) as planning, pytest.raises(SystemExit) as ended:
+    with planning_of("absent:app", None, PlanOptions()) as planning, pytest.raises(SystemExit) as ended:
         planning.result(always)
     assert ended.value.code == 2
     assert capfd.readouterr().err.startswith("Error: there is no module 'absent'")
@@ -94,7 +94,7 @@ def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
 def test_a_child_that_dies_is_told_by_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text("import os\nos._exit(7)\n")
     with (
-        Planning(str(tmp_path / "deadly.py"), None, PlanOptions()) as planning,
+        planning_of(str(tmp_path / "deadly.py"), None, PlanOptions()) as planning,
         pytest.raises(PlanningError, match=r"deadly.py ended with exit code 7"),
     ):
         planning.result(always)
@@ -102,7 +102,7 @@ def test_a_child_that_dies_is_told_by_its_exit_code(tmp_path: Path) -> None:
 
 def test_a_plan_that_is_not_wanted_any_more_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
-    with Planning(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
+    with planning_of(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
         assert planning.result(lambda: False) is None
     assert planning._process.returncode is not None
 

@@ -154,3 +154,46 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> No
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
         time.sleep(0.05)
+
+
+KEYED = """
+import os
+from typing import Annotated
+from fastapi import Depends
+from app_toolkit import Deployment, Toolkit
+
+class Door(Deployment):
+    async def reconfigure(self, config): self.key = config["key"]
+    async def opens(self, key: str) -> bool: return key == self.key
+
+app = Toolkit(title=os.path.basename(os.getcwd()))
+
+@app.get("/opens/{key}")
+async def opens(key: str, door: Annotated[Door, Depends(Door.bind())]) -> list[str | bool]:
+    return [app.title, await door.opens(key)]
+"""
+
+
+def test_all_applications_of_a_file_are_served_with_their_secrets_and_none_is_told(
+    run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applications = []
+    for name in ("front", "back"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "keyed.py").write_text(KEYED)
+        monkeypatch.setenv(f"KEY_OF_{name.upper()}", f"s3cret-{name}")
+        applications.append(
+            f"  {name}: {{target: 'keyed:app', route_prefix: /{name}, app_dir: {name}, working_dir: {name},\n"
+            f"    deployments: {{door: {{user_config: {{key: '${{KEY_OF_{name.upper()}}}'}}}}}}}}\n"
+        )
+    (tmp_path / "app.yaml").write_text("applications:\n" + "".join(applications))
+    both = run(str(tmp_path / "app.yaml"))
+    url = both.url().removesuffix("/front")
+    with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+        assert client.get("/front/opens/s3cret-front").json() == ["front", True]
+        assert client.get("/back/opens/s3cret-back").json() == ["back", True]
+        assert client.get("/back/opens/s3cret-front").json() == ["back", False]
+    assert both.end(signal.SIGINT) == 0
+    assert "s3cret" not in both.said
+    assert f"Serving back at {url}/back" in both.said
+    wait_until(lambda: not both.left(), 5)

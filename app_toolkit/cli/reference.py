@@ -1,0 +1,145 @@
+"""The page of all options that a file may have, made of the models.
+
+python -m app_toolkit.cli.reference > docs/reference/config.md
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from app_toolkit.config.files import OF_THE_USER, ApplicationOptions
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, Policy, by_name, parts
+from app_toolkit.config.options import InstanceOptions
+from app_toolkit.deployment import OF_INGRESSES
+
+NONE = "–"
+
+HEAD = """\
+# Options of a file
+
+Made by `python -m app_toolkit.cli.reference > docs/reference/config.md` from the models that check them. How a file is
+used: [the command line](../cli.md#applications-in-a-file).
+
+An option that is not said is as the app's code says it, and else as by default. `ray_actor_options.num_cpus` is the
+option `num_cpus` in the table `ray_actor_options`; NAME stands for any name; `null` is none.
+"""
+
+INSTANCE = """\
+## The instance
+
+At the top of the file, beside `applications`; in pyproject.toml in `[tool.app_toolkit]`.
+"""
+
+APPLICATION = """
+## An application
+
+In `applications.NAME`. Relative folders begin at the folder of the file. A name has at most 64 small letters, digits,
+`-` and `_`, and so has that of a deployment.
+"""
+
+DEPLOYMENT = """
+## A deployment
+
+In `applications.NAME.deployments.NAME`. Of an *ingress*, which serves routes, and of a *class*, whose methods are
+called. A change of what is marked ↻ replaces the replicas; no other change does.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One line of a table."""
+
+    should_be: str
+    default: str
+    about: str
+    restarts: bool
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_instance(), *_application(), *_deployments()])
+
+
+def _instance() -> Iterator[str]:
+    yield INSTANCE
+    yield from _single(InstanceOptions)
+
+
+def _application() -> Iterator[str]:
+    yield APPLICATION
+    yield from _single(ApplicationOptions)
+
+
+def _deployments() -> Iterator[str]:
+    yield DEPLOYMENT
+    yield "| option | should be | of an ingress | of a class | |\n|---|---|---|---|---|"
+    ingress, of_class = dict(_options(DeploymentConfig)), dict(_options(ClassConfig))
+    for name, option in of_class.items():
+        if name == "name":
+            continue
+        on_class = NONE if name in OF_INGRESSES else option.default
+        on_ingress = ingress[name].default if name in ingress else NONE
+        about = (option if on_ingress == NONE else ingress[name]).about + (" ↻" if option.restarts else "")
+        yield f"| `{name}` | {option.should_be} | {on_ingress} | {on_class} | {about} |"
+    users = " and ".join(f"`{'.'.join(name)}`" for name in OF_THE_USER)
+    callers = ", ".join(f"`{name}`" for name in Policy.model_fields)
+    yield f"\n{callers}: callers keep to them, and to a change of them at once. In {users}"
+    yield "a text may refer to the environment: `${NAME}`."
+
+
+def _single(model: type[BaseModel]) -> Iterator[str]:
+    yield "| option | should be | default | |\n|---|---|---|---|"
+    for name, option in _options(model):
+        yield f"| `{name}` | {option.should_be} | {option.default} | {option.about} |"
+
+
+def _options(model: type[BaseModel], prefix: str = "", *, restarts: bool = False) -> Iterator[tuple[str, Option]]:
+    """By dotted name, in order."""
+    whole = model.model_json_schema()
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra
+        replaces = restarts or (isinstance(extra, dict) and bool(extra.get("restarts")))
+        inner, dotted = parts(field), f"{prefix}{name}"
+        if inner is not None:
+            below = f"{dotted}.NAME." if by_name(field) else f"{dotted}."
+            yield from _options(inner, below, restarts=replaces)
+            continue
+        schema = whole["properties"][name]
+        default = NONE if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+        yield (
+            dotted,
+            Option(_should_be(schema, field), default, (field.description or "").replace("|", "\\|"), replaces),
+        )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _should_be(schema: Mapping[str, Any], field: FieldInfo) -> str:
+    """The kind of a value, from its JSON schema, and its bounds."""
+    kinds = " or ".join(map(_kind, schema.get("anyOf", [schema])))
+    words = [("ge", "from"), ("gt", "above"), ("le", "to")]
+    bounds = [
+        f"{word} {bound:,}"
+        for name, word in words
+        for each in field.metadata
+        if (bound := getattr(each, name, None)) is not None
+    ]
+    return " ".join([f"{kinds}," if bounds and "or" in kinds.split() else kinds, *bounds])
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
+    words = {"boolean": "true or false", "string": "text", "object": "table", "array": "list"}
+    kind: str = schema.get("type", "any value")
+    return words.get(kind, kind)
+
+
+if __name__ == "__main__":
+    print(page())

@@ -1,0 +1,322 @@
+"""Configuration from files: which applications there are, and options over those that their code says.
+
+A file is read (`document.py`), looked at against the models, and told all its mistakes at once. What it refers to in
+the environment stays as written until `applied` puts it in.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from app_toolkit.config import references
+from app_toolkit.config.document import Document, Mistake, Place, from_yaml
+from app_toolkit.config.models import (
+    NOT_YET,
+    ApplicationSpec,
+    ClassConfig,
+    DeploymentConfig,
+    Model,
+    Name,
+    parts,
+    sentence,
+)
+from app_toolkit.config.options import InstanceOptions
+from app_toolkit.errors import ConfigError, OverruleError
+
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAMES = TypeAdapter(Name)
+
+M = TypeVar("M", bound=Model)
+C = TypeVar("C", bound=DeploymentConfig)
+
+SUFFIXES = frozenset({".yaml", ".yml"})
+"""How the name of a file with applications ends."""
+
+OF_THE_USER = (("user_config",), ("ray_actor_options", "runtime_env"))
+"""The options whose values are not ours. In them alone a text may refer to the environment."""
+
+
+def _look_at_target(target: str) -> str:
+    if not _TARGET.fullmatch(target):
+        raise ValueError("it should be 'module:attribute', as in shop.web:app")
+    return target
+
+
+class ApplicationOptions(Model):
+    """What a file says of one application, beside the options of its deployments."""
+
+    target: Annotated[
+        str, AfterValidator(_look_at_target), Field(description="`module:attribute`: where its FastAPI app is")
+    ]
+    route_prefix: Annotated[
+        str,
+        ApplicationSpec.model_fields["route_prefix"],
+        Field(description="the path below which it is served; no other application has the same"),
+    ] = "/"
+    app_dir: Annotated[str, Field(description="the folder that is put first on the import path")] = "."
+    working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One application of a file."""
+
+    name: str
+    options: ApplicationOptions
+    folder: Path
+    """What its relative folders begin at."""
+    deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The options that are said of each deployment, as written."""
+
+    @property
+    def app_dir(self) -> str:
+        return str((self.folder / self.options.app_dir).resolve())
+
+    @property
+    def working_dir(self) -> str:
+        return str((self.folder / self.options.working_dir).resolve())
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file without mistakes."""
+
+    document: Document
+    folder: Path
+    """What its relative paths begin at."""
+    instance: InstanceOptions
+    applications: Mapping[str, Application]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options of the instance that it says, with whole paths."""
+        given = {name: getattr(self.instance, name) for name in self.instance.model_fields_set}
+        for name in ("ssl_certfile", "ssl_keyfile"):
+            if given.get(name) is not None:
+                given[name] = str((self.folder / given[name]).absolute())
+        return given
+
+    def application(self, name: str) -> Application:
+        """Raises `ConfigError` where the file has none of that name."""
+        if name not in self.applications:
+            raise ConfigError(
+                f"{self.document.source} has no application {name!r}, only {', '.join(self.applications)}"
+            )
+        return self.applications[name]
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The environment variables that it refers to."""
+        return frozenset(name for _, _, name in self._references())
+
+    def check(self, variables: Mapping[str, str]) -> None:
+        """Raises `ConfigError` with each reference to a variable that is not there."""
+        mistakes = [
+            f"{self.document.at(place)}: {self.document.called(place)} = {text!r}: the environment variable {name} "
+            "is not set"
+            for place, text, name in self._references()
+            if name not in variables
+        ]
+        if mistakes:
+            raise ConfigError("\n".join(mistakes))
+
+    def _references(self) -> Iterator[tuple[Place, str, str]]:
+        for place, text in references.texts(self.document.data):
+            for name in references.names(text):
+                yield place, text, name
+
+    def blame(self, application: str, error: OverruleError) -> ConfigError:
+        """The same error, with the lines that it is about."""
+        around: Place = ("applications", application, "deployments")
+        return ConfigError(
+            "\n".join(
+                f"{self.document.at((*around, *where))}: {self.document.called((*around, where[0]))}: {why}"
+                for where, why in error.mistakes
+            )
+        )
+
+
+def read_file(path: Path) -> ConfigFile:
+    """A YAML file with applications. Raises `ConfigError` with the line of each mistake in it."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    document, folder = from_yaml(text, str(path)), path.resolve().parent
+    instance, applications = parse(document, folder, InstanceOptions)
+    if not applications:
+        raise ConfigError(f"{path} has no applications")
+    return ConfigFile(document, folder, instance, applications)
+
+
+def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[str, Application]]:
+    """The options of `model` that a document says, and its applications, whose folders begin at `folder`.
+
+    Raises `ConfigError` with all of its mistakes, a line for each.
+    """
+    reading = _Reading(document)
+    said = reading.table(document.data, ())
+    options = reading.options(model, {name: value for name, value in said.items() if name != "applications"}, ())
+    applications = reading.applications(said.get("applications"), folder)
+    reading.references()
+    if options is None or reading.mistakes:
+        raise ConfigError("\n".join(each.said for each in sorted(reading.mistakes)))
+    return options, applications
+
+
+def as_written(config: C) -> C:
+    """The options of a deployment as a file would write them: what looks like a reference there is text."""
+    return _with_texts(config, references.escape)
+
+
+def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationSpec:
+    """A spec as written, with the values of all variables that it refers to. These are secrets, so nobody shows it."""
+    deployments = tuple(
+        each.model_copy(update={"config": _with_texts(each.config, lambda text: references.resolve(text, variables))})
+        for each in spec.deployments
+    )
+    return spec.model_copy(update={"deployments": deployments})
+
+
+def _with_texts(config: C, change: Callable[[str], str]) -> C:
+    """The same options, each text in those of the user changed."""
+    changed: dict[str, Any] = {}
+    actor = config.ray_actor_options
+    if actor.runtime_env is not None:
+        runtime_env = references.each_text(actor.runtime_env, change)
+        changed["ray_actor_options"] = actor.model_copy(update={"runtime_env": runtime_env})
+    if isinstance(config, ClassConfig) and config.user_config is not None:
+        changed["user_config"] = references.each_text(config.user_config, change)
+    return config.model_copy(update=changed)
+
+
+class _Reading:
+    """Looks at a document against the models, and gathers what is wrong."""
+
+    def __init__(self, document: Document) -> None:
+        self.mistakes = list(document.mistakes)
+        self._document = document
+
+    def table(self, value: Any, place: Place) -> Mapping[str, Any]:
+        """What is there by name; nothing where there is nothing, or something else."""
+        if value is None or isinstance(value, Mapping):
+            return value or {}
+        self._tell(place, f" = {value!r}: it should be a table")
+        return {}
+
+    def applications(self, value: Any, folder: Path) -> Mapping[str, Application]:
+        found: dict[str, Application] = {}
+        prefixes: dict[str, str] = {}
+        for name, whole in self.table(value, ("applications",)).items():
+            place: Place = ("applications", name)
+            self._name(name, place)
+            said = self.table(whole, place)
+            if whole is not None and not isinstance(whole, Mapping):
+                continue
+            deployments = {
+                each: self._deployment(each, options, (*place, "deployments", each))
+                for each, options in self.table(said.get("deployments"), (*place, "deployments")).items()
+            }
+            own = self.options(ApplicationOptions, {k: v for k, v in said.items() if k != "deployments"}, place)
+            if own is None:
+                continue
+            found[name] = Application(name, own, folder, deployments)
+            first = prefixes.setdefault(own.route_prefix, name)
+            if first != name:
+                there = (*place, "route_prefix")
+                self._tell(there, f" = {own.route_prefix!r}: that is the prefix of the application {first!r}")
+        return found
+
+    def _deployment(self, name: str, whole: Any, place: Place) -> Mapping[str, Any]:
+        self._name(name, place)
+        said = dict(self.table(whole, place))
+        if said.pop("name", None) is not None:
+            self._tell((*place, "name"), f": it is named {name!r} already")
+        # Whether it is an ingress, its app will say: a class may have every option that an ingress may.
+        config = self.options(ClassConfig, {**said, "name": "any"}, place)
+        return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
+
+    def options(self, model: type[M], said: Mapping[str, Any], place: Place) -> M | None:
+        """None where there are mistakes in them."""
+        before = len(self.mistakes)
+        kept = dict(said)
+        for name in sorted(NOT_YET & said.keys() - model.model_fields.keys()):
+            self._tell((*place, name), ": this option is not there yet")
+            del kept[name]
+        for name in model.model_fields.keys() & said.keys():
+            # A model of ours raises an error of its own when it is made, which would hide the others.
+            inner = parts(model.model_fields[name])
+            if inner is not None and issubclass(inner, Model) and isinstance(said[name], Mapping):
+                made = self.options(inner, said[name], (*place, name))
+                if made is None:
+                    del kept[name]
+                else:
+                    kept[name] = made
+        options = model.__new__(model)
+        try:
+            BaseModel.__init__(options, **kept)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)
+            for mistake in wrong:
+                self._note((*place, *map(str, mistake["loc"])), self._sentence(mistake, model, place))
+            # What is told only of options that are right otherwise.
+            right = {name: kept[name] for name in kept if not any(each["loc"][:1] == (name,) for each in wrong)}
+            needed = {name for name, field in model.model_fields.items() if field.is_required()}
+            if len(right) < len(kept) and needed <= right.keys():
+                self.options(model, right, place)
+        else:
+            for name in options.model_fields_set:
+                self._types(kept[name], getattr(options, name), (*place, name))
+        return options if len(self.mistakes) == before else None
+
+    def _sentence(self, mistake: ErrorDetails, model: type[Model], place: Place) -> str:
+        said = sentence(mistake, lambda option: self._document.called((*place, option) if option else place))
+        if mistake["type"] == "extra_forbidden" and len(mistake["loc"]) == 1:
+            for meant in get_close_matches(str(mistake["loc"][0]), model.model_fields, n=1):
+                said += f"; {meant!r} is one"
+        return said
+
+    def _types(self, written: Any, read: Any, place: Place) -> None:
+        """A file knows numbers from text: where one is written for the other, that is a slip."""
+        if isinstance(written, Mapping):
+            for name in written:
+                inner = getattr(read, name) if isinstance(read, BaseModel) else read[name]
+                self._types(written[name], inner, (*place, name))
+        elif isinstance(read, bool) and not isinstance(written, bool):
+            self._tell(place, f" = {written!r}: it should be true or false")
+        elif isinstance(read, int | float) and isinstance(written, str | bool) and not isinstance(read, bool):
+            self._tell(place, f" = {written!r}: it should be a number")
+
+    def _name(self, name: str, place: Place) -> None:
+        try:
+            _NAMES.validate_python(name)
+        except ValidationError:
+            self._tell(
+                place,
+                ": a name has at most 64 small letters, digits, - and _, and begins and ends with a letter or a digit",
+            )
+
+    def references(self) -> None:
+        for place, text in references.texts(self._document.data):
+            try:
+                found = list(references.names(text))
+            except ValueError as error:
+                self._tell(place, f" = {text!r}: {error}")
+                continue
+            option = place[4:] if place[:1] == ("applications",) and place[2:3] == ("deployments",) else ()
+            if found and not any(option[: len(name)] == name for name in OF_THE_USER):
+                names = " and ".join(".".join(name) for name in OF_THE_USER)
+                self._tell(place, f" = {text!r}: the environment may be referred to in {names} alone")
+
+    def _tell(self, place: Place, said: str) -> None:
+        """`said` goes on where the thing is named."""
+        self._note(place, f"{self._document.called(place)}{said}")
+
+    def _note(self, place: Place, said: str) -> None:
+        self.mistakes.append(Mistake(self._document.line(place), f"{self._document.at(place)}: {said}"))

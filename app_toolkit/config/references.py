@@ -1,0 +1,54 @@
+"""`${NAME}` in the text of a file: an environment variable, whose value is put there when the file is applied.
+
+A literal `${` is written `$${`. What is not resolved is *as written*: that is what people are shown.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_TOKEN = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def names(text: str) -> Iterator[str]:
+    """The variables that a text refers to. Raises `ValueError` for a reference without a name."""
+    for token in _TOKEN.finditer(text):
+        if token[1] is None:
+            continue
+        if not token[2] or not _NAME.fullmatch(token[1]):
+            raise ValueError("a reference to the environment is ${NAME}, and a literal ${ is written $${")
+        yield token[1]
+
+
+def resolve(text: str, variables: Mapping[str, str]) -> str:
+    """The text with the values of its variables; all of them have to be there."""
+    return _TOKEN.sub(lambda token: "${" if token[1] is None else variables[token[1]], text)
+
+
+def escape(text: str) -> str:
+    """As it is written where it refers to nothing."""
+    return text.replace("${", "$${")
+
+
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The same value with each text in it changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: each_text(inner, change) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [each_text(inner, change) for inner in value]
+    return value
+
+
+def texts(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each text in a value, and where it is."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from texts(inner, (*place, str(key)))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from texts(inner, (*place, str(number)))

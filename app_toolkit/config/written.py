@@ -1,0 +1,143 @@
+"""From specs to the YAML file that says the same: every option, with its unit and meaning."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from app_toolkit.config.files import ApplicationOptions
+from app_toolkit.config.models import ApplicationSpec, by_name, parts
+from app_toolkit.config.options import InstanceOptions
+
+Said = Mapping[str, Any]
+"""Options that are written even where they are as by default, because something else than the code says them."""
+
+NOTHING: Said = {}
+
+HEAD = """\
+# Written by `app-toolkit plan --format yaml`. What begins with # is as it is without this file. A text in user_config
+# and in ray_actor_options.runtime_env may refer to the environment with ${NAME}; a literal ${ is written $${.
+"""
+
+_PLAIN = re.compile(r"[A-Za-z_/.][\w/.-]*(:\w[\w/.-]*)*", re.ASCII)
+_NO_TEXT = re.compile(r"null|true|false|[-+.]?(\d|inf|nan).*|\.", re.IGNORECASE)
+
+
+def written(
+    specs: Iterable[ApplicationSpec],
+    instance: InstanceOptions,
+    folder: Path,
+    said: Mapping[str, Mapping[str, Said]] = NOTHING,
+) -> str:
+    """A file in `folder` that makes these specs, which are as written themselves. `said`: by application, then by
+    deployment.
+    """
+    lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
+    for spec in specs:
+        lines += _indented([f"{spec.name}:", *_indented(_application(spec, folder, said.get(spec.name, NOTHING)))])
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _application(spec: ApplicationSpec, folder: Path, said: Mapping[str, Said]) -> Iterator[str]:
+    folders = {"app_dir": _from(folder, spec.app_dir), "working_dir": _from(folder, spec.working_dir)}
+    options = ApplicationOptions(target=spec.target, route_prefix=spec.route_prefix or "/", **folders)
+    yield from _options(options, NOTHING)
+    yield "deployments:"
+    for each in spec.deployments:
+        kind = "the app's own ingress" if each.config.name == spec.default else each.kind
+        yield from _indented([f"{each.config.name}:  # {kind}"])
+        own = said.get(each.config.name, NOTHING)
+        yield from _indented(_indented(_options(each.config, own, without="name")))
+
+
+def _from(folder: Path, path: str) -> str:
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
+
+
+def _options(options: BaseModel, said: Said, without: str = "") -> Iterator[str]:
+    """A line or more for each; those that are as by default, and are not `said`, commented out."""
+    for name, field in type(options).model_fields.items():
+        if name == without:
+            continue
+        value = getattr(options, name)
+        inner = said.get(name) or NOTHING
+        as_by_default = name not in said and value == field.get_default(call_default_factory=True)
+        lines = _one(name, field, value, inner if isinstance(inner, Mapping) else NOTHING, whole=as_by_default)
+        yield from (f"# {line}" for line in lines) if as_by_default else lines
+
+
+def _one(name: str, field: FieldInfo, value: Any, said: Said, *, whole: bool) -> Iterator[str]:
+    """`whole`: also those of its parts that are as by default are not commented out in it."""
+    about = f"  # {field.description}" if field.description else ""
+    if isinstance(value, BaseModel):
+        lines = _parts(value, said, whole)
+    elif parts(field) is not None and by_name(field) and value:
+        lines = []
+        for key, each in value.items():
+            inner = _parts(each, said.get(key) or NOTHING, whole)
+            lines += _block(_text(key), inner)
+    elif isinstance(value, Mapping) and value:
+        lines = list(_mapping(value))
+    else:
+        yield f"{name}: {_value(value)}{about}"
+        return
+    first, *rest = _block(name, lines)
+    yield f"{first}{about}"
+    yield from rest
+
+
+def _parts(options: BaseModel, said: Said, whole: bool) -> list[str]:
+    return list(_options(options, dict.fromkeys(type(options).model_fields) if whole else said))
+
+
+def _block(key: str, lines: Sequence[str]) -> list[str]:
+    """Comments alone are no table."""
+    if all(line.startswith("#") for line in lines):
+        return [f"{key}: {{}}", *_indented(lines)]
+    return [f"{key}:", *_indented(lines)]
+
+
+def _mapping(value: Mapping[str, Any]) -> Iterator[str]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            yield f"{_text(key)}:"
+            yield from _indented(_mapping(inner))
+        else:
+            yield f"{_text(key)}: {_value(inner)}"
+
+
+def _value(value: Any) -> str:
+    """On one line, in the way of JSON; a simple text at its top without quotes."""
+    if isinstance(value, str):
+        return _text(value)
+    return _flow(value)
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_quoted(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) and not _NO_TEXT.fullmatch(text) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    shown = (
+        f"\\{letter}" if letter in '"\\' else letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+        for letter in text
+    )
+    return '"' + "".join(shown) + '"'
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)

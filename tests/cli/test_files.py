@@ -1,0 +1,284 @@
+"""`plan` and `run` of a file of applications."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from app_toolkit.cli import main as command_line
+from app_toolkit.cli import plan as cli_plan
+from app_toolkit.cli.instance import Engine
+from app_toolkit.cli.plan import Planning, plan_application, plannings_of, results
+from app_toolkit.cli.run import RunOptions, run
+from app_toolkit.cli.screen import Screen
+from app_toolkit.config.files import read_file
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import PlanOptions
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus
+from app_toolkit.errors import TargetError
+
+from .test_run import Scripted, Status, ctrl_c, group
+
+APP = """
+import os
+from typing import Annotated
+from fastapi import Depends
+from app_toolkit import Deployment, Toolkit
+
+class Writer(Deployment):
+    async def reconfigure(self, config): ...
+
+app = Toolkit(title=os.path.basename(os.getcwd()))
+
+@app.get("/")
+async def root(writer: Annotated[Writer, Depends(Writer.bind())]): ...
+"""
+
+FILE = """
+port: 0
+applications:
+  one:
+    target: app:app
+    app_dir: one
+    working_dir: one
+    deployments:
+      app: {num_replicas: 3}
+      writer: {user_config: {token: "${SECRET_TOKEN}"}}
+  two:
+    target: app:app
+    route_prefix: /two
+    app_dir: two
+    working_dir: two
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a file of two applications whose modules have one name."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "app.py").write_text(APP)
+    (tmp_path / "app.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SECRET_TOKEN", raising=False)
+    return tmp_path
+
+
+def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app_toolkit.cli", "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def specs(*arguments: str) -> list[ApplicationSpec]:
+    done = plan(*arguments, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return [ApplicationSpec(**each) for each in json.loads(done.stdout)]
+
+
+def test_each_application_is_planned_where_its_own_modules_are(folder: Path) -> None:
+    one, two = specs("app.yaml")
+    assert (one.name, one.title, one.route_prefix, one.app_dir) == ("one", "one", "/", str(folder / "one"))
+    assert (two.name, two.title, two.route_prefix, two.app_dir) == ("two", "two", "/two", str(folder / "two"))
+    assert [each.config.num_replicas for each in one.deployments] == [3, 1]
+    table = plan("app.yaml", "--application", "two").stdout
+    assert table.startswith(f"application two (app:app from {folder}/two) at /two\n")
+
+
+def test_a_file_that_is_written_from_a_file_or_an_app_makes_the_same_specs(folder: Path) -> None:
+    (folder / "again.yaml").write_text(plan("app.yaml", "--format", "yaml").stdout)
+    assert specs("again.yaml") == specs("app.yaml")
+    written = plan("one/app.py", "--format", "yaml", "-n", "1", "--name", "shop", "--route-prefix", "/shop").stdout
+    (folder / "shop.yaml").write_text(written)
+    done = plan("one/app.py", "--format", "json", "-n", "1", "--name", "shop", "--route-prefix", "/shop")
+    assert specs("shop.yaml") == [ApplicationSpec(**json.loads(done.stdout))]
+
+
+def test_what_is_said_on_the_command_line_is_written_also_where_it_is_the_default(folder: Path) -> None:
+    (folder / "one" / "app.py").write_text(
+        "from app_toolkit import DeploymentConfig, Toolkit\n"
+        "app = Toolkit(deployment=DeploymentConfig(name='app', num_replicas=2))\n"
+    )
+    (folder / "shop.yaml").write_text(plan("one/app.py", "--format", "yaml", "-n", "1").stdout)
+    [spec] = specs("shop.yaml")
+    assert spec.deployments[0].config.num_replicas == 1
+
+
+def test_the_project_may_have_the_applications(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.app_toolkit.applications.shop]\ntarget='app:app'\napp_dir='one'\n")
+    assert [spec.name for spec in specs()] == [spec.name for spec in specs("pyproject.toml")] == ["shop"]
+
+
+def test_every_application_tells_what_is_wrong_with_it(folder: Path) -> None:
+    (folder / "two" / "app.py").write_text("raise ValueError('no model')")
+    text = FILE.replace("      app: {", "      absent: {}\n      app: {sync_threads: 2, ")
+    (folder / "app.yaml").write_text(text)
+    done = plan("app.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    for sentence in (
+        "app.yaml:9: applications.one.deployments.absent: the app has no deployment 'absent', only app, writer",
+        "app.yaml:10: applications.one.deployments.app: 'sync_threads' is an option of classes, and this is an ingress",
+        "Error: app.yaml:13: the module 'app' does not import: ValueError: no model",
+        "ValueError: no model",
+    ):
+        assert sentence in done.stderr.splitlines() or f"Error: {sentence}" in done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["app.yaml", "-n", "2"], "--num-replicas is about one app; app.yaml says it for each of its own"),
+        (["app.yaml", "--app-dir", "one"], "--app-dir is about one app; app.yaml says it for each of its own"),
+        (["app.yaml", "--application", "x"], "app.yaml has no application 'x', only one, two"),
+        (["absent.yaml"], "absent.yaml cannot be read: "),
+        (["pyproject.toml"], "pyproject.toml has no [tool.app_toolkit.applications]"),
+        (["one/app.py", "--application", "x"], "--application x: the target is one app, and no file of applications"),
+    ],
+)
+def test_what_does_not_go_together_is_a_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["plan", *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"Error: {sentence}")
+
+
+def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
+    (folder / "app.yaml").write_text(FILE.replace("working_dir: two", "working_dir: three"))
+    done = plan("app.yaml")
+    assert done.stderr == f"Error: app.yaml:15: applications.two.working_dir: {folder}/three is no folder\n"
+
+
+def test_dev_serves_one_app(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["dev", "app.yaml"])
+    assert capsys.readouterr().err == "Error: 'app.yaml' is a file of applications, for `run` and `plan`\n"
+
+
+def test_a_variable_that_is_not_set_is_told_before_anything_starts(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "_ray", lambda: pytest.fail("Ray was started"))
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["run", "app.yaml"])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "Error: app.yaml:10: applications.one.deployments.writer.user_config.token = '${SECRET_TOKEN}': the "
+        "environment variable SECRET_TOKEN is not set\n"
+    )
+
+
+def both(running: int) -> Status:
+    """Both applications, with so many of the three replicas that one of their deployments has."""
+
+    def application(name: str, prefix: str, ready: int, target: int) -> ApplicationStatus:
+        app = group(f"{name}/app", ready, target, "healthy" if ready == target else "starting")
+        return ApplicationStatus(name, "starting", prefix, (app, group(f"{name}/writer", 1, 1, "healthy")))
+
+    applications = application("one", "/", running, 3), application("two", "/two", 1, 1)
+    return asdict(InstanceStatus(1, 1, "starting", applications, (group("proxy", 1, 1, "healthy"),), ()))
+
+
+class Both(Scripted):
+    def __init__(self, *script) -> None:
+        super().__init__(*script)
+        self.specs: list[ApplicationSpec] = []
+
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
+        super().deploy(spec, http)
+        self.specs.append(spec)
+
+
+def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    engine = Both(lambda: both(1), lambda: both(3), ctrl_c_with(both(3)))
+    output = io.StringIO()
+    file = read_file(Path("app.yaml"))
+    variables = {"SECRET_TOKEN": "s3cret"}
+    options = RunOptions(None, None, HTTPOptions(port=0), PlanOptions(), file=file, variables=variables)
+
+    def ray() -> Engine:
+        return engine
+
+    run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), ray)
+    lines = output.getvalue().splitlines()
+    assert [line for line in lines if "physical" not in line] == [
+        "proxy: healthy, 1 of 1 running",
+        "one/app: starting, 1 of 3 running",
+        "one/writer: healthy, 1 of 1 running",
+        "two/app: healthy, 1 of 1 running",
+        "two/writer: healthy, 1 of 1 running",
+        "one/app: healthy, 3 of 3 running",
+        "Serving one at http://127.0.0.1:8000",
+        "Documentation at http://127.0.0.1:8000/docs",
+        "Serving two at http://127.0.0.1:8000/two",
+        "Documentation at http://127.0.0.1:8000/two/docs",
+        "Ctrl-C drains and stops.",
+        "Draining; Ctrl-C again does not wait for it.",
+    ]
+    assert engine.did == ["start", "deploy", "deploy", "leave", "close"]
+    assert engine.num_cpus is not None
+    assert engine.num_cpus >= sum(spec.num_cpus for spec in engine.specs)
+    config = engine.specs[0].deployments[1].config
+    assert config.user_config == {"token": "s3cret"}  # type: ignore[union-attr]
+    said = capfd.readouterr()
+    assert "s3cret" not in output.getvalue() + said.out + said.err + repr(options)
+
+
+def ctrl_c_with(status: Status):
+    def step() -> Status:
+        ctrl_c()
+        return status
+
+    return step
+
+
+def test_plans_are_as_written_although_the_variables_are_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+    for format in ("json", "yaml", "table"):
+        done = plan("app.yaml", "--format", format)
+        assert done.returncode == 0
+        assert "s3cret" not in done.stdout + done.stderr
+        assert format == "table" or "${SECRET_TOKEN}" in done.stdout
+
+
+def test_applications_that_are_not_wanted_any_more_are_not_waited_for(folder: Path) -> None:
+    (folder / "two" / "app.py").write_text("import time\ntime.sleep(600)\n")
+    with plannings_of(read_file(Path("app.yaml"))) as plannings:
+        started = list(plannings)
+        assert results(started, lambda: False) is None
+    assert [planning._process.returncode is not None for planning in started] == [True, True]
+
+
+def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    class Begun(Planning):
+        def __init__(self, named: str, arguments: Sequence[str]) -> None:
+            begun.append(named)
+            super().__init__(named, arguments)
+
+    monkeypatch.setattr(cli_plan, "Planning", Begun)
+    monkeypatch.setattr(cli_plan, "AT_ONCE", 1)
+    with plannings_of(read_file(Path("app.yaml"))) as plannings:
+        assert begun == ["one"]
+        found = results(plannings, lambda: True)
+    assert begun == ["one", "two"]
+    assert [spec.name for spec in found or ()] == ["one", "two"]
+
+
+def test_a_target_that_holds_no_app_is_told_with_its_line_and_traceback(folder: Path) -> None:
+    (folder / "app.yaml").write_text("applications:\n  x:\n    target: broken:app\n")
+    (folder / "broken.py").write_text("1 / 0")
+    with pytest.raises(TargetError, match=r"^app.yaml:3: the module 'broken' does not import: ZeroDiv") as refused:
+        plan_application(read_file(Path("app.yaml")), "x")
+    assert "ZeroDivisionError" in refused.value.__notes__[0]

@@ -1,0 +1,37 @@
+"""The page of options says what the models say."""
+
+from pathlib import Path
+
+from app_toolkit.cli.reference import page
+from app_toolkit.config.files import ApplicationOptions
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, RayActorOptions
+from app_toolkit.config.options import InstanceOptions
+
+PAGE = Path(__file__).parents[2] / "docs/reference/config.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == f"{page()}\n", "python -m app_toolkit.cli.reference > docs/reference/config.md"
+
+
+def test_every_option_is_on_the_page() -> None:
+    text = page()
+    options = {*InstanceOptions.model_fields, *ApplicationOptions.model_fields}
+    options |= (ClassConfig.model_fields.keys() | DeploymentConfig.model_fields.keys()) - {"name"}
+    options -= {"ray_actor_options", "batch"}
+    options |= {f"ray_actor_options.{name}" for name in RayActorOptions.model_fields}
+    options |= {"batch.NAME.max_batch_size"}
+    assert not [name for name in options if f"\n| `{name}` | " not in text]
+
+
+def test_a_line_has_the_bounds_both_defaults_and_the_meaning() -> None:
+    lines = page().splitlines()
+    assert "| `ray_actor_options.num_cpus` | number from 0 to 1,024 | `0.1` | `1` | logical CPUs ↻ |" in lines
+    assert (
+        "| `max_connections` | integer or null, from 1 to 1,000,000 | `null` | clients of one proxy; more are answered "
+        "503 |" in lines
+    )
+    assert any(
+        line.startswith("| `max_open_websockets` | integer from 0 to 1,000,000 | `1000` | – |") for line in lines
+    )
+    assert any(line.startswith("| `sync_threads` | integer from 1 to 64 | – | `1` |") for line in lines)

@@ -1,0 +1,245 @@
+"""Applications in a file: every mistake at once, with its line; what is right, as models."""
+
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.config.document import from_toml, from_yaml
+from app_toolkit.config.files import ConfigFile, parse, read_file
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge
+from app_toolkit.config.options import InstanceOptions, Options
+from app_toolkit.config.project import choose, read_project
+from app_toolkit.errors import ConfigError
+
+FOLDER = Path("/srv/shop")
+
+GOOD = """
+host: 0.0.0.0
+ssl_certfile: tls/cert.pem
+applications:
+  shop:
+    target: shop.web:app
+    route_prefix: /shop
+    app_dir: src
+    deployments:
+      chat: {num_replicas: 3}
+      writer:
+        ray_actor_options: {num_gpus: 0.5}
+        batch: {embed: {max_batch_size: 8}}
+        user_config: {token: "Bearer ${TOKEN}", plain: [1, null]}
+  admin: {target: "admin:app", route_prefix: /admin}
+"""
+
+
+def read(text: str) -> ConfigFile:
+    document = from_yaml(text, "app.yaml")
+    return ConfigFile(document, FOLDER, *parse(document, FOLDER, InstanceOptions))
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        read(text)
+    return str(refused.value).splitlines()
+
+
+def application(deployment: str) -> str:
+    return f"applications:\n  shop:\n    target: shop:app\n    deployments:\n      chat:\n        {deployment}\n"
+
+
+def test_a_file_is_read_into_models() -> None:
+    file = read(GOOD)
+    assert file.given == {"host": "0.0.0.0", "ssl_certfile": "/srv/shop/tls/cert.pem"}
+    shop, admin = file.applications.values()
+    assert (shop.name, shop.options.target, shop.options.route_prefix) == ("shop", "shop.web:app", "/shop")
+    assert (shop.app_dir, shop.working_dir, admin.app_dir) == ("/srv/shop/src", "/srv/shop", "/srv/shop")
+    assert shop.deployments == {
+        "chat": {"num_replicas": 3},
+        "writer": {
+            "ray_actor_options": {"num_gpus": 0.5},
+            "batch": {"embed": {"max_batch_size": 8}},
+            "user_config": {"token": "Bearer ${TOKEN}", "plain": [1, None]},
+        },
+    }
+    assert admin.deployments == {}
+
+
+def test_every_mistake_is_told_at_once_in_the_order_of_the_lines() -> None:
+    assert mistakes(
+        """\
+prot: 80
+port: 70000
+applications:
+  shop:
+    target: shop:app
+    deployments:
+      chat: {num_replicas: "2", max_ongoing_request: 3}
+      writer:
+        ray_actor_options: {num_cpu: 1}
+        placement_group_strategy: PACK
+        batch: {embed: {max_batch_size: 0, size: 1}}
+        user_config: {token: "${TOKEN", ok: "${OK}"}
+        name: reader
+    route_prefix: /a
+    route_prefix: /b
+  other:
+    target: nothing
+  third: {target: 'a:b', route_prefix: /a}
+  Fourth: 3
+  fifth: {}
+"""
+    ) == [
+        "app.yaml:1: the file has no option 'prot'; 'port' is one",
+        "app.yaml:2: port = 70000: input should be less than or equal to 65535",
+        "app.yaml:7: applications.shop.deployments.chat has no option 'max_ongoing_request'; 'max_ongoing_requests' "
+        "is one",
+        "app.yaml:7: applications.shop.deployments.chat.num_replicas = '2': it should be a number",
+        "app.yaml:9: applications.shop.deployments.writer.ray_actor_options has no option 'num_cpu'; 'num_cpus' is one",
+        "app.yaml:10: applications.shop.deployments.writer.placement_group_strategy: this option is not there yet",
+        "app.yaml:11: applications.shop.deployments.writer has no option 'batch.embed.size'",
+        "app.yaml:11: applications.shop.deployments.writer.batch.embed.max_batch_size = 0: input should be greater "
+        "than or equal to 1",
+        "app.yaml:12: applications.shop.deployments.writer.user_config.token = '${TOKEN': a reference to the "
+        "environment is ${NAME}, and a literal ${ is written $${",
+        "app.yaml:13: applications.shop.deployments.writer.name: it is named 'writer' already",
+        "app.yaml:15: applications.shop.route_prefix is there twice, first on line 14",
+        "app.yaml:17: applications.other.target = 'nothing': it should be 'module:attribute', as in shop.web:app",
+        "app.yaml:18: applications.third.route_prefix = '/a': that is the prefix of the application 'shop'",
+        "app.yaml:19: applications.Fourth = 3: it should be a table",
+        "app.yaml:19: applications.Fourth: a name has at most 64 small letters, digits, - and _, and begins and ends "
+        "with a letter or a digit",
+        "app.yaml:20: applications.fifth needs 'target'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("num_replicas: true", "num_replicas = True: it should be a number"),
+        ("num_replicas: 0", "num_replicas = 0: input should be greater than or equal to 1"),
+        ("num_replicas: [1]", "num_replicas = [1]: input should be a valid integer"),
+        ("retry: some", "retry = 'some': input should be 'idempotent', 'all' or 'none'"),
+        ("ray_actor_options: {num_cpus: '1'}", "ray_actor_options.num_cpus = '1': it should be a number"),
+        ("ray_actor_options: 1", "ray_actor_options = 1: input should be a valid dictionary or instance of"),
+        ("ray_actor_options: {resources: {TPU: '1'}}", "ray_actor_options.resources.TPU = '1': it should be a number"),
+        ("batch: {embed: {max_batch_size: '3'}}", "batch.embed.max_batch_size = '3': it should be a number"),
+    ],
+)
+def test_a_mistake_names_the_option_the_value_and_the_limit(option: str, said: str) -> None:
+    [told] = mistakes(application(option))
+    assert told.startswith(f"app.yaml:6: applications.shop.deployments.chat.{said}")
+
+
+def test_two_applications_with_one_name_or_one_prefix_are_refused() -> None:
+    assert mistakes("applications:\n  a: {target: 'a:b'}\n  a: {target: 'a:b'}\n  c: {target: 'a:b'}\n") == [
+        "app.yaml:3: applications.a is there twice, first on line 2",
+        "app.yaml:4: applications.c.route_prefix = '/': that is the prefix of the application 'a'",
+    ]
+
+
+@pytest.mark.parametrize("text", ["- a", "3", "applications: [a]", "applications:\n  a:\n    deployments: 3\n"])
+def test_what_should_be_a_table_and_is_none_is_told(text: str) -> None:
+    assert any("it should be a table" in told for told in mistakes(text))
+
+
+def test_the_environment_is_referred_to_where_values_are_the_users_alone() -> None:
+    [told] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
+    assert told == (
+        "app.yaml:1: host = '${HOST}': the environment may be referred to in user_config and "
+        "ray_actor_options.runtime_env alone"
+    )
+    assert read(application("ray_actor_options: {runtime_env: {env_vars: {A: '${B}'}}}")).variables == {"B"}
+
+
+def test_a_variable_that_is_not_there_is_told_with_its_line_and_without_any_value() -> None:
+    file = read(application("user_config: {a: '${A}', b: ['${B} ${C}'], c: '$${D}'}"))
+    assert file.variables == {"A", "B", "C"}
+    file.check({"A": "", "B": "s3cret", "C": "s3cret"})
+    with pytest.raises(ConfigError) as refused:
+        file.check({"C": "s3cret"})
+    place = "app.yaml:6: applications.shop.deployments.chat.user_config"
+    assert str(refused.value).splitlines() == [
+        f"{place}.a = '${{A}}': the environment variable A is not set",
+        f"{place}.b.0 = '${{B}} ${{C}}': the environment variable B is not set",
+    ]
+
+
+def test_a_file_that_is_not_there_or_says_nothing_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent.yaml cannot be read: .*No such file"):
+        read_file(tmp_path / "absent.yaml")
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"empty.yaml has no applications"):
+        read_file(tmp_path / "empty.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(ConfigError, match=r"bytes.yaml cannot be read: 'utf-8' codec"):
+        read_file(tmp_path / "bytes.yaml")
+
+
+def test_the_project_may_have_applications_and_tells_its_mistakes_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[tool.app_toolkit]\nport = 9000\n[tool.app_toolkit.applications.shop]\ntarget = 'shop:app'\n")
+    project = read_project(tmp_path)
+    assert project.defaults.given == {"port": 9000}
+    assert project.file is not None
+    assert project.file.application("shop").app_dir == str(tmp_path)
+    with pytest.raises(ConfigError, match="has no application 'chat', only shop"):
+        project.file.application("chat")
+    path.write_text(
+        "[tool.app_toolkit]\nport = '9000'\nprot = 1\n[tool.app_toolkit.applications.shop.deployments.a]\n"
+        "num_replicas = 0\n"
+    )
+    with pytest.raises(ConfigError) as refused:
+        read_project(tmp_path)
+    assert sorted(str(refused.value).splitlines()) == [
+        f"{path}: [tool.app_toolkit] has no option 'prot'; 'port' is one",
+        f"{path}: [tool.app_toolkit].applications.shop needs 'target'",
+        f"{path}: [tool.app_toolkit].applications.shop.deployments.a.num_replicas = 0: input should be greater than "
+        "or equal to 1",
+        f"{path}: [tool.app_toolkit].port = '9000': it should be a number",
+    ]
+
+
+def test_a_file_overrules_the_project_and_is_overruled_by_the_environment_and_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.app_toolkit]\nport = 1\nmax_connections = 1\nhost = '::1'\n")
+    project = read_project(tmp_path)
+    file = read("port: 2\nmax_connections: 2\n" + application("num_replicas: 1"))
+    monkeypatch.setenv("APP_TOOLKIT_MAX_CONNECTIONS", "3")
+    chosen = choose(project, Options(), file)
+    assert (chosen.port, chosen.max_connections, chosen.host) == (2, 3, "::1")
+
+
+def test_an_option_replaces_that_of_the_code_and_its_parts_do_so_one_by_one() -> None:
+    code = {
+        "num_replicas": 2,
+        "ray_actor_options": {"num_cpus": 2, "resources": {"TPU": 1}},
+        "batch": {"embed": {"max_batch_size": 8, "batch_wait_timeout_s": 1}, "score": {"max_batch_size": 2}},
+        "user_config": {"a": 1},
+    }
+    file = {
+        "ray_actor_options": {"num_gpus": 1, "resources": {"NPU": 1}},
+        "batch": {"embed": {"max_batch_size": 4}, "rank": {"max_batch_size": 3}},
+        "user_config": {"b": 2},
+    }
+    assert merge(ClassConfig, code, file) == {
+        "num_replicas": 2,
+        "ray_actor_options": {"num_cpus": 2, "num_gpus": 1, "resources": {"NPU": 1}},
+        "batch": {
+            "embed": {"max_batch_size": 4, "batch_wait_timeout_s": 1},
+            "score": {"max_batch_size": 2},
+            "rank": {"max_batch_size": 3},
+        },
+        "user_config": {"b": 2},
+    }
+    assert merge(DeploymentConfig, {}, {"num_replicas": 3}) == {"num_replicas": 3}
+    assert merge(ClassConfig, {"user_config": {"a": 1}}, {"user_config": None}) == {"user_config": None}
+
+
+def test_a_table_of_toml_has_no_lines() -> None:
+    document = from_toml({"applications": {"a": {"target": "x"}}}, "pyproject.toml", "tool.app_toolkit")
+    with pytest.raises(ConfigError) as refused:
+        parse(document, FOLDER, InstanceOptions)
+    assert str(refused.value) == (
+        "pyproject.toml: [tool.app_toolkit].applications.a.target = 'x': it should be 'module:attribute', as in "
+        "shop.web:app"
+    )
