@@ -1,6 +1,7 @@
-"""Power of two choices: look at two replicas, take the one with less to do.
+"""Power of two choices, with memory: of the one that was taken last and another, take the one with less to do.
 
-Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001.
+Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001; Mitzenmacher, Prabhakar
+and Shah, "Load Balancing with Memory", FOCS 2002.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,14 +11,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def pick(candidates: Sequence[T], load: Callable[[T], int], rng: Random) -> T | None:
-    """One of the candidates, None when there are none; of two equals the first sampled."""
+def pick(candidates: Sequence[T], load: Callable[[T], int], rng: Random, last: T | None = None) -> T | None:
+    """One of the candidates, None when there are none.
+
+    `last`, a candidate, is one of the two that are compared, and taken where the other has no less to do: requests
+    that come one after another go where everything is still at hand. None: the two are strangers.
+    """
     count = len(candidates)
     if count < 2:
         return candidates[0] if candidates else None
-    i = int(rng.random() * count)
-    j = int(rng.random() * (count - 1))
-    if j >= i:
-        j += 1
-    first, second = candidates[i], candidates[j]
-    return first if load(first) <= load(second) else second
+    first = candidates[int(rng.random() * count)] if last is None else last
+    other = candidates[int(rng.random() * (count - 1))]
+    if other is first:
+        other = candidates[-1]
+    return first if load(first) <= load(other) else other

@@ -15,6 +15,10 @@ from app_toolkit.interfaces import Endpoint, Place, Stand
 from app_toolkit.router.targets import Target, Turn, Waiter
 from app_toolkit.types import ReplicaId
 
+RUN = 64
+"""Turns after which the choice is made anew, however well the last one did: one that answers fast because all it gives
+are errors must not draw everybody."""
+
 REST_S = 0.1
 """How long a replica that was not reached is left alone: it may be the only one, so it is tried again."""
 
@@ -56,6 +60,9 @@ class Router:
         self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
         self._targets: dict[ReplicaId, Target] = {}
         self._all: Sequence[Target] = ()
+        #: Who was picked last, of `_all`, and how often since somebody was picked without regard to that.
+        self._last: Target | None = None
+        self._run = 0
         self._leaving: set[Target] = set()
         #: Coroutines that wait, to be told where the router is closed.
         self._asleep: dict[Waiter, asyncio.Future[Turn]] = {}
@@ -69,9 +76,13 @@ class Router:
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
         """
         # Nearly always the first look finds one, and costs the same among a thousand replicas as among two.
-        target = pick(self._all, Target.load, self._rng) if not avoid else None
-        if target is not None and target.has_room:
-            return self._begin(target)
+        if not avoid:
+            if self._run == RUN:
+                self._last, self._run = None, 0
+            self._last = target = pick(self._all, Target.load, self._rng, self._last)
+            self._run += 1
+            if target is not None and target.has_room:
+                return self._begin(target)
         return self._take(self._free(), avoid)
 
     def wait(
@@ -200,6 +211,7 @@ class Router:
             target.endpoint = endpoint
             self._targets[endpoint.id] = target
         self._all = tuple(self._targets.values())
+        self._last = None
         for target in before.values():
             self._leave_line(target)
             self._end_rest(target)

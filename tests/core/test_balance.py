@@ -1,6 +1,7 @@
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,15 +12,41 @@ def test_nobody_can_be_picked_from_nobody() -> None:
     assert pick([], lambda _: 0, Random(0)) is None
 
 
-@given(loads=st.lists(st.integers(0, 50), min_size=1, max_size=12), seed=st.integers())
-def test_the_busiest_of_several_is_never_picked_while_it_stands_alone(loads: list[int], seed: int) -> None:
-    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed))
+WORLDS = given(loads=st.lists(st.integers(0, 50), min_size=1, max_size=12), seed=st.integers(), data=st.data())
+
+
+@WORLDS
+def test_the_busiest_of_several_is_never_picked_while_it_stands_alone(
+    loads: list[int], seed: int, data: st.DataObject
+) -> None:
+    last = data.draw(st.none() | st.sampled_from(range(len(loads))))
+    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed), last)
     assert picked is not None
     if len(loads) > 1 and loads.count(max(loads)) == 1:
         assert loads[picked] < max(loads)
+
+
+@WORLDS
+def test_who_was_picked_last_stays_until_another_has_less_to_do(
+    loads: list[int], seed: int, data: st.DataObject
+) -> None:
+    last = data.draw(st.sampled_from(range(len(loads))))
+    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed), last)
+    assert picked is not None
+    assert picked == last or loads[picked] < loads[last]
+    if loads[last] == min(loads):
+        assert picked == last
 
 
 def test_equals_share_the_requests_evenly() -> None:
     rng = Random(7)
     counts = Counter(pick("abcd", lambda _: 1, rng) for _ in range(8_000))
     assert all(1_800 < count < 2_200 for count in counts.values())
+
+
+@pytest.mark.parametrize("last", "abcd")
+def test_who_was_picked_last_is_compared_with_each_of_the_others_alike(last: str) -> None:
+    rng = Random(7)
+    counts = Counter(pick("abcd", lambda each: each == last, rng, last) for _ in range(6_000))
+    assert last not in counts
+    assert all(1_800 < counts[other] < 2_200 for other in "abcd" if other != last)

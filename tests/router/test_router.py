@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app_toolkit.config.models import Policy
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.router.router import REST_S, Router
+from app_toolkit.router.router import REST_S, RUN, Router
 from app_toolkit.router.targets import Turn, Waiter
 from app_toolkit.types import Address, ReplicaId
 
@@ -43,6 +43,31 @@ def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
     assert again is not None
     assert again.endpoint == first.endpoint
     assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
+
+
+def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then_it_is_chosen_anew() -> None:
+    router = router_of(*(endpoint(name) for name in "abcd"))
+    runs = []
+    for _ in range(100):
+        run = []
+        for _ in range(RUN):
+            turn = router.try_turn()
+            assert turn is not None
+            run.append(turn.endpoint.id)
+            router.give_back(turn)
+        assert len(set(run)) == 1
+        runs.append(run[0])
+    assert all(10 < runs.count(ReplicaId(name)) < 40 for name in "abcd")
+
+
+def test_a_replica_that_left_is_not_remembered() -> None:
+    router = router_of(endpoint("a"))
+    for name in "bc":
+        router.update([endpoint(name)])
+        turn = router.try_turn()
+        assert turn is not None
+        assert turn.endpoint.id == name
+        router.give_back(turn)
 
 
 def test_a_turn_given_back_twice_counts_once() -> None:
