@@ -11,11 +11,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def pick(candidates: Sequence[T], load: Callable[[T], int], rng: Random, last: T | None = None) -> T | None:
+def pick(
+    candidates: Sequence[T], load: Callable[[T], int], rng: Random, last: T | None = None, *, moves: bool = False
+) -> T | None:
     """One of the candidates, None when there are none.
 
-    `last`, a candidate, is one of the two that are compared, and taken where the other has no less to do: requests
-    that come one after another go where everything is still at hand. None: the two are strangers.
+    `last`, a candidate, is one of the two that are compared, and of equals it is taken: requests that come one after
+    another go where everything is still at hand. `moves`: of equals, the other is. None: the two are strangers.
     """
     count = len(candidates)
     if count < 2:
@@ -24,4 +26,5 @@ def pick(candidates: Sequence[T], load: Callable[[T], int], rng: Random, last: T
     other = candidates[int(rng.random() * (count - 1))]
     if other is first:
         other = candidates[-1]
-    return first if load(first) <= load(other) else other
+    more = load(first) - load(other)
+    return first if more < 0 or (more == 0 and not moves) else other

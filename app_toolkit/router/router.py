@@ -15,9 +15,9 @@ from app_toolkit.interfaces import Endpoint, Place, Stand
 from app_toolkit.router.targets import Target, Turn, Waiter
 from app_toolkit.types import ReplicaId
 
-RUN = 64
-"""Turns after which the choice is made anew, however well the last one did: one that answers fast because all it gives
-are errors must not draw everybody."""
+RUN = 4
+"""Turns in a row at one of several replicas that have no less to do. More would gain little, and one that answers fast
+because all it gives are errors must not draw everybody."""
 
 REST_S = 0.1
 """How long a replica that was not reached is left alone: it may be the only one, so it is tried again."""
@@ -60,7 +60,7 @@ class Router:
         self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
         self._targets: dict[ReplicaId, Target] = {}
         self._all: Sequence[Target] = ()
-        #: Who was picked last, of `_all`, and how often since somebody was picked without regard to that.
+        #: Who was picked last, of `_all`, and how often in a row.
         self._last: Target | None = None
         self._run = 0
         self._leaving: set[Target] = set()
@@ -77,10 +77,9 @@ class Router:
         """
         # Nearly always the first look finds one, and costs the same among a thousand replicas as among two.
         if not avoid:
-            if self._run == RUN:
-                self._last, self._run = None, 0
-            self._last = target = pick(self._all, Target.load, self._rng, self._last)
-            self._run += 1
+            target = pick(self._all, Target.load, self._rng, self._last, moves=self._run >= RUN)
+            self._run = self._run + 1 if target is self._last else 1
+            self._last = target
             if target is not None and target.has_room:
                 return self._begin(target)
         return self._take(self._free(), avoid)

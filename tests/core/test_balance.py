@@ -38,6 +38,17 @@ def test_who_was_picked_last_stays_until_another_has_less_to_do(
         assert picked == last
 
 
+@WORLDS
+def test_who_moves_on_stays_only_where_the_other_has_more_to_do(
+    loads: list[int], seed: int, data: st.DataObject
+) -> None:
+    last = data.draw(st.sampled_from(range(len(loads))))
+    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed), last, moves=True)
+    assert picked is not None
+    assert len(loads) == 1 or picked != last or loads[last] < max(loads)
+    assert loads[picked] <= loads[last]
+
+
 def test_equals_share_the_requests_evenly() -> None:
     rng = Random(7)
     counts = Counter(pick("abcd", lambda _: 1, rng) for _ in range(8_000))

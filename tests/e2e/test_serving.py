@@ -15,12 +15,8 @@ from websockets.sync.client import connect
 
 from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
-<<<<<<< HEAD
-from tests.cluster import PATIENCE_S, Served
-=======
 from app_toolkit.interfaces import REPLICAS
 from tests.cluster import PATIENCE_S, Cluster, Served
->>>>>>> leftovers
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:

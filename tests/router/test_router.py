@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -45,19 +46,20 @@ def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
     assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
 
 
-def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then_it_is_chosen_anew() -> None:
+def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then_go_to_another() -> None:
     router = router_of(*(endpoint(name) for name in "abcd"))
-    runs = []
-    for _ in range(100):
-        run = []
+    runs: list[ReplicaId] = []
+    for _ in range(400):
+        run = set()
         for _ in range(RUN):
             turn = router.try_turn()
             assert turn is not None
-            run.append(turn.endpoint.id)
+            run.add(turn.endpoint.id)
             router.give_back(turn)
-        assert len(set(run)) == 1
-        runs.append(run[0])
-    assert all(10 < runs.count(ReplicaId(name)) < 40 for name in "abcd")
+        assert len(run) == 1
+        runs += run
+    assert all(run != following for run, following in pairwise(runs))
+    assert all(70 < runs.count(ReplicaId(name)) < 130 for name in "abcd")
 
 
 def test_a_replica_that_left_is_not_remembered() -> None:
