@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS
-from tests.cluster import PATIENCE_S, Cluster, Served
+from tests.cluster import PATIENCE_S, Served
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
