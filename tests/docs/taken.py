@@ -68,6 +68,7 @@ def only_taken(folder: Path) -> Iterator[None]:
     parse_args = argparse.ArgumentParser.parse_args
 
     def parse(parser: argparse.ArgumentParser) -> None:
+        parser.allow_abbrev = False  # a page that shows half of an option is wrong, too
         parse_args(parser)
         raise Taken
 

@@ -64,6 +64,7 @@ def test_every_command_is_taken(page: Page, folder: Path, capsys: pytest.Capture
         "pytest tests/missing",
         "python -m benchmarks --only missing",
         "python -m benchmarks.chaos --no-such-option",
+        "python -m benchmarks.chaos --write",
         "python -m benchmarks.missing",
         "python -m benchmarks.peers --no-such-option",
         "uvicorn main:app --no-such-option",

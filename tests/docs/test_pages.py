@@ -22,7 +22,7 @@ UNTYPED = [page("docs/batching.md"), page("docs/parity.md")]
 """Asserts that compare what `gather` gives with a list; a plugin for the tests of somebody else who writes no types."""
 
 SCRIPTS = page("docs/scripts.md")
-"""It serves on a cluster: tests/test_run.py runs it on the session's."""
+"""It serves on a cluster: tests/e2e/test_scripts.py runs it on the session's."""
 
 DRAWING = None
 SHOWN = {

@@ -30,7 +30,7 @@ from tests.engines.chain import app as chain
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = {"num_cpus": 0.1}
 
 
