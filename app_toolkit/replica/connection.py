@@ -15,7 +15,7 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.calls import MOST_BYTES
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
-from app_toolkit.transport.sockets import send_ahead
+from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.transport.trunk import PROTOCOL, Circuit, Room, Trunk, preface
 
 
@@ -112,6 +112,7 @@ class Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        close_in_children(transport)
         send_ahead(transport)
         self._connections.add(self)
 

@@ -8,7 +8,6 @@ import socket
 import stat
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
@@ -29,7 +28,7 @@ from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceba
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
-from app_toolkit.transport.sockets import keep_alive
+from app_toolkit.transport.sockets import close_in_children, keep_alive
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, ReplicaId
 
@@ -109,7 +108,8 @@ class ReplicaServer:
             self._remove_socket()
             raise
         self.live = spec.live
-        _close_in_children(self)
+        for listener in self._listeners:
+            close_in_children(listener)
         ready: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(spec, secret, ready, around, code), name=f"app-toolkit data {spec.id}", daemon=True
@@ -313,15 +313,6 @@ class ReplicaServer:
         if self._address.startswith("unix:"):
             Path(self._address.removeprefix("unix:")).unlink(missing_ok=True)
 
-    def _descriptors(self) -> list[int]:
-        """Of the listening sockets and of every connection."""
-        found = [listener.fileno() for listener in self._listeners]
-        for connection in () if self._server is None else self._server.server_state.connections:
-            inner = connection.transport.get_extra_info("socket")
-            if inner is not None:
-                found.append(inner.fileno())
-        return [descriptor for descriptor in found if descriptor >= 0]
-
 
 class Server(uvicorn.Server):
     """uvicorn, with a startup that tells why it failed and a shutdown that leaves no connection."""
@@ -472,23 +463,6 @@ def _bind_tcp(name: str, port: int) -> tuple[socket.socket, Address]:
         listener.close()
         raise StartupError(f"cannot listen on tcp:{name}:{port}: {error}") from None
     return listener, Address(f"tcp:{name}:{listener.getsockname()[1]}")
-
-
-def _close_in_children(server: ReplicaServer) -> None:
-    """A process that user code forks must not keep connections open: callers would wait for it to end."""
-    remembered = weakref.ref(server)
-
-    def close() -> None:
-        parent = remembered()
-        if parent is None:
-            return
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in parent._descriptors():
-            # Replaced, not closed: the objects that own these numbers live on in the child.
-            os.dup2(nothing, descriptor, inheritable=False)
-        os.close(nothing)
-
-    os.register_at_fork(after_in_child=close)
 
 
 def _not_reported(record: logging.LogRecord) -> bool:

@@ -17,7 +17,7 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
-from app_toolkit.transport.sockets import keep_alive, send_ahead
+from app_toolkit.transport.sockets import close_in_children, keep_alive, send_ahead
 from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words, preface
 from app_toolkit.types import Address, Header
 
@@ -627,11 +627,13 @@ async def connect(address: Address, talker: Callable[[], P]) -> tuple[asyncio.Tr
     kind, _, where = address.partition(":")
     if kind == "unix":
         transport, protocol = await loop.create_unix_connection(talker, where)
+        close_in_children(transport)
         send_ahead(transport)
         return transport, protocol
     host, _, port = where.rpartition(":")
     if kind != "tcp" or not host:
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
     transport, protocol = await loop.create_connection(talker, host.strip("[]"), int(port))
+    close_in_children(transport)
     keep_alive(transport.get_extra_info("socket"))
     return transport, protocol

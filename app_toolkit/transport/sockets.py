@@ -1,7 +1,9 @@
 """What the kernel is told of the sockets between two of our processes."""
 
 import asyncio
+import os
 import socket
+from weakref import WeakSet
 
 IDLE_S = 10
 """Silence before the first probe."""
@@ -13,6 +15,28 @@ PROBES = 3
 SENT_AHEAD = 512 * 1024
 """Bytes that it is asked to hold on one machine (it counts twice as many, and has a limit of its own). With the usual
 208 KiB the two wake each other twice as often while a large body goes over."""
+
+
+_not_inherited: WeakSet[socket.socket | asyncio.BaseTransport] = WeakSet()
+
+
+def close_in_children(ours: socket.socket | asyncio.BaseTransport) -> None:
+    """Keep it out of processes that user code forks: whoever is at its other end would wait for them to end."""
+    _not_inherited.add(ours)
+
+
+def _close_inherited() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for ours in _not_inherited:
+        inner = ours if isinstance(ours, socket.socket) else ours.get_extra_info("socket")
+        if inner is not None and inner.fileno() >= 0:
+            # Replaced, not closed: the objects that own these numbers live on in the child.
+            os.dup2(nothing, inner.fileno(), inheritable=False)
+    os.close(nothing)
+
+
+if hasattr(os, "register_at_fork"):  # else nobody forks there
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def keep_alive(connection: socket.socket) -> None:
