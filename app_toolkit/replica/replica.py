@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Coroutine, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,8 @@ THREAD_S = 0.05
 
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
+BODYLESS = (204, 304)
+FRAMING = (b"content-length", b"transfer-encoding")
 SERVER_ERROR = b"Internal Server Error"
 INTERNAL_ERROR = 1011
 """The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
@@ -431,8 +434,11 @@ class Exchange:
         kind = message["type"]
         if kind in ANSWERS:
             self.started = True
-            if message.get("status") == 503:
+            status = message.get("status")
+            if status == 503:
                 message = {**message, "headers": _without_internal(message.get("headers", ()))}
+            elif status in BODYLESS:
+                self._send = partial(_send_bodyless, self._send)
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
             self.started = self.complete = True
         await self._send(message)
@@ -543,6 +549,19 @@ class Exchange:
 def _without_internal(fields: Iterable[Header]) -> list[Header]:
     """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
     return [field for field in fields if not hop.is_internal(field[0].lower())]
+
+
+async def _send_bodyless(send: Send, message: Message) -> None:
+    """Send no body, nor what announces one: the next answer on the connection begins right behind the head.
+
+    The length that a 304 may have goes, too: uvicorn would want that many bytes.
+    """
+    if message["type"] == "http.response.start":
+        headers = [field for field in message.get("headers", ()) if field[0].lower() not in FRAMING]
+        message = {**message, "headers": headers}
+    elif message["type"] == "http.response.body":
+        message = {**message, "body": b""}
+    await send(message)
 
 
 async def _nowhere(message: Message) -> None:

@@ -249,6 +249,49 @@ async def test_what_an_app_does_wrong_harms_no_exchange_but_its_own_and_ends_as_
     waiting.connection.abort()
 
 
+BODYLESS = """
+from fastapi.responses import JSONResponse, Response
+
+@app.get("/bodyless/{kind}/{status}")
+async def bodyless(kind: str, status: int):
+    etag = {"etag": '"1"'}
+    if kind == "body":
+        return JSONResponse({"deleted": 1}, status, etag)
+    if kind == "announced":
+        return Response(b"HTTP/1.1 200 OK", status, {**etag, "Content-Length": "15"})
+    if kind == "not sent":
+        return Response(b"", status, {**etag, "content-length": "15"})
+    if kind == "stream":
+        return StreamingResponse(iter([b"a", b"b"]), status, etag)
+    return StreamingResponse(iter([b"a", b"b"]), status, {**etag, "transfer-encoding": "chunked"})
+"""
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("kind", ["body", "announced", "not sent", "stream", "chunked"])
+async def test_a_body_that_must_not_be_there_is_not_sent_and_the_connection_serves_the_next(
+    serve: Serve, pool: Pool, kind: str, status: int, small: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await asyncio.to_thread(serve, SOURCE + BODYLESS)
+    pool.allow(served.address, 100, trunks=True)
+    head = get(f"/bodyless/{kind.replace(' ', '%20')}/{status}")
+    empty = Asking(pool).begin(served.address, head, small=small)
+    async with asyncio.timeout(5):
+        assert await empty.over == "ended"
+    assert empty.answer is not None
+    assert (empty.answer.status, bytes(empty.body)) == (status, b"")
+    assert (b"etag", b'"1"') in empty.answer.fields
+    assert not {b"content-length", b"transfer-encoding"} & {name for name, _ in empty.answer.fields}
+    following = Asking(pool).begin(served.address, get("/number/1"), small=small)
+    async with asyncio.timeout(5):
+        assert await following.over == "ended"
+    assert following.body == b"1"
+    assert following.connection is empty.connection
+    assert served.server.statistics().ongoing == 0
+    assert not caplog.records
+
+
 async def test_a_circuit_of_who_left_while_the_trunk_was_dialled_serves_the_next(serve: Serve, pool: Pool) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
     pool.allow(served.address, 100, trunks=True)
