@@ -12,6 +12,10 @@ BETWEEN_S = 5
 PROBES = 3
 """Unanswered ones after which the connection is broken: 25 s after its last byte."""
 
+UNACKNOWLEDGED_S = IDLE_S + PROBES * BETWEEN_S
+"""How long the other machine may leave unacknowledged what was sent: as long as it may be silent. The kernel does not
+probe meanwhile, and would by itself go on trying for a quarter of an hour. It has sent it again six times by then."""
+
 SENT_AHEAD = 512 * 1024
 """Bytes that it is asked to hold on one machine (it counts twice as many, and has a limit of its own). With the usual
 208 KiB the two wake each other twice as often while a large body goes over."""
@@ -48,6 +52,16 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, BETWEEN_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+
+
+def expect_acknowledgement(connection: socket.socket) -> None:
+    """Break a TCP connection on which somebody speaks once the other machine is gone, where the system can.
+
+    For what is always read at its other end: a reader that lives, and lets nothing more come for so long, is broken off
+    with it.
+    """
+    if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_S * 1_000)
 
 
 def send_ahead(transport: asyncio.BaseTransport) -> None:

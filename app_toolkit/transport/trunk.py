@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Protocol, cast
 
+from app_toolkit.transport.sockets import expect_acknowledgement
+
 logger = logging.getLogger("app_toolkit.transport")
 
 ROOM = 256 * 1024
@@ -426,6 +428,9 @@ class Trunk(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            expect_acknowledgement(connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:

@@ -1,6 +1,8 @@
 """What the sockets between two processes are told."""
 
+import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +12,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from app_toolkit.transport.pool import connect
+from app_toolkit.transport.trunk import Room, Trunk
+from app_toolkit.types import Address
 
 CALLER = """
     import asyncio, os, sys, time
@@ -68,3 +74,44 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
                 os.kill(child, signal.SIGKILL)
             caller.kill()
             caller.communicate()
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system tries for as long as it likes")
+async def test_a_trunk_waits_for_an_acknowledgement_as_long_as_for_a_word_and_others_may_be_read_slowly() -> None:
+    def patience(transport: asyncio.BaseTransport) -> int:
+        connection: socket.socket = transport.get_extra_info("socket")
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[asyncio.BaseTransport] = loop.create_future()
+
+    class Arriving(Trunk):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            arrived.set_result(transport)
+
+    async with await loop.create_server(lambda: Arriving(Room()), "127.0.0.1", 0) as server:
+        address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
+        caller, _ = await connect(address, lambda: Trunk(Room()))
+        replica = await arrived
+        assert patience(caller) == patience(replica) == 25_000
+        caller.abort()
+    async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0) as server:
+        address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
+        plain, _ = await connect(address, asyncio.Protocol)
+        assert patience(plain) == 0
+        plain.abort()
+
+
+def may_make_networks() -> bool:
+    if any(shutil.which(tool) is None for tool in ("ip", "nsenter", "unshare")):
+        return False
+    return subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not may_make_networks(), reason="needs a Linux that lets this user make networks")
+def test_a_trunk_to_a_machine_that_is_gone_without_a_word_ends_and_takes_no_more_circuits() -> None:
+    script = Path(__file__).with_name("cut_off.py")
+    done = subprocess.run(["unshare", "--net", sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
