@@ -25,17 +25,27 @@ def lack(
 ) -> Lack | None:
     """What it waits for; None: there is room.
 
-    `free` is that of all nodes together, because Ray tells no more. So where some nodes have as many replicas as they
-    may, whoever is not placed is said to wait: what is free may be free on those.
+    `free` is that of all nodes together, because Ray documents no more. Where some nodes have as many replicas as they
+    may, only what cannot be free on those counts. So whoever is placed, and has no process for a while, may still be
+    said to wait: where it took the last of what was free, or others have so much of the nodes that are open.
     """
     fitting = [node for node in nodes if _covers(node.total, asks)]
     open_ = [node for node in fitting if max_per_node is None or node.mine < max_per_node]
-    if len(open_) == len(fitting) > 0 and _covers(free, asks):
+    closed = [node for node in nodes if node not in open_] if len(open_) < len(fitting) else []
+    if open_ and all(
+        free.get(name, 0.0) - sum(_most_free(node, name, amount) for node in closed) >= amount
+        for name, amount in asks.items()
+    ):
         return None
     asked = _spoken(asks)
     if len(open_) < len(fitting):
         asked += f" on a node with fewer than {max_per_node} of its replicas ({len(open_)} of {len(fitting)} are such)"
     return Lack(asked, _spoken({name: free.get(name, 0.0) for name in asks}), for_ever=not fitting)
+
+
+def _most_free(node: Node, name: str, amount: float) -> float:
+    """`amount`: what each of its replicas has of it."""
+    return max(0.0, node.total.get(name, 0.0) - node.mine * amount)
 
 
 def _covers(amounts: Mapping[str, float], asks: Mapping[str, float]) -> bool:

@@ -1,6 +1,7 @@
 """What user code may ask about the request that it serves, and about where it runs; and what it reads meanwhile."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,6 +15,22 @@ TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
 """As it travels (`core.trace`): `traceparent`, and `tracestate` behind a space."""
 
 
+class Errand:
+    """What a thread does in one context. Only that context holds it, so it is gone once the thread has come back."""
+
+
+ERRAND: ContextVar[Errand | None] = ContextVar("app_toolkit_errand", default=None)
+
+
+def errand() -> weakref.ref[Errand]:
+    """That of the thread that asks."""
+    found = ERRAND.get()
+    if found is None:
+        found = Errand()
+        ERRAND.set(found)
+    return weakref.ref(found)
+
+
 class Reading:
     """The stream of a call that user code reads.
 
@@ -25,13 +42,23 @@ class Reading:
     __slots__ = ("_close", "reader")
 
     def __init__(self, close: Callable[[], object]) -> None:
-        self.reader: asyncio.Task[Any] | None = None
-        """Who took the last item, or waits for one; None: nobody yet, or nobody on this event loop."""
+        self.reader: asyncio.Task[Any] | weakref.ref[Errand] | None = None
+        """Who took the last item, or waits for one; None: nobody yet, or a task of another event loop."""
         self._close = close
 
     def leave(self) -> None:
-        """The request is over: close the stream, unless a task that goes on reads it. Called in the request's task."""
-        if self.reader is not None and (self.reader.done() or self.reader is asyncio.current_task()):
+        """The request is over: close the stream, unless a task that goes on reads it. Called in the request's task.
+
+        Where a thread reads it, that is done once the thread has come back, and by whoever lets go of its errand.
+        """
+        reader = self.reader
+        if isinstance(reader, weakref.ref):
+            going_on = reader()
+            if going_on is None:
+                self._close()
+            else:
+                weakref.finalize(going_on, self.leave).atexit = False
+        elif reader is not None and (reader.done() or reader is asyncio.current_task()):
             self._close()
 
 

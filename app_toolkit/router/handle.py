@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager, suppress
+from contextvars import copy_context
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
@@ -14,7 +15,7 @@ from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, NoReplica
 from app_toolkit.interfaces import Call, Caller, Deployable, Plane
-from app_toolkit.observability.context import READINGS, Reading
+from app_toolkit.observability.context import ERRAND, READINGS, Reading, errand
 from app_toolkit.transport.calls import Sealed
 from app_toolkit.types import Kind, Retry
 
@@ -432,6 +433,7 @@ class Stream(Generic[R]):
 
     def __next__(self) -> R:
         _refuse_in_a_loop("for", "async for")
+        self._relay.reading.reader = errand()
         found = submit(self._relay.loop, self._relay.next).result()
         if found is None:
             raise StopIteration
@@ -465,14 +467,16 @@ class _Relay:
         # Never longer than what was asked for, and an end: None.
         self._found: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
         self._steps: asyncio.Task[None] | None = None
-        self.reading = Reading(self._cancel)
+        self.reading = Reading(self.cancel)
 
     def begin(self) -> None:
         if self.loop is running_loop():
             self._begin()
             return
+        context = copy_context()
+        context.run(ERRAND.set, None)  # which is not to last as long as this
         try:
-            self.loop.call_soon_threadsafe(self._begin)
+            self.loop.call_soon_threadsafe(self._begin, context=context)
         except RuntimeError:  # the loop is closed
             raise NoReplica(ENDED) from None
 

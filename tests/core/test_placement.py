@@ -1,5 +1,7 @@
 """Whether there is room, and what is said where there is none."""
 
+from operator import and_
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,10 +28,18 @@ TWO = {"CPU": 2.0}
         ),
         (
             "what is free may be where none may run",
-            3.0,
+            1.5,
             [Node(TWO, 1), Node(TWO, 0), Node({}, 0)],
             1,
-            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "3 CPU", for_ever=False),
+            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "1.5 CPU", for_ever=False),
+        ),
+        ("so much cannot be free where none may run", 2.0, [Node(TWO, 1), Node(TWO, 0), Node({}, 0)], 1, None),
+        (
+            "so much may be free where it would not fit",
+            2.0,
+            [Node(TWO, 1), Node(TWO, 0), Node({"CPU": 0.5}, 0)],
+            1,
+            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "2 CPU", for_ever=False),
         ),
     ],
 )
@@ -45,8 +55,14 @@ node = st.builds(Node, amounts, st.integers(0, 3))
 def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_nowhere_is_for_ever(
     asks: dict[str, float], nodes: list[Node], most: int | None, data: st.DataObject
 ) -> None:
-    taken = [{name: data.draw(st.floats(0, total)) for name, total in node.total.items()} for node in nodes]
-    left = [{name: node.total[name] - used[name] for name in used} for node, used in zip(nodes, taken, strict=True)]
+    left = [
+        {
+            name: data.draw(st.floats(0, max(0.0, total - node.mine * asks.get(name, 0.0))))
+            for name, total in has.items()
+        }
+        for node in nodes
+        for has in [node.total]
+    ]
     free = {name: sum(each.get(name, 0.0) for each in left) for name in ("CPU", "GPU")}
 
     def fits(there: dict[str, float]) -> bool:
@@ -57,5 +73,8 @@ def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_n
     full = [most is not None and node.mine >= most for node in nodes]
     if all(full):
         assert told is not None, "no node may have one more"
-    if told is None:
-        assert not any(is_full and fits(dict(node.total)) for node, is_full in zip(nodes, full, strict=True))
+    suits = [fits(dict(node.total)) for node in nodes]
+    if told is None and any(map(and_, suits, full)):
+        there = [each for each, is_full, suit in zip(left, full, suits, strict=True) if suit and not is_full]
+        known = {name: sum(each.get(name, 0.0) for each in there) + 1e-9 for name in asks}
+        assert fits(known), "what is free is free where it may run"

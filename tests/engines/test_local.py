@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated
 
@@ -77,7 +78,16 @@ class Writer(Deployment):
             self.events.append("closed")
 
 
-Read = Callable[[Writer], AsyncIterator[str]]
+Read = Callable[[Writer], AsyncIterator[str] | Iterator[str]]
+
+
+def in_threads(model: Writer) -> Iterator[str]:
+    yield from remote(model.write)
+
+
+def in_threads_one_within_another(model: Writer) -> Iterator[str]:
+    for _ in remote(model.write):
+        yield from remote(model.write)
 
 
 @pytest.fixture
@@ -91,8 +101,18 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("uncollected")
-@pytest.mark.parametrize("read", [lambda model: model.write(), lambda model: remote(model.write)])
-async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_its_client_goes(read: Read) -> None:
+@pytest.mark.parametrize(
+    ("read", "streams"),
+    [
+        (lambda model: model.write(), 1),
+        (lambda model: remote(model.write), 1),
+        (in_threads, 1),
+        (in_threads_one_within_another, 2),
+    ],
+)
+async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_its_client_goes(
+    read: Read, streams: int
+) -> None:
     """Whoever is cancelled while it sends is in nobody's `async for`: the framework leaves it to the collector."""
     events: list[str] = []
     writer = Writer.bind(events)
@@ -120,11 +140,11 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
     try:
         await app(dict(GET), receive, send)
         async with asyncio.timeout(2):
-            while not events:  # noqa: ASYNC110 - it tells nobody
+            while len(events) < streams:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
     finally:
         await IN_PROCESS.stop()
-    assert events == ["closed"]
+    assert events == ["closed"] * streams
 
 
 @pytest.mark.anyio
@@ -167,6 +187,51 @@ async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None
     finally:
         await IN_PROCESS.stop()
     assert events == ["a word", "a word", "a word", "closed"]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("uncollected")
+async def test_a_thread_that_goes_on_without_its_request_goes_on_reading_and_what_it_leaves_is_closed() -> None:
+    events: list[str] = []
+    writer = Writer.bind(events)
+    app = Toolkit()
+    reading: list[asyncio.Task[None]] = []
+    kept: list[Iterator[str]] = []
+    cancelled = threading.Event()
+
+    def read(model: Writer) -> None:
+        kept.append(words := iter(remote(model.write)))
+        events.append(next(words))
+        assert cancelled.wait(5)
+        events.append(next(words))
+
+    @app.get("/")
+    async def begin(model: Annotated[Writer, Depends(writer)]) -> None:
+        reading.append(asyncio.create_task(asyncio.to_thread(read, model)))
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(f"nobody waits for {message}")
+
+    await IN_PROCESS.start([writer])
+    try:
+        asked = asyncio.ensure_future(app(dict(GET), receive, send))
+        async with asyncio.timeout(5):
+            while not events:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            cancelled.set()
+            await asyncio.gather(*reading)
+            while len(events) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+    finally:
+        await IN_PROCESS.stop()
+    assert events == ["a word", "a word", "closed"]
+    assert len(kept) == 1
 
 
 SURPRISE = """

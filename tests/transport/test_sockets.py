@@ -18,7 +18,7 @@ from app_toolkit.transport.trunk import Room, Trunk
 from app_toolkit.types import Address
 
 CALLER = """
-    import asyncio, os, signal, sys
+    import asyncio, os, sys, time
     import uvloop
     from app_toolkit.transport.pool import Pool
 
@@ -38,7 +38,8 @@ CALLER = """
             kept += [used, circuit]
         child = os.fork()
         if child == 0:
-            signal.pause()
+            time.sleep(60)
+            os._exit(0)
         print(child, flush=True)
         await asyncio.Event().wait()
 
@@ -69,10 +70,10 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
                 while connection.recv(1024):
                     pass  # how a trunk begins
         finally:
-            caller.kill()
-            caller.communicate()
             if child is not None:
                 os.kill(child, signal.SIGKILL)
+            caller.kill()
+            caller.communicate()
 
 
 @pytest.mark.anyio
