@@ -4,6 +4,7 @@ from app_toolkit.core.recent import Recent
 from app_toolkit.core.retries import RetryBudget
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.deadlines import Deadlines
+from app_toolkit.transport.lengths import LongAnswers
 
 TELL_AGAIN_S = 1.0
 
@@ -11,13 +12,15 @@ TELL_AGAIN_S = 1.0
 class Account:
     """The requests for one ingress: what they may cost, how fast they are answered, and what became of them."""
 
-    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "name")
+    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "long", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.budget = RetryBudget()
         self.answers = Recent()
         self.counts = Counts()
+        #: By method and path.
+        self.long = LongAnswers()
         self._deadlines: Deadlines | None = None
         self._told = float("-inf")
 

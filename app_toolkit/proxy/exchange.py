@@ -363,7 +363,8 @@ class Exchange:
         self._replica = turn.endpoint.id
         self._tries += 1
         address = turn.endpoint.address
-        small = not (self.request.held or self.request.websocket)
+        request = self.request
+        small = not (request.held or request.websocket or (request.method, request.raw_path) in self._account.long)
         connection = self._proxy.pool.take(address, small=small)
         if connection is not None:
             self._send(connection)
@@ -495,9 +496,11 @@ class Exchange:
 
     def _finish(self) -> None:
         assert self._answer is not None
+        request = self.request
         self._release()
+        self._account.long.note((request.method, request.raw_path), self._bytes_out)
         self._record(self._answer.status, OK)
-        self._client.finished(self.request, self._keep)
+        self._client.finished(request, self._keep)
 
     def _open_tunnel(self, answer: Answer) -> None:
         if not self.request.websocket:

@@ -21,6 +21,7 @@ from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, Piece, Sealed
+from app_toolkit.transport.lengths import LongAnswers
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
@@ -199,6 +200,8 @@ class RemoteCaller:
         self._callers = callers
         self._pool = callers.pool
         self._budget = RetryBudget()
+        #: By method.
+        self._long = LongAnswers()
 
     async def call(self, call: Call) -> Any:
         _, turn, sent, frame = await self._first_in_time(call)
@@ -250,7 +253,7 @@ class RemoteCaller:
         payloads = self._callers.payloads
         elsewhere = payloads is not None and calls.goes_elsewhere(body)
         length = sum(map(len, body))
-        small = length < LARGE
+        small = length < LARGE and call.method not in self._long
         request_id = REQUEST_ID.get() or self._callers.mint_id()
         since = self.loop.time()
         self._budget.asked(since)
@@ -281,6 +284,7 @@ class RemoteCaller:
                     head = self._head(call, turn, request_id, until, key, length)
                     sent = Sent(self._pool, connection, (head, *body), key)
                     frame = await sent.frame()
+                self._long.note(call.method, frame.size)
                 if frame.kind == "elsewhere":
                     frame = await self._collected(sent, turn)
                 return turn, sent, frame

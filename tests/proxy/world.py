@@ -144,6 +144,11 @@ class Served:
     def endpoint(self, most: int | None = None) -> dict[str, Any]:
         return {"id": self.name, "address": self.address, "trunks": True, "max_ongoing_requests": most or self.most}
 
+    @property
+    def connections(self) -> int:
+        """That its callers have with it; each circuit is one, and so is their trunk."""
+        return len(self._server.server_state.connections)
+
     def release(self) -> None:
         """Let what waits in the app go on."""
         self._loop.call_soon_threadsafe(self.journal.release.set)

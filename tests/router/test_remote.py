@@ -9,6 +9,7 @@ from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import Callers, RemoteCaller
+from app_toolkit.transport.lengths import LONG
 from app_toolkit.transport.pool import Connection, connect
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
@@ -24,6 +25,9 @@ SOURCE = """
     class Model:
         async def double(self, number):
             return 2 * number
+
+        async def zeros(self, size):
+            return bytes(size)
 
         async def hold(self):
             mark("began")
@@ -91,6 +95,15 @@ async def test_a_call_is_answered_and_its_connection_serves_the_next(serve: Serv
     caller = calling.tell(serve(SOURCE))
     assert [await caller.call(double(number)) for number in range(3)] == [0, 2, 4]
     assert calling.callers.pool.idle == 1
+
+
+async def test_what_gave_a_long_result_is_called_over_a_connection_of_its_own(serve: Serve, calling: Calling) -> None:
+    caller = calling.tell(serve(SOURCE))
+    connections = []
+    for size in (0, LONG, LONG, 0, 0):
+        assert await caller.call(Call("zeros", (size,), {})) == bytes(size)
+        connections.append(calling.callers.pool.idle)
+    assert connections == [1, 1, 2, 2, 2]
 
 
 async def test_a_stream_that_is_not_read_to_its_end_is_closed(serve: Serve, calling: Calling) -> None:
