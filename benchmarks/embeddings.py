@@ -2,7 +2,8 @@
 
 python -m benchmarks.peers litserve bentoml ray_serve minilm && python -m benchmarks.embeddings
 python -m benchmarks.embeddings --rounds 1 --seconds 5 --only toolkit litserve
-python -m benchmarks.embeddings --read benchmarks/embeddings.json      # measure nothing, print the tables again
+python -m benchmarks.embeddings --write-docs      # and write docs/benchmarks-embeddings.md
+python -m benchmarks.embeddings --read            # measure nothing, take the figures of the last run
 
 64 clients ask for one sentence each, never the same twice, and ask again as soon as they are answered. *Model busy* is
 the share of the time during which the model computed: the process that runs it measures that, and says it with every
@@ -17,7 +18,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +37,8 @@ PEERS = ("ray-serve", "ray-serve-best", "litserve", "bentoml")
 NAME = "embed_64"
 FIGURES = ("rps", "p50_ms", "p99_ms", "busy_percent", "cpu_ms")
 PATH = "/embed"
+DOCS = ROOT / "docs" / "benchmarks-embeddings.md"
+RESULTS = ROOT / "benchmarks" / "results-embeddings.json"
 EXAMPLES = ROOT / "examples"
 
 
@@ -273,6 +275,31 @@ def report(results: dict[str, Any]) -> str:
     return "\n\n".join((table(head, rows), bounds_table(judge(results, BOUNDS))))
 
 
+def document(results: dict[str, Any]) -> str:
+    run, machine, batch = results["run"], results["machine"], results["run"]["batch"]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    absent = "".join(
+        f"{results['titles'][name]} was not measured: {why}.\n\n" for name, why in results["absent"].items()
+    )
+    return f"""# Embeddings, measured
+
+Made by `python -m benchmarks.embeddings --write-docs`; no figure here was typed. Measured on {run["date"]}: medians of
+{run["rounds"]} rounds of {run["seconds"]} s, the contenders in a new order in each round.
+
+{run["clients"]} clients ask for one sentence each, never the same twice, and ask again as soon as they are answered.
+All contenders run the same all-MiniLM-L6-v2 by ONNX Runtime in one process, with batches of up to
+{batch["BATCH_SIZE"]:g} sentences that wait up to {batch["WAIT_S"] * 1_000:g} ms for each other. *Model busy* is the
+share of the time in which it computed.
+
+{machine["cores"]} cores, {machine["cpu"]}, {machine["system"]}: model, server and clients share them, and only ratios
+carry over.
+
+{report(results)}
+
+{absent}Versions: {versions}.
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.embeddings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -281,16 +308,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10, help="of load, after the warm-up (10)")
     parser.add_argument("--seed", type=int, default=1, help="of sentences, and of the order of contenders (1)")
     parser.add_argument("--only", nargs="+", help="these contenders")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "embeddings.json")
-    parser.add_argument("--read", type=Path, help="take the figures of an earlier run")
+    parser.add_argument("--read", action="store_true", help="take the figures of the last run")
+    parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
     if options.read:
-        results = json.loads(options.read.read_text())
+        results = json.loads(RESULTS.read_text())
     else:
         chosen = [each for each in contenders() if not options.only or each.name in options.only]
         results = measure(chosen, options.rounds, options.seconds, options.seed)
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(report(results))
+    if options.write_docs:
+        DOCS.write_text(document(results))
 
 
 if __name__ == "__main__":
