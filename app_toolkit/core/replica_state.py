@@ -188,6 +188,8 @@ class ReplicaRecord:
     """Known once it has started."""
     unplaceable: Unplaceable | None = None
     ready_at: float | None = None
+    proven: bool = False
+    """It was well when it was probed, after it had begun to serve with the options that it has."""
     probed_at: float = 0.0
     """When the last probe was answered; the next one is due a period later."""
     probing_since: float | None = None
@@ -305,7 +307,10 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 last_failure="the probe before was never answered" if unanswered else record.last_failure,
             )
         case ProbePassed():
-            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None)
+            proven = record.phase is P.RUNNING and record.reconfiguration is None
+            return replace(
+                record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, proven=proven
+            )
         case ProbeFailed():
             return replace(
                 record,
@@ -317,7 +322,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
         case ReconfigureSent():
             return replace(record, live=None, reconfiguration=_begun(record.reconfiguration, event.live, now))
         case Reconfigured() if _is_answered_by(record, event):
-            return replace(record, live=event.live, reconfiguration=None)
+            return replace(record, live=event.live, reconfiguration=None, proven=False)
         case ReconfigureFailed() if _is_answered_by(record, event):
             assert record.reconfiguration is not None
             return replace(record, reconfiguration=_failed(record.reconfiguration, event.why, now))
