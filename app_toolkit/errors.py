@@ -8,6 +8,7 @@
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
       ReconfigureError      a replica that runs, and has not taken up the options that changed
+      RevisionConflict      409  somebody else has applied something since
   - InstanceEnded           what was asked has been shut down, by somebody else
   - BatchError              a batch function gave an item no answer; an error of the app like any other
   - RequestError            one request failed; carries the HTTP status that its client sees
@@ -74,6 +75,10 @@ class StartupError(ConfigError):
 
 class ReconfigureError(ConfigError):
     pass
+
+
+class RevisionConflict(ConfigError):
+    status: ClassVar[int] = 409
 
 
 class InstanceEnded(ToolkitError):

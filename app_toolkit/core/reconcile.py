@@ -255,19 +255,21 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
     )
     match event:
         case Exited(_, why) | KillSent(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
-            return _failed(record, old, why, now)
+            # The plan kills only who is not well; who has shown that it can be was.
+            given_up = isinstance(event, KillSent) and not old.proven
+            return _failed(record, old, why, now, given_up=given_up)
         case Started() if old.phase is Phase.STARTING:
             return replace(record, failures=restarts.cleared(record.failures, new.revision))
     return record
 
 
-def _failed(record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float) -> GroupRecord:
+def _failed(record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float, *, given_up: bool) -> GroupRecord:
     if replica.unplaceable is not None:
         return record  # it never ran, so it says nothing about its revision
     served = replica.phase is not Phase.STARTING
     failures = record.failures
     if not served or replica.ready_at is None or now - replica.ready_at < restarts.SERVED_LONG_S:
-        failures = restarts.noted(failures, restarts.Failure(now, replica.revision, served))
+        failures = restarts.noted(failures, restarts.Failure(now, replica.revision, served, given_up))
     return replace(
         record,
         failures=failures,

@@ -307,10 +307,8 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 last_failure="the probe before was never answered" if unanswered else record.last_failure,
             )
         case ProbePassed():
-            proven = record.phase is P.RUNNING and record.reconfiguration is None
-            return replace(
-                record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, proven=proven
-            )
+            proven = record.proven or (record.phase is P.RUNNING and record.reconfiguration is None)
+            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, proven=proven)
         case ProbeFailed():
             return replace(
                 record,
@@ -320,9 +318,11 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 last_failure=event.why,
             )
         case ReconfigureSent():
-            return replace(record, live=None, reconfiguration=_begun(record.reconfiguration, event.live, now))
+            return replace(
+                record, live=None, proven=False, reconfiguration=_begun(record.reconfiguration, event.live, now)
+            )
         case Reconfigured() if _is_answered_by(record, event):
-            return replace(record, live=event.live, reconfiguration=None, proven=False)
+            return replace(record, live=event.live, reconfiguration=None)
         case ReconfigureFailed() if _is_answered_by(record, event):
             assert record.reconfiguration is not None
             return replace(record, reconfiguration=_failed(record.reconfiguration, event.why, now))

@@ -298,17 +298,16 @@ async def test_changed_options_are_taken_up_where_they_can_be_and_until_then_the
         assert h.told("Reconfigured", group=CHAT)
 
 
-async def test_what_nobody_can_take_up_has_failed_and_the_old_go_on_until_it_is_taken_back():
+async def test_what_nobody_can_take_up_is_taken_back_and_the_old_go_on():
     async with house(deployed=application()) as h:
         before = h.world.of(CHAT)
         h.world.stubborn[CHAT] = h.world.broken[CHAT] = "no such model"
         await h.controller.apply(application(max_ongoing_requests=7))
-        await h.until(lambda: h.word() == "failed")
+        await h.until(lambda: h.word() == "rolled_back")
         assert h.proxy.replicas(CHAT) == h.world.of(CHAT, "running") == before
         h.world.stubborn.clear()
         h.world.broken.clear()
-        await h.controller.apply(application())
-        await h.until_healthy()
+        await h.until(lambda: h.group(CHAT).status == "healthy")
         assert h.world.of(CHAT, "running") == before
         assert {h.world.processes[id].live.max_ongoing_requests for id in before} == {100}
 

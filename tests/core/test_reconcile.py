@@ -276,7 +276,12 @@ def test_how_many_may_be_there_and_may_be_missing(max_surge, max_unavailable, ta
     ("why", "waves", "have", "expected"),
     [
         ("as many come as may be there", {"max_surge": 2}, [("v1", RUN)] * 4, ["Start v2"] * 2),
-        ("as many go as may be missing", {"max_surge": 0, "max_unavailable": 2}, [("v1", RUN)] * 4, ["Retire r4", "Retire r3"]),
+        (
+            "as many go as may be missing",
+            {"max_surge": 0, "max_unavailable": 2},
+            [("v1", RUN)] * 4,
+            ["Retire r4", "Retire r3"],
+        ),
         (
             "without a surge the new wait until the old have gone",
             {"max_surge": 0, "max_unavailable": 1},

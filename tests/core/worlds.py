@@ -104,12 +104,15 @@ class Process:
 
 
 class World:
-    def __init__(self, seed, spec):
+    def __init__(self, seed, spec, group=GROUP):
         self.rng = Random(seed)
         self.spec = spec
+        self.group = group
+        self.bad = {}
+        """What is wrong with all replicas of a revision: it `raises`, `hangs`, is `unwell` or `dies`."""
         self.now = 100.0
         self.epoch = 1
-        self.record = GroupRecord(GROUP)
+        self.record = GroupRecord(group)
         self.processes = {}
         self.mail = []
         self.ids = set()
@@ -152,7 +155,12 @@ class World:
                 process.refuses_probes = not process.refuses_probes
             if self.calm:
                 process.hangs = process.refuses_probes = False
-            if process.hangs:
+            bad = self.bad.get(process.revision)
+            process.refuses_probes |= bad == "unwell"
+            if process.hangs or (bad == "hangs" and process.state == "starting" and process.placed):
+                continue
+            if bad == "dies" and process.state == "running":
+                self.end(id, "RuntimeError: bad dies")
                 continue
             if process.orders and process.state != "starting":
                 self.take_up(id, process)
@@ -161,8 +169,8 @@ class World:
                     process.placed = not self.full
                     self.say(Placed(id) if process.placed else Unplaceable(id, "1 GPU", "0 GPUs"))
                 case "starting":
-                    if self.chance(0.2):
-                        self.end(id, "ImportError")
+                    if bad == "raises" or self.chance(0.2):
+                        self.end(id, "ImportError: bad raises" if bad else "ImportError")
                     else:
                         process.state = "running"
                         self.say(Started(id, self.location(id)))
@@ -238,11 +246,11 @@ class World:
         self.mail = []
         self.passed = set()
         self.unrouted = {id for id, process in self.processes.items() if process.state in ("draining", "stopping")}
-        self.record = recovered(GROUP, list(self.processes), self.now)
+        self.record = recovered(self.group, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
             live = None if process.orders else process.live
-            self.say(Found(id, GROUP, process.revision, process.state, self.location(id), live))
+            self.say(Found(id, self.group, process.revision, process.state, self.location(id), live))
 
     def tick(self, *, then_restart=False):
         self.deliver()
