@@ -269,8 +269,7 @@ class Controller:
             self._follow(now)
         for id in self._publication.let_go(self._groups.known):
             self._groups.take(Unrouted(id), now)
-        for back in await self._wanted.advance(self._groups.known):
-            self._lift(back.present)
+        await self._advance()
         if self._publication.end_recovery(self._groups.known, now):
             self._groups.touch()
         for name in self._groups.plan(now):
@@ -305,6 +304,15 @@ class Controller:
         self._groups.moved = False
         known = self._groups.known
         self._wanted.follow(groups.occupied(known), groups.living_proxies(known), now)
+
+    async def _advance(self) -> None:
+        """Let the rollouts go on to whose replicas something happened."""
+        if not self._wanted.under_way:
+            return
+        happened = {applications.application_of(name) for name in self._groups.touched}
+        for name in self._wanted.under_way & happened:
+            if await self._wanted.advance(name, self._groups.known):
+                self._lift(self._wanted.applications[name])
 
     def _publish(self, name: str) -> None:
         if self._publication.publish(name, self._groups.known[name]):

@@ -43,13 +43,13 @@ class Wanted:
         self._story = story
         self._changed = changed
         self._changing = asyncio.Lock()
-        self._under_way: set[str] = set()
+        self.under_way: set[str] = set()
         """The applications whose rollout is not settled."""
 
     def begin(self, kept: Kept, now: float) -> None:
         """Take over what the controller before this one has left; every lease begins anew."""
         self.rollouts = kept.rollouts
-        self._under_way = {name for name, each in kept.rollouts.items() if not each.is_settled}
+        self.under_way = {name for name, each in kept.rollouts.items() if not each.is_settled}
         if kept.http is not None:
             self.proxies.move(kept.http)
         self.proxies.port = self._port_written = kept.port
@@ -126,7 +126,7 @@ class Wanted:
             await self._written.check_epoch()
             await self._written.drop_application(name)
             del self.rollouts[name]
-            self._under_way.discard(name)
+            self.under_way.discard(name)
             await self._drop_code()
             self.leases.discard(name)
             self._story.tell(name, "Deleted")
@@ -149,29 +149,28 @@ class Wanted:
 
     # In the course of things
 
-    async def advance(self, known: Mapping[str, Group]) -> list[Rollout]:
-        """Let the rollouts that are under way go on; gives those that went back to the good version just now."""
-        back = []
-        for name in sorted(self._under_way):
-            before = self.rollouts[name]
-            after = rollout.step(before, known)
-            if after is before:
-                continue
-            async with self._changing:
-                if self.farewell is not None or self.rollouts.get(name) is not before:
-                    continue  # something else was applied meanwhile
-                await self._written.check_epoch()
-                await self._written.keep_application(after)
-                self._stands(after)
-                self._tell(before, after)
-                if after.failure != before.failure:
-                    back.append(after)
-                self._changed()
-        return back
+    async def advance(self, name: str, known: Mapping[str, Group]) -> bool:
+        """Let the rollout of an application go on; whether it went back to the good version just now."""
+        before = self.rollouts.get(name)
+        after = before and rollout.step(before, known)
+        if before is None or after is None or after is before:
+            return False
+        async with self._changing:
+            if self.farewell is not None or self.rollouts.get(name) is not before:
+                return False  # something else was applied meanwhile
+            await self._written.check_epoch()
+            await self._written.keep_application(after)
+            self._stands(after)
+            self._tell(before, after)
+            self._changed()
+            return after.failure != before.failure
 
     def _stands(self, after: Rollout) -> None:
         self.rollouts[after.name] = after
-        (self._under_way.discard if after.is_settled else self._under_way.add)(after.name)
+        if after.is_settled:
+            self.under_way.discard(after.name)
+        else:
+            self.under_way.add(after.name)
 
     def _tell(self, before: Rollout, after: Rollout) -> None:
         if after.failure != before.failure:

@@ -453,10 +453,11 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
     # where the new cannot come before the old has gone. One that is recovering serves, and goes nowhere.
     outdated = [r for r in live if r.phase is not Phase.RECOVERING and _is_outdated(spec, r)]
     outdated.sort(key=_first_to_keep, reverse=True)
-    current = sorted((r for r in live if r not in outdated), key=_first_to_keep)
+    old = {replica.id for replica in outdated}
+    current = sorted((r for r in live if r.id not in old), key=_first_to_keep)
     # Nobody leaves for one that may turn out not to be well; who is one too many leaves no gap.
     serving = [r for r in live if r.phase is not Phase.STARTING]
-    sound = [r for r in serving if r in outdated or (r.proven and not r.failed_probes)]
+    sound = {r.id for r in serving if r.id in old or (r.proven and not r.failed_probes)}
     floor = 0 if spec.apart else spec.target - spec.unavailable
     spare, replaceable = len(serving) - floor, len(sound) - floor
     leave: list[Action] = []
@@ -465,10 +466,10 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
         if replica.phase is Phase.RECOVERING:
             continue
         if replica.phase is Phase.RUNNING:
-            if spare <= 0 or (replaceable <= 0 and replica in outdated):
+            if spare <= 0 or (replaceable <= 0 and replica.id in old):
                 continue
             spare -= 1
-            replaceable -= replica in sound
+            replaceable -= replica.id in sound
         leaving.add(replica.id)
         leave.append(_leave(spec, replica))
 

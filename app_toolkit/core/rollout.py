@@ -133,12 +133,9 @@ def _is_whole(group: Group, *, proven: bool) -> bool:
     spec, replicas = group.spec, group.record.replicas
     assert spec is not None
     mine = [r for r in replicas if r.phase is Phase.RUNNING and r.revision == spec.revision and r.live == spec.live]
-    others = (
-        replica.revision != spec.revision
-        and (replica.phase in (Phase.RUNNING, Phase.RECOVERING) or replica in on_the_way_out(replicas))
-        for replica in replicas
-    )
-    return sum(r.proven or not proven for r in mine) >= spec.target and not any(others)
+    asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + on_the_way_out(replicas)
+    others = any(replica.revision != spec.revision for replica in asked)
+    return sum(r.proven or not proven for r in mine) >= spec.target and not others
 
 
 def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
