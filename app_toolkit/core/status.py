@@ -74,11 +74,11 @@ class ApplicationStatus:
     name: str
     status: str
     route_prefix: str | None
-    revision: int
-    """Counts what was applied under this name."""
-    last_error: str | None
-    """Why the version that was applied last was given up."""
     deployments: tuple[GroupStatus, ...]
+    revision: int = 1
+    """Counts what was applied under this name."""
+    last_error: str | None = None
+    """Why the version that was applied last was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def instance_status(
         mine = tuple(told[name] for name in group_names(spec) if name in told)
         word = worst((_rollout_word(rollout), *(group.status for group in mine)))
         of_applications.append(
-            ApplicationStatus(spec.name, word, spec.route_prefix, rollout.revision, rollout.failure, mine)
+            ApplicationStatus(spec.name, word, spec.route_prefix, mine, rollout.revision, rollout.failure)
         )
     first = proxies_of(home)
     proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
