@@ -33,6 +33,7 @@
       ReplicaBusy           not admitted: user code never ran, so another replica may
       ReplicaGone           it was never reached, or its connection broke
   - ControlError            between the parts of the control plane
+      NotWell               what a replica's `check_health` raised
       IllegalTransition     an event that a replica's phase has no row for
       StaleEpoch            an order of a controller that has been replaced
       Conflict              a compare-and-set whose expectation no longer holds
@@ -216,6 +217,10 @@ class ReplicaGone(ReplicaSignal):
 
 
 class ControlError(ToolkitError):
+    pass
+
+
+class NotWell(ControlError):
     pass
 
 

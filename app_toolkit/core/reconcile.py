@@ -87,6 +87,8 @@ class Retire:
 
     replica: ReplicaId
     why: str
+    failed: bool = False
+    """It has to go because it is not well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,16 +256,18 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
         replicas=tuple(new if other is old else other for other in record.replicas if stays or other is not old),
     )
     match event:
-        case Exited(_, why) | KillSent(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
-            # The plan kills only who is not well; who has shown that it can be was.
-            given_up = isinstance(event, KillSent) and not old.proven
-            return _failed(record, old, why, now, given_up=given_up)
+        case Exited(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
+            return _failed(record, old, why, now)
+        case KillSent(_, why) | RetireBegun(_, str() as why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
+            return _failed(record, old, why, now, given_up=not old.proven)
         case Started() if old.phase is Phase.STARTING:
             return replace(record, failures=restarts.cleared(record.failures, new.revision))
     return record
 
 
-def _failed(record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float, *, given_up: bool) -> GroupRecord:
+def _failed(
+    record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float, *, given_up: bool = False
+) -> GroupRecord:
     if replica.unplaceable is not None:
         return record  # it never ran, so it says nothing about its revision
     served = replica.phase is not Phase.STARTING
@@ -287,8 +291,8 @@ def _note(action: Action) -> Event:
     match action:
         case Start(spec, _, group, revision):
             return StartSent(spec.id, group, revision, _live(spec))
-        case Retire(replica):
-            return RetireBegun(replica)
+        case Retire(replica, why, failed):
+            return RetireBegun(replica, why if failed else None)
         case Drain(replica):
             return DrainSent(replica)
         case Stop(replica):
@@ -404,10 +408,12 @@ def _next(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Acti
 
 
 def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]:
+    """Who does not answer is killed: what it has is lost, or tried elsewhere. Who says that it is not well drains."""
     failed, threshold = replica.failed_probes, spec.health_check_failure_threshold
     if failed >= threshold:
         why = f"it failed {failed} probes in a row; the last: {replica.last_failure}"
-        return replica.since, Kill(replica.id, why)
+        leaves = Retire(replica.id, why, failed=True) if replica.answered and spec.routed else Kill(replica.id, why)
+        return replica.since, leaves
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
         # After a failure it is asked again soon: who waits for a replica that hangs has only so much patience.

@@ -67,6 +67,8 @@ class ProbePassed(Event):
 @dataclass(frozen=True, slots=True)
 class ProbeFailed(Event):
     why: str
+    answered: bool = False
+    """It said itself that it is not well; so it still serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ class StartSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RetireBegun(Event):
-    pass
+    failure: str | None = None
+    """Where it has to go because it is not well: why that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,8 @@ class ReplicaRecord:
     failed_probes: int = 0
     """In a row. A probe that was never answered counts when the next one is sent."""
     last_failure: str | None = None
+    answered: bool = False
+    """It said itself that it is not well, when it was probed last."""
     live: LiveOptions | None = None
     """What it starts with or has taken up. None: nobody knows, as long as `reconfiguration` goes on; or a proxy."""
     reconfiguration: Reconfiguration | None = None
@@ -305,6 +310,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 probing_since=now,
                 failed_probes=record.failed_probes + unanswered,
                 last_failure="the probe before was never answered" if unanswered else record.last_failure,
+                answered=record.answered and not unanswered,
             )
         case ProbePassed():
             proven = record.proven or (record.phase is P.RUNNING and record.reconfiguration is None)
@@ -316,6 +322,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 probed_at=now,
                 failed_probes=record.failed_probes + 1,
                 last_failure=event.why,
+                answered=event.answered,
             )
         case ReconfigureSent():
             return replace(

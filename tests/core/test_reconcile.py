@@ -238,6 +238,7 @@ def test_a_plan(why, target, have, expected):
         (RUN, {"probing_since": 3.0}, 7.0, ["Probe r1"]),
         (RUN, {"probing_since": 3.0, "failed_probes": 2}, 7.0, ["Kill r1", "Start v1"]),
         (RUN, {"failed_probes": 3}, 0.0, ["Kill r1", "Start v1"]),
+        (RUN, {"failed_probes": 3, "answered": True}, 0.0, ["Retire r1", "Start v1"]),
         (Phase.DRAINING, {}, 59.9, ["Start v1"]),
         (Phase.DRAINING, {"unrouted": True}, 0.0, ["Drain r1", "Start v1"]),
         (Phase.DRAINING, {"unrouted": True, "drain_sent": 1.0}, 7.9, ["Start v1"]),

@@ -218,7 +218,8 @@ class World:
             case Probe():
                 if process.state == "running" and not process.hangs:
                     refused = process.refuses_probes
-                    self.say(ProbeFailed(id, "no answer in time") if refused else ProbePassed(id))
+                    answered = self.rng.random() < 0.5
+                    self.say(ProbeFailed(id, "not well", answered) if refused else ProbePassed(id))
 
     # What the controller does
 
@@ -312,7 +313,7 @@ class World:
         left = [
             a.replica
             for a in actions
-            if isinstance(a, Retire) and before.replica(a.replica).revision != self.spec.revision
+            if isinstance(a, Retire) and not a.failed and before.replica(a.replica).revision != self.spec.revision
         ]
         if left:
             well = [r for r in self.healthy(self.record) if r.revision != self.spec.revision or self.has_proven(r)]
@@ -348,8 +349,9 @@ class World:
             assert self.now - was.since >= spec.startup_timeout_s
         age = self.now - was.since
         match action:
-            case Retire():
+            case Retire(failed=failed):
                 assert was.phase is Phase.RUNNING
+                assert not failed or self.failed_probes(was) >= spec.health_check_failure_threshold
             case Drain():
                 assert was.drain_sent is None
                 assert not spec.routed or action.replica in self.unrouted or age >= UNROUTE_S

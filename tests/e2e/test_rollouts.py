@@ -78,7 +78,7 @@ def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_ba
 
         update(served, "unwell")
         unwell = served.wait(lambda now: now["status"] == "rolled_back")
-        assert "I have a cold" in unwell["last_error"]
+        assert "RuntimeError: I have a cold" in unwell["last_error"]
         served.wait(lambda now: all(each["status"] == "healthy" for each in now["deployments"]))
         assert served.status()["revision"] == 4
 
