@@ -121,12 +121,12 @@ async def test_who_rolls_back_has_the_last_good_version_and_may_change_his_mind(
         await up(h, application(cpus=0.5))
         assert await h.controller.rollback("shop") == 3
         await h.until_healthy()
-        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT)} == {0.1}
+        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
         with pytest.raises(RevisionConflict, match="has revision 3, and revision 2 was expected"):
             await h.controller.rollback("shop", 2)
         assert await h.controller.rollback("shop", 3) == 4
         await h.until_healthy()
-        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT)} == {0.5}
+        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.5}
         with pytest.raises(ConfigError, match="there is no application 'shoe'"):
             await h.controller.rollback("shoe")
 
@@ -140,7 +140,7 @@ async def test_an_update_that_is_under_way_is_rolled_back_by_hand():
         least = []
         await h.until(lambda: least.append(len(h.world.of(CHAT, "running"))) or h.word() == "healthy", within_s=90)
         assert min(least) >= 4
-        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT)} == {0.1}
+        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
 
 
 async def test_a_deployment_is_scaled_and_restarts_nothing():
@@ -189,6 +189,7 @@ async def test_a_prefix_is_another_applications_only_once_nobody_may_come_back_t
         await h.until(lambda: h.word() == "rolled_back", within_s=30)
         with pytest.raises(ConfigError, match="'/'"):
             await h.controller.apply(application("other"))
+        await h.clock.advance(10.0)
         await h.controller.apply(application("other", prefix="/new"))
 
 
