@@ -55,6 +55,8 @@ class DeploymentKeywords(TypedDict, total=False):
     request_timeout_s: float | None
     retry: Retry
     max_replicas_per_node: int | None
+    max_surge: int | str
+    max_unavailable: int | str
     startup_timeout_s: float
     graceful_shutdown_timeout_s: float
     health_check_period_s: float

@@ -8,6 +8,7 @@
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
       ReconfigureError      a replica that runs, and has not taken up the options that changed
+      RevisionConflict      409  somebody else has applied something since
   - InstanceEnded           what was asked has been shut down, by somebody else
   - BatchError              a batch function gave an item no answer; an error of the app like any other
   - RequestError            one request failed; carries the HTTP status that its client sees
@@ -32,6 +33,7 @@
       ReplicaBusy           not admitted: user code never ran, so another replica may
       ReplicaGone           it was never reached, or its connection broke
   - ControlError            between the parts of the control plane
+      NotWell               what a replica's `check_health` raised
       IllegalTransition     an event that a replica's phase has no row for
       StaleEpoch            an order of a controller that has been replaced
       Conflict              a compare-and-set whose expectation no longer holds
@@ -74,6 +76,10 @@ class StartupError(ConfigError):
 
 class ReconfigureError(ConfigError):
     pass
+
+
+class RevisionConflict(ConfigError):
+    status: ClassVar[int] = 409
 
 
 class InstanceEnded(ToolkitError):
@@ -211,6 +217,10 @@ class ReplicaGone(ReplicaSignal):
 
 
 class ControlError(ToolkitError):
+    pass
+
+
+class NotWell(ControlError):
     pass
 
 

@@ -46,7 +46,7 @@ class Cluster:
     def apply(self, spec: ApplicationSpec) -> "Served":
         self.instance.deploy(spec, HTTPOptions(port=0))
         served = Served(self, spec)
-        served.wait(lambda now: now["status"] in ("healthy", "failed"))
+        served.wait(lambda now: now["status"] in ("healthy", "failed", "rolled_back"))
         self.wait_for_the_proxy()
         return served
 

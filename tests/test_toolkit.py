@@ -198,6 +198,7 @@ def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() ->
         return plan(app, target="x:app", app_dir="/").revision("app")
 
     assert revision() == revision(num_replicas=5, max_queue_wait_s=1, health_check_period_s=1)
+    assert revision() == revision(max_surge=2, max_unavailable="50%")
     assert revision() == revision(max_ongoing_requests=3, max_open_websockets=3)
     others: list[dict[str, Any]] = [
         {"ray_actor_options": {"num_cpus": 2}},

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -38,8 +39,6 @@ NOT_YET = frozenset(
         "placement_group_bundles",
         "placement_group_strategy",
         "logging_config",
-        "max_surge",
-        "max_unavailable",
         "session_id",
         "shard_key",
     }
@@ -80,6 +79,18 @@ def _not_a_word(value: Any) -> Any:
     if isinstance(value, str) and value == "auto":
         raise ValueError('num_replicas="auto" is not there yet: give a number')
     return value
+
+
+def _amount(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1000:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"(100|[1-9]?[0-9])%", value):
+        return value
+    raise ValueError('should be a number of replicas up to 1,000, or a share of them such as "25%"')
+
+
+Amount = Annotated[int | str, BeforeValidator(_amount)]
+"""Of replicas: how many, or which share of those that are wanted."""
 
 
 class RayActorOptions(Model):
@@ -156,6 +167,12 @@ class DeploymentConfig(Policy):
             json_schema_extra=RESTARTS,
         ),
     ] = None
+    max_surge: Annotated[
+        Amount, Field(description='replicas beyond the wanted while others are replaced; a share, "25%", is rounded up')
+    ] = "25%"
+    max_unavailable: Annotated[
+        Amount, Field(description="replicas that may be missing meanwhile; a share is rounded down")
+    ] = 0
     startup_timeout_s: Annotated[
         float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")
     ] = 60.0
@@ -168,6 +185,12 @@ class DeploymentConfig(Policy):
         int, Field(ge=1, le=1_000, description="failed probes in a row after which a replica is replaced")
     ] = 3
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
+
+    @model_validator(mode="after")
+    def _can_be_replaced(self) -> Self:
+        if {self.max_surge, self.max_unavailable} <= {0, "0%"}:
+            raise ValueError("max_surge and max_unavailable are both 0: no replica could ever be replaced")
+        return self
 
     @property
     def live(self) -> LiveOptions:

@@ -112,6 +112,15 @@ class Board:
         self._forget_the_dead()
         return sorted(self._callers)
 
+    def callers_of(self, beginning: str) -> list[str]:
+        """Those that live and go by a snapshot of a key with this beginning."""
+        self._forget_the_dead()
+        return sorted(
+            name
+            for name, caller in self._callers.items()
+            if any(key.startswith(beginning) for key in (*caller.holds, *caller.told))
+        )
+
     def close(self) -> None:
         """Send every watch home."""
         self._wake()

@@ -14,13 +14,14 @@ from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.publication import Publication
 from app_toolkit.controller.wanted import Wanted
 from app_toolkit.controller.written import Written
-from app_toolkit.core import applications, farewell, groups
+from app_toolkit.core import applications, farewell, groups, rollout
 from app_toolkit.core.posted import route_tables
 from app_toolkit.core.reconcile import Kill, Start, are_proxies, group_of, node_of
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
+from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
-from app_toolkit.errors import ControlError, StaleEpoch
-from app_toolkit.interfaces import ROUTES, Launcher, Snapshot, Store, Version
+from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
+from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, Snapshot, Store, Version
 from app_toolkit.observability.story import Story
 from app_toolkit.types import Kind, ReplicaId
 
@@ -128,15 +129,49 @@ class Controller:
         http: HTTPOptions | None = None,
         owner: str | None = None,
         code: bytes | None = None,
-    ) -> None:
+        expected: int | None = None,
+    ) -> int:
         """Make this the application of its name, held by the lease of `owner`; `http` None leaves the proxies.
+
+        Gives the application's revision, which counts what was applied under its name; `expected` is what it must have
+        been before, 0 where there must be none.
 
         `code`: what its replicas unpack, where `spec.code` is the hash of that. Applied again unchanged, it only lifts
         a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application has its
-        prefix, `StaleEpoch` where this controller was replaced.
+        prefix, `RevisionConflict` where somebody else was faster, `StaleEpoch` where this controller was replaced.
         """
         self._check_open()
-        await self._wanted.apply(spec, http, owner, code)
+        revision = await self._wanted.apply(spec, http, owner, code, expected)
+        self._lift(spec)
+        return revision
+
+    async def rollback(self, name: str, expected: int | None = None) -> int:
+        """Apply the last good version other than the present one; gives the revision that it has now.
+
+        Raises `ConfigError` where there is no such version, or no such application; else as `apply`.
+        """
+        self._check_open()
+        there = self._wanted.rollout(name)
+        version = rollout.previous(there)
+        if version is None:
+            raise ConfigError(f"application {name!r} has no good version to go back to, other than the present one")
+        return await self._apply_again(there, version, expected)
+
+    async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
+        """Want so many replicas of a deployment; gives the application's revision.
+
+        Raises `ConfigError` where there is no such deployment, it follows its load, or it cannot have so many.
+        """
+        self._check_open()
+        there = self._wanted.rollout(application)
+        return await self._apply_again(there, applications.scaled(there.present, deployment, num_replicas), None)
+
+    async def _apply_again(self, there: Rollout, version: ApplicationSpec, expected: int | None) -> int:
+        """Apply what was made of an application as it stands, for whoever holds it."""
+        owner = self._wanted.leases.holder(there.name)
+        return await self.apply(version, None, owner, None, there.revision if expected is None else expected)
+
+    def _lift(self, spec: ApplicationSpec) -> None:
         for name in applications.group_names(spec):
             self._groups.lift(name)
 
@@ -145,9 +180,20 @@ class Controller:
         return applications.methods(self._wanted.applications, application, deployment)
 
     async def delete(self, name: str) -> None:
-        """Retire an application. Raises `ConfigError` where there is none of that name."""
+        """Retire an application. Raises `ConfigError` where there is none of that name, or another one calls it."""
         self._check_open()
+        callers = self._callers_of(name)
+        if callers:
+            raise ConfigError(
+                f"application {name!r} cannot be deleted: its deployments are called by {', '.join(sorted(callers))}"
+            )
         await self._wanted.delete(name)
+
+    def _callers_of(self, name: str) -> set[str]:
+        """Other applications whose replicas hold handles to this one's deployments."""
+        groups = map(group_of, map(ReplicaId, self.board.callers_of(f"{REPLICAS}{name}/")))
+        callers = {applications.application_of(group) for group in groups if not are_proxies(group)}
+        return callers & self._wanted.rollouts.keys() - {name}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Take or renew a lease. Where it runs out, what was applied under it is deleted.
@@ -175,7 +221,7 @@ class Controller:
 
     def status(self) -> InstanceStatus:
         return instance_status(
-            self._wanted.applications.values(),
+            self._wanted.rollouts.values(),
             self._groups.known,
             self._clock.now(),
             epoch=self.epoch,
@@ -223,6 +269,7 @@ class Controller:
             self._follow(now)
         for id in self._publication.let_go(self._groups.known):
             self._groups.take(Unrouted(id), now)
+        await self._advance()
         if self._publication.end_recovery(self._groups.known, now):
             self._groups.touch()
         for name in self._groups.plan(now):
@@ -258,6 +305,15 @@ class Controller:
         known = self._groups.known
         self._wanted.follow(groups.occupied(known), groups.living_proxies(known), now)
 
+    async def _advance(self) -> None:
+        """Let the rollouts go on to whose replicas something happened."""
+        if not self._wanted.under_way:
+            return
+        happened = {applications.application_of(name) for name in self._groups.touched}
+        for name in self._wanted.under_way & happened:
+            if await self._wanted.advance(name, self._groups.known):
+                self._lift(self._wanted.applications[name])
+
     def _publish(self, name: str) -> None:
         if self._publication.publish(name, self._groups.known[name]):
             self._inbox.wake()  # perhaps nobody has to let go of it
@@ -285,7 +341,7 @@ class Controller:
         if step is not None and self._put_away_by is None:
             self._put_away_by = self._clock.now() + farewell.longest(self._groups.known)
         self._groups.specify(self._wanted.specs(), proxies_linger=farewell.proxies_linger(step))
-        self.board.post(ROUTES, route_tables(self._wanted.applications.values()))
+        self.board.post(ROUTES, route_tables(each.told for each in self._wanted.rollouts.values()))
         self._changes.tell()
         self._inbox.wake()
 

@@ -98,6 +98,11 @@ class Groups:
         """Look at every group again."""
         self._touched.update(self.known)
 
+    @property
+    def touched(self) -> frozenset[str]:
+        """Those to which something has happened since the last plan."""
+        return frozenset(self._touched)
+
     def drop_gone(self, name: str) -> bool:
         """Forget a group that nobody wants and of which nothing is left; whether that is so."""
         if not self.known[name].gone:

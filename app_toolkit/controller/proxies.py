@@ -88,6 +88,6 @@ class Proxies:
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),
             options=RayActorOptions(num_cpus=0),
-            surge=0,  # the old and the new want the same port, and may not agree on whether it is shared
+            apart=True,  # the old and the new want the same port, and may not agree on whether it is shared
             routed=False,  # clients are nobody's callers: a proxy drains as soon as it is told
         )

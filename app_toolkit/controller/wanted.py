@@ -9,10 +9,12 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
 from app_toolkit.controller.written import Kept, Written
-from app_toolkit.core import applications, farewell
+from app_toolkit.core import applications, farewell, rollout
 from app_toolkit.core.farewell import Farewell
+from app_toolkit.core.groups import Group
 from app_toolkit.core.reconcile import GroupSpec
-from app_toolkit.errors import ConfigError, ControlError
+from app_toolkit.core.rollout import Rollout
+from app_toolkit.errors import ConfigError, ControlError, RevisionConflict
 from app_toolkit.observability.story import Story
 from app_toolkit.types import NodeId
 
@@ -22,11 +24,12 @@ class Wanted:
 
     * A change is checked, then it is in the store, then `changed` is called, and only then is anything done about it.
     * One change at a time.
-    * What is put away stays in `applications`, for whoever looks in meanwhile; the store has forgotten it.
+    * What is put away stays in `rollouts`, for whoever looks in meanwhile; the store has forgotten it.
     """
 
     def __init__(self, written: Written, home: NodeId, clock: Clock, story: Story, changed: Callable[[], None]) -> None:
-        self.applications: dict[str, ApplicationSpec] = {}
+        self.rollouts: dict[str, Rollout] = {}
+        """Of each application, by its name."""
         self.proxies = Proxies(home)
         self.leases = Leases()
         self.farewell: Farewell | None = None
@@ -40,10 +43,13 @@ class Wanted:
         self._story = story
         self._changed = changed
         self._changing = asyncio.Lock()
+        self.under_way: set[str] = set()
+        """The applications whose rollout is not settled."""
 
     def begin(self, kept: Kept, now: float) -> None:
         """Take over what the controller before this one has left; every lease begins anew."""
-        self.applications = kept.applications
+        self.rollouts = kept.rollouts
+        self.under_way = {name for name, each in kept.rollouts.items() if not each.is_settled}
         if kept.http is not None:
             self.proxies.move(kept.http)
         self.proxies.port = self._port_written = kept.port
@@ -53,8 +59,19 @@ class Wanted:
     def specs(self) -> dict[str, GroupSpec]:
         """The groups that are wanted now, by name."""
         self._followed = self.proxies.wanted()
-        deployments = applications.group_specs(self.applications.values(), spread=self.proxies.spread)
-        return farewell.wanted(self.farewell, deployments, self._followed if self.applications else {})
+        deployments = applications.group_specs(rollout.kept(self.rollouts.values()), spread=self.proxies.spread)
+        return farewell.wanted(self.farewell, deployments, self._followed if self.rollouts else {})
+
+    @property
+    def applications(self) -> dict[str, ApplicationSpec]:
+        """The version of each that is to run, by name."""
+        return {name: each.present for name, each in self.rollouts.items()}
+
+    def rollout(self, name: str) -> Rollout:
+        """Raises `ConfigError` where there is no application of that name."""
+        if name not in self.rollouts:
+            raise ConfigError(f"there is no application {name!r}")
+        return self.rollouts[name]
 
     @property
     def due(self) -> float | None:
@@ -65,34 +82,52 @@ class Wanted:
     # By command. Each raises `StaleEpoch` where this controller was replaced.
 
     async def apply(
-        self, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None, code: bytes | None
-    ) -> None:
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None,
+        owner: str | None,
+        code: bytes | None,
+        expected: int | None,
+    ) -> int:
+        """Gives the application's revision."""
         async with self._changing:
             self._check_open()
+            last = self.rollouts.get(spec.name)
+            revision = 0 if last is None else last.revision
+            if expected not in (None, revision):
+                # Whoever asks again, because the controller died before it could answer, has what it asked for.
+                if last is not None and expected == revision - 1 and last.wanted == spec:
+                    return revision
+                raise RevisionConflict(
+                    f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
+                )
             old = self.proxies.http
-            applications.check(spec, http, owner, self.applications, old, self.leases.holder(spec.name))
+            there = rollout.kept(self.rollouts.values())
+            applications.check(spec, http, owner, there, old, self.leases.holder(spec.name))
             await self._written.check_epoch()
             if http is not None and http != old:
                 await self._written.keep_http(http)
                 self.proxies.move(http)
-            await self._written.keep_application(spec, code)
-            self.applications[spec.name] = spec
-            await self._written.drop_code_except_of(self.applications.values())
+            after = rollout.applied(last, spec)
+            await self._written.keep_application(after, code)
+            self._stands(after)
+            await self._drop_code()
             if owner is not None:
                 self.leases.hold(owner, LEASE_S, self._clock.now())
                 self.leases.add(owner, spec.name)
-            self._story.tell(spec.name, "Applied")
+            self._story.tell(spec.name, "Applied", cause=f"revision {after.revision}")
             self._changed()
+            return after.revision
 
     async def delete(self, name: str) -> None:
         async with self._changing:
             self._check_open()
-            if name not in self.applications:
-                raise ConfigError(f"there is no application {name!r}")
+            self.rollout(name)
             await self._written.check_epoch()
             await self._written.drop_application(name)
-            del self.applications[name]
-            await self._written.drop_code_except_of(self.applications.values())
+            del self.rollouts[name]
+            self.under_way.discard(name)
+            await self._drop_code()
             self.leases.discard(name)
             self._story.tell(name, "Deleted")
             self._changed()
@@ -113,6 +148,40 @@ class Wanted:
         self.leases.hold(owner, ttl_s, self._clock.now())
 
     # In the course of things
+
+    async def advance(self, name: str, known: Mapping[str, Group]) -> bool:
+        """Let the rollout of an application go on; whether it went back to the good version just now."""
+        before = self.rollouts.get(name)
+        after = before and rollout.step(before, known)
+        if before is None or after is None or after is before:
+            return False
+        async with self._changing:
+            if self.farewell is not None or self.rollouts.get(name) is not before:
+                return False  # something else was applied meanwhile
+            await self._written.check_epoch()
+            await self._written.keep_application(after)
+            self._stands(after)
+            self._tell(before, after)
+            self._changed()
+            return after.failure != before.failure
+
+    def _stands(self, after: Rollout) -> None:
+        self.rollouts[after.name] = after
+        if after.is_settled:
+            self.under_way.discard(after.name)
+        else:
+            self.under_way.add(after.name)
+
+    def _tell(self, before: Rollout, after: Rollout) -> None:
+        if after.failure != before.failure:
+            self._story.tell(after.name, "RolledBack", cause=after.failure)
+        elif after.told != before.told:
+            self._story.tell(after.name, "RoutesTold", cause=f"revision {after.revision}")
+        if after.is_settled:
+            self._story.tell(after.name, "Whole", cause=f"revision {after.revision}")
+
+    async def _drop_code(self) -> None:
+        await self._written.drop_code_except_of([spec for each in self.rollouts.values() for spec in each.versions])
 
     async def keep(self) -> None:
         """End what its lease no longer holds, and write down what the next controller must know."""
@@ -138,11 +207,11 @@ class Wanted:
         for owner, held in over.items():
             self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
             for name in held:
-                if name in self.applications:  # else it was deleted a moment before the controller died
+                if name in self.rollouts:  # else it was deleted a moment before the controller died
                     await self.delete(name)
         if over:
             self._changed()
-        if over and not self.applications and not self.leases:
+        if over and not self.rollouts and not self.leases:
             await self.put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
             return
         plain = self.leases.plain()

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.rollout import Rollout
 from app_toolkit.errors import Conflict, StaleEpoch
 from app_toolkit.interfaces import CODE, Store, code_key
 
 APPLICATIONS = "applications/"
-"""Begins the key of an application's spec; what follows is its name."""
+"""Begins the key of an application's versions, and where it stands between them; what follows is its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What the controller before this one has left."""
 
-    applications: dict[str, ApplicationSpec] = field(default_factory=dict)
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    """By the name of the application."""
     http: HTTPOptions | None = None
     port: int = 0
     """Where its proxies came to listen; 0: nowhere yet."""
@@ -55,32 +57,32 @@ class Written:
             raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {last}")
 
     async def read(self) -> Kept:
-        applications = {}
+        rollouts = {}
         for key in await self._store.keys(APPLICATIONS):
             kept = await self._store.get(key)
             if kept is not None:
-                spec = ApplicationSpec.model_validate_json(kept)
-                applications[spec.name] = spec
+                rollout = Rollout.model_validate_json(kept)
+                rollouts[rollout.name] = rollout
         http, port, leases = [await self._store.get(key) for key in ("http", "port", "lease")]
         return Kept(
-            applications,
+            rollouts,
             None if http is None else HTTPOptions.model_validate_json(http),
             0 if port is None else int(port),
             {} if leases is None else json.loads(leases),
         )
 
-    async def keep_application(self, spec: ApplicationSpec, code: bytes | None) -> None:
-        """`code` first: whoever finds the application finds what it names."""
+    async def keep_application(self, rollout: Rollout, code: bytes | None = None) -> None:
+        """`code`, of the version that is wanted, first: whoever finds the application finds what it names."""
         if code is not None:
-            await self._write(code_key(spec.code), code)
-        await self._write(f"{APPLICATIONS}{spec.name}", spec.model_dump_json().encode())
+            await self._write(code_key(rollout.wanted.code), code)
+        await self._write(f"{APPLICATIONS}{rollout.name}", rollout.model_dump_json().encode())
 
     async def drop_application(self, name: str) -> None:
         await self._store.delete(f"{APPLICATIONS}{name}")
 
-    async def drop_code_except_of(self, applications: Collection[ApplicationSpec]) -> None:
-        """Of what was packed only that stays which an application names: a replica that is started later unpacks it."""
-        named = {code_key(spec.code) for spec in applications}
+    async def drop_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
+        """Of what was packed only that stays which a version names: a replica that is started later unpacks it."""
+        named = {code_key(spec.code) for spec in versions}
         for key in await self._store.keys(CODE):
             if key not in named:
                 await self._store.delete(key)

@@ -1,6 +1,6 @@
 """Applications side by side: which may be applied, what may be called of them, and of which groups they are made."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, HTTPOptions
 from app_toolkit.core.reconcile import GroupSpec
@@ -13,22 +13,24 @@ def check(
     spec: ApplicationSpec,
     http: HTTPOptions | None,
     owner: str | None,
-    there: Mapping[str, ApplicationSpec],
+    there: Collection[ApplicationSpec],
     listening: HTTPOptions,
     holder: str | None,
 ) -> None:
     """Whether `owner` may apply this beside what is `there`, and have the proxies listen like `http` (None: as before).
 
+    `there` has every version that may run, or come back.
+
     `listening` is how they listen now, `holder` whose lease holds the application of this name. Raises `ConfigError`.
     """
-    for other in there.values():
+    for other in there:
         if other.name != spec.name and other.route_prefix == spec.route_prefix is not None:
             raise ConfigError(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
-    if http is not None and http != listening and there.keys() - {spec.name}:
+    if http is not None and http != listening and any(other.name != spec.name for other in there):
         raise ConfigError(
             f"the proxy of this instance listens on {listening.host}:{listening.port} for other "
             f"applications and cannot be moved to {http.host}:{http.port}"
@@ -46,6 +48,25 @@ def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: 
             return each.methods
     names = ", ".join(spec.callees) or "none"
     raise ConfigError(f"application {application!r} has no deployment {deployment!r} to call; it has {names}")
+
+
+def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:
+    """The same application with so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
+    for each in spec.deployments:
+        if each.config.name == deployment:
+            break
+    else:
+        names = ", ".join(each.config.name for each in spec.deployments)
+        raise ConfigError(f"application {spec.name!r} has no deployment {deployment!r}; it has {names}")
+    options = each.config.model_dump()
+    if options["num_replicas"] == "auto":
+        raise ConfigError(
+            f"{spec.name}/{deployment} cannot be scaled to {num_replicas}: with num_replicas = 'auto' it follows its "
+            "load; deploy it with a number, or with other bounds"
+        )
+    config = type(each.config)(**{**options, "num_replicas": num_replicas})
+    other = each.model_copy(update={"config": config})
+    return spec.model_copy(update={"deployments": tuple(other if old is each else old for old in spec.deployments)})
 
 
 def group_names(spec: ApplicationSpec) -> list[str]:
@@ -94,6 +115,8 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
         policy=config.policy,
         options=config.ray_actor_options,
         max_per_node=config.max_replicas_per_node,
+        max_surge=config.max_surge,
+        max_unavailable=config.max_unavailable,
         startup_timeout_s=config.startup_timeout_s,
         graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
         health_check_period_s=config.health_check_period_s,

@@ -4,7 +4,8 @@
 restarted plans what the old one would have. A *group* is what replicas are counted by:
 `"{application}/{deployment}"`, or `"proxy@{node}"`.
 
-* The new is started before the old is retired; what serves never falls below the target by our doing.
+* The new is started before the old is retired, as many at a time as `max_surge` allows, and an old one leaves only for
+  a new one that has proven itself. What serves never falls below the target less `max_unavailable` by our doing.
 * A replica that was found and has not said what it is counts as serving, and is left alone until it has.
 * What runs takes up changed options while it runs. One that cannot is replaced, the new first: what nobody can take up
   ends nothing that serves.
@@ -86,6 +87,8 @@ class Retire:
 
     replica: ReplicaId
     why: str
+    failed: bool = False
+    """It has to go because it is not well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +152,12 @@ class GroupSpec:
     health_check_period_s: float = 5.0
     health_check_timeout_s: float = 5.0
     health_check_failure_threshold: int = 3
-    surge: int = 1
-    """Replicas beyond the target while a revision is replaced. 0: all of the old are gone before the new start."""
+    max_surge: int | str = 1
+    """Replicas beyond the target while others take their place, also those that leave: how many, or `"25%"` of them."""
+    max_unavailable: int | str = 0
+    """How many fewer than the target may serve meanwhile."""
+    apart: bool = False
+    """All of the old are gone before the new start, whatever else is said of both."""
     routed: bool = True
     """Callers are told of its replicas and must let go of one before it drains."""
     spread: bool = False
@@ -162,6 +169,16 @@ class GroupSpec:
     def live(self) -> LiveOptions | None:
         """What each replica is to have taken up; None: proxies."""
         return _live(self.template)
+
+    @property
+    def surge(self) -> int:
+        """`max_surge` of this target; of a share at least 1."""
+        return -(-_hundredths(self.max_surge, self.target) // 100)
+
+    @property
+    def unavailable(self) -> int:
+        """`max_unavailable` of this target; at least 1 where there is no surge, or nothing could ever be replaced."""
+        return max(_hundredths(self.max_unavailable, self.target) // 100, 0 if self.surge else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +196,10 @@ class GroupRecord:
 
     def replica(self, id: ReplicaId) -> ReplicaRecord | None:
         return next((record for record in self.replicas if record.id == id), None)
+
+
+def _hundredths(amount: int | str, target: int) -> int:
+    return amount * 100 if isinstance(amount, int) else int(amount.removesuffix("%")) * target
 
 
 def _live(spec: ReplicaSpec | ProxySpec) -> LiveOptions | None:
@@ -235,20 +256,24 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
         replicas=tuple(new if other is old else other for other in record.replicas if stays or other is not old),
     )
     match event:
-        case Exited(_, why) | KillSent(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
+        case Exited(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
             return _failed(record, old, why, now)
+        case KillSent(_, why) | RetireBegun(_, str() as why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
+            return _failed(record, old, why, now, given_up=not old.proven)
         case Started() if old.phase is Phase.STARTING:
             return replace(record, failures=restarts.cleared(record.failures, new.revision))
     return record
 
 
-def _failed(record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float) -> GroupRecord:
+def _failed(
+    record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float, *, given_up: bool = False
+) -> GroupRecord:
     if replica.unplaceable is not None:
         return record  # it never ran, so it says nothing about its revision
     served = replica.phase is not Phase.STARTING
     failures = record.failures
     if not served or replica.ready_at is None or now - replica.ready_at < restarts.SERVED_LONG_S:
-        failures = restarts.noted(failures, restarts.Failure(now, replica.revision, served))
+        failures = restarts.noted(failures, restarts.Failure(now, replica.revision, served, given_up))
     return replace(
         record,
         failures=failures,
@@ -266,8 +291,8 @@ def _note(action: Action) -> Event:
     match action:
         case Start(spec, _, group, revision):
             return StartSent(spec.id, group, revision, _live(spec))
-        case Retire(replica):
-            return RetireBegun(replica)
+        case Retire(replica, why, failed):
+            return RetireBegun(replica, why if failed else None)
         case Drain(replica):
             return DrainSent(replica)
         case Stop(replica):
@@ -383,10 +408,12 @@ def _next(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Acti
 
 
 def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]:
+    """Who does not answer is killed: what it has is lost, or tried elsewhere. Who says that it is not well drains."""
     failed, threshold = replica.failed_probes, spec.health_check_failure_threshold
     if failed >= threshold:
         why = f"it failed {failed} probes in a row; the last: {replica.last_failure}"
-        return replica.since, Kill(replica.id, why)
+        leaves = Retire(replica.id, why, failed=True) if replica.answered and spec.routed else Kill(replica.id, why)
+        return replica.since, leaves
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
         # After a failure it is asked again soon: who waits for a replica that hangs has only so much patience.
@@ -428,32 +455,37 @@ class _Moves:
 def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
-    # One that is not ready serves nobody and may always go. One that runs may go only while enough others
-    # serve, or where the new cannot come before the old has gone. One that is recovering serves, and goes nowhere.
-    serving = sum(replica.phase is not Phase.STARTING for replica in live)
-    spare = serving - spec.target if spec.surge else serving
+    # One that is not ready serves nobody and may always go. One that runs may go only while enough others serve, or
+    # where the new cannot come before the old has gone. One that is recovering serves, and goes nowhere.
     outdated = [r for r in live if r.phase is not Phase.RECOVERING and _is_outdated(spec, r)]
     outdated.sort(key=_first_to_keep, reverse=True)
-    current = sorted((r for r in live if r not in outdated), key=_first_to_keep)
+    old = {replica.id for replica in outdated}
+    current = sorted((r for r in live if r.id not in old), key=_first_to_keep)
+    # Nobody leaves for one that may turn out not to be well; who is one too many leaves no gap.
+    serving = [r for r in live if r.phase is not Phase.STARTING]
+    sound = {r.id for r in serving if r.id in old or (r.proven and not r.failed_probes)}
+    floor = 0 if spec.apart else spec.target - spec.unavailable
+    spare, replaceable = len(serving) - floor, len(sound) - floor
     leave: list[Action] = []
     leaving = set()
     for replica in [*outdated, *current[spec.target :]]:
         if replica.phase is Phase.RECOVERING:
             continue
         if replica.phase is Phase.RUNNING:
-            if spare <= 0:
+            if spare <= 0 or (replaceable <= 0 and replica.id in old):
                 continue
             spare -= 1
+            replaceable -= replica.id in sound
         leaving.add(replica.id)
         leave.append(_leave(spec, replica))
 
     # Starts are counted against those who stay, so that planning twice changes nothing.
     staying = [replica for replica in live if replica.id not in leaving]
     mine = [replica for replica in staying if replica.phase is Phase.RECOVERING or not _is_outdated(spec, replica)]
-    gone_soon = len(record.replicas) - len(staying)
-    if spec.surge:
+    if not spec.apart:
         # Those on their way out use up the surge, but never hold up the replacement of one that died.
-        room = spec.target + max(0, spec.surge - gone_soon) - len(staying)
+        least = spec.target - spec.unavailable
+        room = max(spec.target + spec.surge - len(record.replicas), least - len(staying))
     elif any(_is_outdated(spec, replica) for replica in record.replicas):
         room = 0
     else:
@@ -499,6 +531,6 @@ def unwanted(record: GroupRecord) -> GroupSpec:
     """The spec of a group that nobody wants: found after its application was deleted."""
     if are_proxies(record.group):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
-        return GroupSpec(record.group, "", 0, proxy, surge=0, routed=False)
+        return GroupSpec(record.group, "", 0, proxy, apart=True, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", LiveOptions(0), 0.0)
     return GroupSpec(record.group, "", 0, replica)

@@ -67,6 +67,8 @@ class ProbePassed(Event):
 @dataclass(frozen=True, slots=True)
 class ProbeFailed(Event):
     why: str
+    answered: bool = False
+    """It said itself that it is not well; so it still serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ class StartSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RetireBegun(Event):
-    pass
+    failure: str | None = None
+    """Where it has to go because it is not well: why that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +191,16 @@ class ReplicaRecord:
     """Known once it has started."""
     unplaceable: Unplaceable | None = None
     ready_at: float | None = None
+    proven: bool = False
+    """It was well when it was probed, after it had begun to serve with the options that it has."""
     probed_at: float = 0.0
     """When the last probe was answered; the next one is due a period later."""
     probing_since: float | None = None
     failed_probes: int = 0
     """In a row. A probe that was never answered counts when the next one is sent."""
     last_failure: str | None = None
+    answered: bool = False
+    """It said itself that it is not well, when it was probed last."""
     live: LiveOptions | None = None
     """What it starts with or has taken up. None: nobody knows, as long as `reconfiguration` goes on; or a proxy."""
     reconfiguration: Reconfiguration | None = None
@@ -303,9 +310,11 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 probing_since=now,
                 failed_probes=record.failed_probes + unanswered,
                 last_failure="the probe before was never answered" if unanswered else record.last_failure,
+                answered=record.answered and not unanswered,
             )
         case ProbePassed():
-            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None)
+            proven = record.proven or (record.phase is P.RUNNING and record.reconfiguration is None)
+            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, proven=proven)
         case ProbeFailed():
             return replace(
                 record,
@@ -313,9 +322,12 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 probed_at=now,
                 failed_probes=record.failed_probes + 1,
                 last_failure=event.why,
+                answered=event.answered,
             )
         case ReconfigureSent():
-            return replace(record, live=None, reconfiguration=_begun(record.reconfiguration, event.live, now))
+            return replace(
+                record, live=None, proven=False, reconfiguration=_begun(record.reconfiguration, event.live, now)
+            )
         case Reconfigured() if _is_answered_by(record, event):
             return replace(record, live=event.live, reconfiguration=None)
         case ReconfigureFailed() if _is_answered_by(record, event):

@@ -5,7 +5,7 @@ half a minute, and no more than five fall into one minute; where all of them had
 replica that is wanted. Failures belong to a revision: a repaired one is not held back by what its predecessor did.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
@@ -32,11 +32,13 @@ class Failure:
     revision: str
     served: bool
     """It was ready before it died."""
+    given_up: bool = False
+    """It was never well in all the time that it had: it was killed for that."""
 
 
 def noted(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
     for other in reversed(failures):
-        same = other.revision == failure.revision and other.served == failure.served
+        same = replace(other, at=failure.at) == failure
         if same and failure.at - other.at < BURST_S:
             return failures
     return (*failures, failure)[-KEPT:]
@@ -49,6 +51,17 @@ def cleared(failures: tuple[Failure, ...], revision: str) -> tuple[Failure, ...]
 
 def failed_starts(failures: tuple[Failure, ...], revision: str) -> int:
     return sum(failure.revision == revision and not failure.served for failure in failures)
+
+
+def is_given_up(failures: tuple[Failure, ...], revision: str) -> bool:
+    """Whether a revision that takes the place of another will not come up, or not stay up.
+
+    One that died may have been the machine's fault; as many in a row as `FAILED_STARTS` were not, and take seconds. One
+    that had its whole `startup_timeout_s`, or failed every probe since it served, is not tried a second time: minutes
+    may have gone by already.
+    """
+    mine = [failure for failure in failures if failure.revision == revision]
+    return len(mine) >= FAILED_STARTS or any(failure.given_up for failure in mine)
 
 
 def not_before(failures: tuple[Failure, ...], revision: str, wanted: int = 1) -> float | None:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import group_names
 from app_toolkit.core.groups import Group
 from app_toolkit.core.reconcile import GroupRecord, GroupSpec, are_proxies, proxies_of
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
+from app_toolkit.core.rollout import Rollout
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -17,8 +17,10 @@ STARTING = "starting"
 WAITING = "waiting_for_resources"
 FAILED = "failed"
 STOPPING = "stopping"
+ROLLED_BACK = "rolled_back"
+"""Of an application: what was applied last was given up, and the version before it is to run."""
 
-WORST_FIRST = (FAILED, WAITING, UPDATING, STARTING, STOPPING, HEALTHY)
+WORST_FIRST = (FAILED, ROLLED_BACK, WAITING, UPDATING, STARTING, STOPPING, HEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class ApplicationStatus:
     status: str
     route_prefix: str | None
     deployments: tuple[GroupStatus, ...]
+    revision: int = 1
+    """Counts what was applied under this name."""
+    last_error: str | None = None
+    """Why the version that was applied last was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +92,11 @@ class InstanceStatus:
     applications: tuple[ApplicationStatus, ...]
     proxies: tuple[GroupStatus, ...]
     leaving: tuple[GroupStatus, ...]
-    """Groups that no application has any more."""
+    """Groups that are in no application's present version."""
 
 
 def instance_status(
-    applications: Iterable[ApplicationSpec],
+    applications: Iterable[Rollout],
     groups: Mapping[str, Group],
     now: float,
     *,
@@ -102,14 +108,17 @@ def instance_status(
     """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away."""
     told = {name: group_status(group.spec, group.record, now, group.quarantine) for name, group in groups.items()}
     of_applications = []
-    for spec in sorted(applications, key=lambda spec: spec.name):
+    for rollout in sorted(applications, key=lambda rollout: rollout.name):
+        spec = rollout.present
         mine = tuple(told[name] for name in group_names(spec) if name in told)
+        word = worst((_rollout_word(rollout), *(group.status for group in mine)))
         of_applications.append(
-            ApplicationStatus(spec.name, worst(group.status for group in mine), spec.route_prefix, mine)
+            ApplicationStatus(spec.name, word, spec.route_prefix, mine, rollout.revision, rollout.failure)
         )
     first = proxies_of(home)
     proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
-    leaving = tuple(told[name] for name, group in groups.items() if not group.wanted and not are_proxies(name))
+    shown = {group.name for each in of_applications for group in each.deployments}
+    leaving = tuple(told[name] for name in groups if name not in shown and not are_proxies(name))
     words = [each.status for several in (of_applications, proxies, leaving) for each in several]
     return InstanceStatus(
         epoch=epoch,
@@ -119,6 +128,12 @@ def instance_status(
         proxies=proxies,
         leaving=leaving,
     )
+
+
+def _rollout_word(rollout: Rollout) -> str:
+    if rollout.failure is not None:
+        return ROLLED_BACK
+    return HEALTHY if rollout.leaving is None else UPDATING
 
 
 def group_status(spec: GroupSpec | None, record: GroupRecord, now: float, quarantine: str | None = None) -> GroupStatus:

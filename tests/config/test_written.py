@@ -49,6 +49,8 @@ SHARED: dict[str, st.SearchStrategy[Any]] = {
     "request_timeout_s": st.none() | FLOATS,
     "retry": st.sampled_from(["idempotent", "all", "none"]),
     "max_replicas_per_node": st.none() | st.integers(1, 100),
+    "max_surge": st.integers(1, 1000) | st.sampled_from(["1%", "25%", "100%"]),
+    "max_unavailable": st.integers(0, 1000) | st.sampled_from(["0%", "25%", "100%"]),
     "startup_timeout_s": FLOATS,
     "graceful_shutdown_timeout_s": FLOATS,
     "health_check_period_s": FLOATS,

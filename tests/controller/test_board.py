@@ -168,6 +168,17 @@ async def test_a_caller_that_is_known_to_be_gone_holds_nothing_up():
     assert b.acknowledged("a", version)
 
 
+async def test_who_goes_by_what_is_known_as_long_as_he_lives():
+    clock = ManualClock()
+    b = board(clock=clock)
+    b.post("replicas/a/x", 1)
+    b.post("replicas/b/x", 1)
+    await b.watch("me", {}, 1.0, "replicas/a/")
+    assert (b.callers_of("replicas/a/"), b.callers_of("replicas/b/")) == (["me"], [])
+    await clock.advance(LEASE_S + 0.1)
+    assert b.callers_of("replicas/a/") == []
+
+
 async def test_a_cancelled_watch_leaves_nothing_behind():
     clock = ManualClock()
     b = board(clock=clock)

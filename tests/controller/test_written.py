@@ -4,13 +4,15 @@ import pytest
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.controller.written import Kept, Written
+from app_toolkit.core.rollout import applied
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
 from tests.core.specs import application
 
 pytestmark = pytest.mark.anyio
 
-SHOP, PACKED = application(), application("packed", prefix=None).model_copy(update={"code": "1a"})
+SHOP = applied(None, application())
+PACKED = applied(None, application("packed", prefix=None).model_copy(update={"code": "1a"}))
 
 
 async def ours(store):
@@ -28,7 +30,7 @@ async def test_the_first_controller_finds_nothing():
 async def test_the_next_controller_reads_what_the_last_one_kept():
     store = MemoryStore()
     written, _ = await ours(store)
-    await written.keep_application(SHOP, None)
+    await written.keep_application(SHOP)
     await written.keep_application(PACKED, b"one")
     await written.keep_http(HTTPOptions(port=9000))
     await written.keep_port(4711)
@@ -55,8 +57,8 @@ async def test_code_that_no_application_names_is_dropped():
     store = MemoryStore()
     written, _ = await ours(store)
     await written.keep_application(PACKED, b"one")
-    await written.keep_application(PACKED.model_copy(update={"code": "2b"}), b"two")
-    await written.drop_code_except_of([PACKED])
+    await written.keep_application(applied(PACKED, PACKED.wanted.model_copy(update={"code": "2b"})), b"two")
+    await written.drop_code_except_of(PACKED.versions)
     assert await store.keys("code/") == ["code/1a"]
 
 

@@ -28,7 +28,9 @@ def application(name="shop", *, prefix="/", model=False, **options):
 
 def proxies_spec(node=HOME, target=1):
     template = ProxySpec(ReplicaId(""), {}, node)
-    return GroupSpec(proxies_of(node), "p1", target, template, surge=0, routed=False, graceful_shutdown_timeout_s=3.0)
+    return GroupSpec(
+        proxies_of(node), "p1", target, template, apart=True, routed=False, graceful_shutdown_timeout_s=3.0
+    )
 
 
 def replica(group, number, phase, node=None, revision="v1", **facts):

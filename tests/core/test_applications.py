@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.applications import application_of, check, group_names, group_specs, methods
+from app_toolkit.core.applications import application_of, check, group_names, group_specs, methods, scaled
 from app_toolkit.errors import ConfigError
 from tests.core.specs import application
 
@@ -14,7 +14,7 @@ NOW = HTTPOptions(port=8000)
 
 def refusal(spec, *, there=(), http=None, owner=None, holder=None):
     try:
-        check(spec, http, owner, {other.name: other for other in there}, NOW, holder)
+        check(spec, http, owner, there, NOW, holder)
     except ConfigError as error:
         return str(error)
     return None
@@ -58,7 +58,7 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
         wish = data.draw(st.sampled_from([None, NOW, HTTPOptions(port=1)]))
         before = dict(there), dict(holders), http
         try:
-            check(spec, wish, owner, there, http, holders.get(name))
+            check(spec, wish, owner, there.values(), http, holders.get(name))
         except ConfigError:
             assert (there, holders, http) == before
             continue
@@ -82,6 +82,18 @@ def test_what_may_be_called_is_told_and_what_there_is_where_that_is_not():
         methods(there, "plain", "web")
     with pytest.raises(ConfigError, match="those that run: none"):
         methods({}, "shop", "model")
+
+
+def test_a_deployment_is_scaled_to_a_number_that_it_can_have():
+    shop = application(model=True, max_surge=2)
+    more = scaled(shop, "web", 4)
+    assert [each.config.num_replicas for each in more.deployments] == [4, 1]
+    assert scaled(more, "web", 1) == shop
+    assert more.revision("web") == shop.revision("web")
+    with pytest.raises(ConfigError, match="'shop' has no deployment 'wen'; it has web, model"):
+        scaled(shop, "wen", 4)
+    with pytest.raises(ConfigError, match="num_replicas = 0: input should be greater than or equal to 1"):
+        scaled(shop, "model", 0)
 
 
 def test_an_application_is_a_group_for_each_of_its_deployments():

@@ -22,6 +22,8 @@ from app_toolkit.core.reconcile import (
 from app_toolkit.core.replica_state import (
     Exited,
     Phase,
+    ProbeFailed,
+    ProbePassed,
     Reconfigured,
     ReconfigureFailed,
     ReplicaRecord,
@@ -46,7 +48,9 @@ def another_spec(rng):
     if rng.random() < 0.15:
         return None
     revision, spread = rng.choice(["v1", "v2", "v3"]), rng.random() < 0.3
-    return group_spec(revision, rng.randint(0, 5), another_live(rng), surge=rng.randint(1, 2), spread=spread)
+    surge, unavailable = rng.choice([(1, 0), (2, 0), ("25%", 0), (0, 1), ("0%", "30%"), ("50%", "50%"), (1, 2)])
+    waves = {"max_surge": surge, "max_unavailable": unavailable}
+    return group_spec(revision, rng.randint(0, 5), another_live(rng), spread=spread, **waves)
 
 
 def another_live(rng):
@@ -74,11 +78,11 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
 @settings(WORLDS, max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_proxies_of_different_options_are_never_there_at_once(seed):
-    world = World(seed, group_spec(target=2, surge=0, routed=False))
+    world = World(seed, group_spec(target=2, apart=True, routed=False))
     for _ in range(120):
         if world.chance(0.05):
             revision, target = world.rng.choice(["v1", "v2"]), world.rng.choice([0, 1, 1, 3])
-            world.spec = group_spec(revision, target, surge=0, routed=False)
+            world.spec = group_spec(revision, target, apart=True, routed=False)
         world.step()
     world.settle()
 
@@ -169,7 +173,9 @@ RUN, START, RECOVER = Phase.RUNNING, Phase.STARTING, Phase.RECOVERING
 def group(*rows, **facts):
     """Replicas r1, r2, … by (revision, phase), each ready, probed and unrouted by nobody at time 0."""
     replicas = tuple(
-        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=0.0, ready_at=0.0, probed_at=0.0, live=LIVE)
+        ReplicaRecord(
+            ReplicaId(f"r{n}"), GROUP, revision, phase, since=0.0, ready_at=0.0, proven=phase is RUN, live=LIVE
+        )
         for n, (revision, phase) in enumerate(rows, 1)
     )
     return GroupRecord(GROUP, replicas, **facts)
@@ -203,7 +209,8 @@ def planned(spec, record, now=1.0):
         ("who drains holds up no replacement", 2, [("v2", RUN), ("v2", Phase.DRAINING)], ["Start v2"]),
         ("an outdated one that starts serves nobody", 1, [("v1", START)], ["Stop r1", "Start v2"]),
         ("who recovers counts, and is left alone", 1, [("", RECOVER), ("", RECOVER)], []),
-        ("who recovers serves", 1, [("", RECOVER), ("v1", RUN)], ["Retire r2"]),
+        ("who recovers serves, and takes nobody's place", 1, [("", RECOVER), ("v1", RUN)], []),
+        ("who recovers serves", 1, [("", RECOVER), ("v2", RUN)], ["Retire r2"]),
         ("nothing is wanted", 0, [("v2", RUN), ("v2", START)], ["Retire r1", "Stop r2"]),
     ],
 )
@@ -231,6 +238,7 @@ def test_a_plan(why, target, have, expected):
         (RUN, {"probing_since": 3.0}, 7.0, ["Probe r1"]),
         (RUN, {"probing_since": 3.0, "failed_probes": 2}, 7.0, ["Kill r1", "Start v1"]),
         (RUN, {"failed_probes": 3}, 0.0, ["Kill r1", "Start v1"]),
+        (RUN, {"failed_probes": 3, "answered": True}, 0.0, ["Retire r1", "Start v1"]),
         (Phase.DRAINING, {}, 59.9, ["Start v1"]),
         (Phase.DRAINING, {"unrouted": True}, 0.0, ["Drain r1", "Start v1"]),
         (Phase.DRAINING, {"unrouted": True, "drain_sent": 1.0}, 7.9, ["Start v1"]),
@@ -245,6 +253,63 @@ def test_deadlines(phase, facts, now, expected):
     record = group(("v1", phase))
     record = replace(record, replicas=(replace(record.replicas[0], **facts),))
     assert planned(group_spec("v1", 1), record, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_surge", "max_unavailable", "target", "surge", "unavailable"),
+    [
+        ("25%", 0, 1, 1, 0),
+        ("25%", 0, 8, 2, 0),
+        ("25%", 0, 9, 3, 0),
+        (3, "50%", 5, 3, 2),
+        (0, 1, 5, 0, 1),
+        (0, "25%", 3, 0, 1),
+        (0, "25%", 9, 0, 2),
+        ("100%", "100%", 4, 4, 4),
+    ],
+)
+def test_how_many_may_be_there_and_may_be_missing(max_surge, max_unavailable, target, surge, unavailable):
+    spec = group_spec(target=target, max_surge=max_surge, max_unavailable=max_unavailable)
+    assert (spec.surge, spec.unavailable) == (surge, unavailable)
+
+
+@pytest.mark.parametrize(
+    ("why", "waves", "have", "expected"),
+    [
+        ("as many come as may be there", {"max_surge": 2}, [("v1", RUN)] * 4, ["Start v2"] * 2),
+        (
+            "as many go as may be missing",
+            {"max_surge": 0, "max_unavailable": 2},
+            [("v1", RUN)] * 4,
+            ["Retire r4", "Retire r3"],
+        ),
+        (
+            "without a surge the new wait until the old have gone",
+            {"max_surge": 0, "max_unavailable": 1},
+            [("v1", RUN)] * 3 + [("v1", Phase.STOPPING)],
+            ["Stop r4"],
+        ),
+        ("and then come", {"max_surge": 0, "max_unavailable": 1}, [("v1", RUN)] * 3, ["Start v2"]),
+        (
+            "what died is replaced whoever leaves",
+            {"max_surge": 0, "max_unavailable": 1},
+            [("v1", RUN)] * 2 + [("v1", Phase.STOPPING)],
+            ["Stop r3", "Start v2"],
+        ),
+    ],
+)
+def test_a_wave(why, waves, have, expected):
+    assert planned(group_spec("v2", 4, **waves), group(*have)) == expected, why
+
+
+def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served():
+    spec, record = group_spec("v2", 1), group(("v1", RUN))
+    [start] = plan(spec, record, 1.0, 1)
+    record = take(noted(record, start, 1.0), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), 2.0)
+    assert planned(spec, record, 2.0) == []
+    failed = take(record, ProbeFailed(start.replica, "not well"), 3.0)
+    assert "Retire r1" not in planned(spec, failed, 3.0)
+    assert planned(spec, take(record, ProbePassed(start.replica), 3.0), 3.0) == ["Probe r1", "Retire r1"]
 
 
 def test_a_death_of_one_that_served_long_holds_nothing_back():
@@ -283,6 +348,8 @@ def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reach
     assert planned(replace(spec, spread=False), record) == []
     [start] = plan(spec, record, 1.0, 1)
     record = take(noted(record, start, 1.0), Started(start.replica, known), 2.0)
+    assert planned(spec, record, 2.0) == []
+    record = take(record, ProbePassed(start.replica), 2.0)
     assert planned(spec, record, 2.0) == ["Retire r2"]
 
 
@@ -323,6 +390,8 @@ def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_th
     assert planned(spec, failed, now) == [], "what nobody can take up ends nothing"
     assert planned(replace(spec, template=group_spec().template), failed, now) == ["Reconfigure r1"]
     record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
+    assert planned(spec, record, now) == []
+    record = take(record, ProbePassed(start.replica), now)
     assert planned(spec, record, now) == ["Retire r1"]
 
 

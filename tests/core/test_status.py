@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app_toolkit.core.reconcile import GroupRecord, proxies_of
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
+from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.status import WORST_FIRST, group_status, instance_status, worst
 from app_toolkit.types import ReplicaId
 from tests.core.specs import HOME, NEXT, application, group
@@ -110,7 +111,8 @@ def test_a_draining_replica_of_the_last_revision_counts_until_callers_know_of_it
 
 
 def told_of(applications, groups, *, stopping=False):
-    return instance_status(applications, groups, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
+    rollouts = [each if isinstance(each, Rollout) else applied(None, each) for each in applications]
+    return instance_status(rollouts, groups, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
 
 
 names = st.sampled_from(["a/web", "b/web", "c/web", proxies_of(HOME), proxies_of(NEXT)])
@@ -141,4 +143,17 @@ def test_an_application_is_told_before_its_groups_are_there():
     told = told_of([application(prefix="/x")], {})
     assert (told.epoch, told.change, told.status) == (3, 7, "healthy")
     [app] = told.applications
-    assert (app.name, app.route_prefix, app.deployments) == ("shop", "/x", ())
+    assert (app.name, app.route_prefix, app.revision, app.deployments) == ("shop", "/x", 1, ())
+
+
+def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
+    good = applied(None, application()).but(good=application())
+    bad = applied(good, application(num_replicas=3))
+    groups = {"shop/web": group("shop/web", RUN), "shop/model": group("shop/model", Phase.DRAINING)}
+    updating = told_of([bad], groups)
+    assert [(app.status, app.revision, app.last_error) for app in updating.applications] == [("updating", 2, None)]
+    assert [each.name for each in updating.leaving] == ["shop/model"], "what only the version before has"
+    back = told_of([bad.but(failure="shop/web: ImportError")], groups)
+    [app] = back.applications
+    assert (app.status, app.last_error) == ("rolled_back", "shop/web: ImportError")
+    assert back.status == "rolled_back"

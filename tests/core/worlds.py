@@ -104,16 +104,21 @@ class Process:
 
 
 class World:
-    def __init__(self, seed, spec):
+    def __init__(self, seed, spec, group=GROUP):
         self.rng = Random(seed)
         self.spec = spec
+        self.group = group
+        self.bad = {}
+        """What is wrong with all replicas of a revision: it `raises`, `hangs`, is `unwell` or `dies`."""
         self.now = 100.0
         self.epoch = 1
-        self.record = GroupRecord(GROUP)
+        self.record = GroupRecord(group)
         self.processes = {}
         self.mail = []
         self.ids = set()
         self.unrouted = set()
+        self.passed = set()
+        """Who was probed and well since it serves, as this controller has heard."""
         self.calm = False
         self.full = False
         self.stubborn = False
@@ -150,7 +155,12 @@ class World:
                 process.refuses_probes = not process.refuses_probes
             if self.calm:
                 process.hangs = process.refuses_probes = False
-            if process.hangs:
+            bad = self.bad.get(process.revision)
+            process.refuses_probes |= bad == "unwell"
+            if process.hangs or (bad == "hangs" and process.state == "starting" and process.placed):
+                continue
+            if bad == "dies" and process.state == "running":
+                self.end(id, "RuntimeError: bad dies")
                 continue
             if process.orders and process.state != "starting":
                 self.take_up(id, process)
@@ -159,8 +169,8 @@ class World:
                     process.placed = not self.full
                     self.say(Placed(id) if process.placed else Unplaceable(id, "1 GPU", "0 GPUs"))
                 case "starting":
-                    if self.chance(0.2):
-                        self.end(id, "ImportError")
+                    if bad == "raises" or self.chance(0.2):
+                        self.end(id, "ImportError: bad raises" if bad else "ImportError")
                     else:
                         process.state = "running"
                         self.say(Started(id, self.location(id)))
@@ -208,7 +218,8 @@ class World:
             case Probe():
                 if process.state == "running" and not process.hangs:
                     refused = process.refuses_probes
-                    self.say(ProbeFailed(id, "no answer in time") if refused else ProbePassed(id))
+                    answered = self.rng.random() < 0.5
+                    self.say(ProbeFailed(id, "not well", answered) if refused else ProbePassed(id))
 
     # What the controller does
 
@@ -221,18 +232,26 @@ class World:
     def hear(self, event: Event):
         if self.record.replica(event.replica) is not None:
             self.story.append((self.now, event))
+            self.note_proof(event)
             self.record = take(self.record, event, self.now)
+
+    def note_proof(self, event):
+        if isinstance(event, ProbePassed) and self.record.replica(event.replica).phase is Phase.RUNNING:
+            self.passed.add(event.replica)
+        elif isinstance(event, Reconfigured):
+            self.passed.discard(event.replica)
 
     def restart(self):
         """The controller forgets everything; events under way are lost with it."""
         self.epoch += 1
         self.mail = []
+        self.passed = set()
         self.unrouted = {id for id, process in self.processes.items() if process.state in ("draining", "stopping")}
-        self.record = recovered(GROUP, list(self.processes), self.now)
+        self.record = recovered(self.group, list(self.processes), self.now)
         self.story.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
             live = None if process.orders else process.live
-            self.say(Found(id, GROUP, process.revision, process.state, self.location(id), live))
+            self.say(Found(id, self.group, process.revision, process.state, self.location(id), live))
 
     def tick(self, *, then_restart=False):
         self.deliver()
@@ -243,7 +262,7 @@ class World:
         self.check(before, actions)
         for action in actions:
             self.perform(action)
-        if Start in map(type, actions) and not self.spec.surge:
+        if Start in map(type, actions) and self.spec.apart:
             assert len(self.processes) <= self.spec.target, "the old one was still there"
             assert {process.revision for process in self.processes.values()} == {self.spec.revision}
         if then_restart:
@@ -263,14 +282,18 @@ class World:
         starts = [action for action in actions if isinstance(action, Start)]
         if starts:
             staying = [r for r in self.record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
-            assert len(staying) <= target + spec.surge, f"started {len(starts)} too many"
+            too_many = len(self.record.replicas) > target + spec.surge
+            # What has died is replaced at once, whatever is on its way out.
+            assert not too_many or len(staying) <= target - spec.unavailable, f"started {len(starts)} too many"
 
         healthy_before, healthy_after = self.healthy(before), self.healthy(self.record)
         # Where the old must have gone before the new comes, only those that stay are counted.
-        if spec is not None and spec.surge == 0:
+        if spec is not None and spec.apart:
             healthy_before = [r for r in healthy_before if r.revision == spec.revision]
-        floor = target
+        floor = target - spec.unavailable if spec is not None and not spec.apart else target
         assert len(healthy_after) >= min(len(healthy_before), floor), "fell below the target"
+        if spec is not None and not spec.apart:
+            self.check_places(before, actions)
 
         for action in actions:
             self.check_cause(before.replica(action.replica), action)
@@ -284,6 +307,20 @@ class World:
             assert plan(spec, self.record, when, self.epoch), "came due too early"
         else:
             assert plan(spec, self.record, now + 1e6, self.epoch) == [], "never came due"
+
+    def check_places(self, before, actions):
+        """Nobody is replaced by one that has not been well since it began to serve."""
+        left = [
+            a.replica
+            for a in actions
+            if isinstance(a, Retire) and not a.failed and before.replica(a.replica).revision != self.spec.revision
+        ]
+        if left:
+            well = [r for r in self.healthy(self.record) if r.revision != self.spec.revision or self.has_proven(r)]
+            assert len(well) >= self.spec.target - self.spec.unavailable, f"{left} left too early"
+
+    def has_proven(self, record):
+        return record.id in self.passed
 
     def healthy(self, record):
         spec = self.spec or UNWANTED
@@ -312,8 +349,9 @@ class World:
             assert self.now - was.since >= spec.startup_timeout_s
         age = self.now - was.since
         match action:
-            case Retire():
+            case Retire(failed=failed):
                 assert was.phase is Phase.RUNNING
+                assert not failed or self.failed_probes(was) >= spec.health_check_failure_threshold
             case Drain():
                 assert was.drain_sent is None
                 assert not spec.routed or action.replica in self.unrouted or age >= UNROUTE_S

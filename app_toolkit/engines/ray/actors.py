@@ -24,11 +24,12 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import StaleEpoch
+from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
@@ -144,7 +145,12 @@ class Controlled:
     @control
     def probe(self, timeout_s: float, epoch: int) -> None:
         self.obey(epoch)
-        self.server.probe(timeout_s)
+        try:
+            self.server.probe(timeout_s)
+        except (TimeoutError, ReplicaGone):
+            raise
+        except Exception as error:
+            raise NotWell(users_traceback(error)) from error
 
     @control
     def drain(self, timeout_s: float, epoch: int) -> None:

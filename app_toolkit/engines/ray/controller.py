@@ -47,9 +47,20 @@ class _Controller:
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
     async def apply(
-        self, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None, code: bytes | None = None
-    ) -> None:
-        await (await self._ready).apply(spec, http, owner, code)
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None,
+        owner: str | None,
+        code: bytes | None = None,
+        expected: int | None = None,
+    ) -> int:
+        return await (await self._ready).apply(spec, http, owner, code, expected)
+
+    async def rollback(self, application: str, expected: int | None = None) -> int:
+        return await (await self._ready).rollback(application, expected)
+
+    async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
+        return await (await self._ready).scale(application, deployment, num_replicas)
 
     async def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         return (await self._ready).methods(application, deployment)

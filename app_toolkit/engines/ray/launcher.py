@@ -34,7 +34,7 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
-from app_toolkit.errors import StaleEpoch
+from app_toolkit.errors import NotWell, StaleEpoch
 from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 
@@ -238,7 +238,8 @@ class RayLauncher:
         except KeyError:
             self._emit(Exited(replica))
         except (RayError, TimeoutError) as error:
-            self._emit(ProbeFailed(replica, _sentence(error) or f"no answer within {timeout_s:g} s"))
+            answered = isinstance(error, RayTaskError) and isinstance(error.cause, NotWell)
+            self._emit(ProbeFailed(replica, _sentence(error) or f"no answer within {timeout_s:g} s", answered))
         else:
             self._emit(ProbePassed(replica))
 

@@ -1,0 +1,372 @@
+"""From one version to the next, and back: in worlds in which everything goes wrong, also the controller."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
+from app_toolkit.core.applications import group_names, group_specs
+from app_toolkit.core.groups import Group, specified
+from app_toolkit.core.reconcile import GroupRecord, Start
+from app_toolkit.core.replica_state import Phase, ReplicaRecord, Unplaceable
+from app_toolkit.core.restarts import Failure
+from app_toolkit.core.rollout import Rollout, applied, previous, step
+from app_toolkit.types import ReplicaId
+from tests.core.test_reconcile import WORLDS
+from tests.core.worlds import World
+
+
+def version(number, *, web=2, chat=None, model=None, limit=100, prefix="/", **options):
+    """The application in its version of that number, with so many replicas of each; None: not there."""
+    options = {
+        "startup_timeout_s": 20.0,
+        "graceful_shutdown_timeout_s": 5.0,
+        "health_check_period_s": 3.0,
+        "health_check_timeout_s": 2.0,
+        **options,
+    }
+    ingresses = {"web": web} | ({} if chat is None else {"chat": chat})
+    classes = {} if model is None else {"model": model}
+    return ApplicationSpec(
+        name="shop",
+        target=f"shop:v{number}",
+        app_dir="/srv",
+        route_prefix=prefix,
+        default="web",
+        deployments=(
+            *(
+                IngressSpec(
+                    config=DeploymentConfig(name=name, num_replicas=replicas, max_ongoing_requests=limit, **options)
+                )
+                for name, replicas in ingresses.items()
+            ),
+            *(
+                ClassSpec(config=ClassConfig(name=name, num_replicas=replicas, **options))
+                for name, replicas in classes.items()
+            ),
+        ),
+        routes=tuple(
+            Route(kind="http", pattern=f"^/{name}$", methods=("GET",), path=f"/{name}", owner=name)
+            for name in ingresses
+        ),
+    )
+
+
+class Town:
+    """One application, a world for each of its groups, and a store: what a controller does with all of them."""
+
+    def __init__(self, seed):
+        self.seed = seed
+        self.worlds = {}
+        self.groups = {}
+        self.rollout = None
+        self.stored = ""
+        self.bad = {}
+        self.now, self.epoch = 100.0, 1
+        self.calm = False
+
+    def apply(self, spec):
+        self.keep(applied(self.rollout, spec))
+        self.lift(spec)
+
+    def keep(self, rollout):
+        self.rollout, self.stored = rollout, rollout.model_dump_json()
+        wanted = group_specs(rollout.kept, spread=False)
+        for name in wanted.keys() - self.worlds.keys():
+            world = self.worlds[name] = World(f"{self.seed}{name}", wanted[name], name)
+            world.now, world.epoch, world.calm, world.bad = self.now, self.epoch, self.calm, self.bad
+            self.groups[name] = Group(world.record)
+        self.hear()
+        self.groups = specified(self.groups, wanted, starts=0)
+        for name, group in self.groups.items():
+            self.worlds[name].spec = group.spec
+
+    def hear(self):
+        self.groups = {name: replace(group, record=self.worlds[name].record) for name, group in self.groups.items()}
+
+    def lift(self, spec):
+        for name in group_names(spec):
+            world = self.worlds[name]
+            world.record = replace(world.record, failures=())
+        self.hear()
+
+    def restart(self):
+        """Only what is in the store is known to the next controller, and who it finds."""
+        self.epoch += 1
+        for world in self.worlds.values():
+            world.restart()
+        self.groups = {name: Group(world.record) for name, world in self.worlds.items()}
+        self.keep(Rollout.model_validate_json(self.stored))
+
+    def step(self, rng):
+        self.now += rng.choice([0.1, 0.5, 1.0, 2.0])
+        for world in self.worlds.values():
+            world.now, world.calm = self.now, self.calm
+            world.live()
+            world.deliver()
+        self.hear()
+        self.go_on(rng)
+        for world in self.worlds.values():
+            actions = world.tick()
+            assert not self.tried_again(actions), "a version that was given up was started again"
+        self.check_routes()
+        if not self.calm and rng.random() < 0.03:
+            self.restart()
+
+    def go_on(self, rng):
+        before = self.rollout
+        after = step(before, self.groups)
+        again = step(step(after, self.groups), self.groups)
+        assert step(again, self.groups) is again, "it comes to an end"
+        if after is before:
+            return
+        if not self.calm and rng.random() < 0.1:
+            self.restart()  # before it was written
+            return
+        if after.told.routes != before.told.routes:
+            self.check_flip(after)
+        self.keep(after)
+        if after.failure != before.failure:
+            self.lift(after.present)
+        if not self.calm and rng.random() < 0.1:
+            self.restart()  # once it was written, and before anything is done about it
+
+    def tried_again(self, actions):
+        """Only what was found of it after a restart may still be there."""
+        rollout = self.rollout
+        if rollout.failure is None or rollout.good == rollout.wanted:
+            return []
+        wanted, good = (group_specs([spec], spread=False) for spec in (rollout.wanted, rollout.good))
+        bad = {spec.revision for spec in wanted.values()} - {spec.revision for spec in good.values()}
+        return [
+            action
+            for action in actions
+            if isinstance(action, Start) and action.revision in bad and action.group in good
+        ]
+
+    def check_flip(self, after):
+        for name in after.told.ingresses:
+            replicas = self.groups[f"shop/{name}"].record.replicas
+            mine = [r for r in replicas if r.revision == after.told.revision(name) and r.phase is Phase.RUNNING]
+            assert mine, f"callers were told of {name} before anybody served there"
+
+    def check_routes(self):
+        for name in self.rollout.told.ingresses:
+            assert self.groups[f"shop/{name}"].wanted, f"{name} is on its way out, and callers are told of it"
+
+    def settle(self, rng, steps=260):
+        self.calm = True
+        for _ in range(steps):
+            self.step(rng)
+        rollout = self.rollout
+        present = group_specs([rollout.present], spread=False)
+        for name, world in self.worlds.items():
+            spec = present.get(name)
+            there = {(process.revision, process.state) for process in world.processes.values()}
+            assert len(world.processes) == (0 if spec is None else spec.target), world.story[-20:]
+            assert there == (set() if spec is None else {(spec.revision, "running")}), world.story[-20:]
+        assert (rollout.is_settled, rollout.told) == (True, rollout.present)
+        return rollout
+
+
+def another_version(rng, numbers, last):
+    if rng.random() < 0.4:  # nothing that needs a restart
+        config = {"limit": rng.choice([10, 100]), "web": rng.randint(1, 4)}
+        return version(*last[:1], **{**last[1], **config}), (last[0], {**last[1], **config})
+    waves = rng.choice([{}, {"max_surge": 2}, {"max_surge": 0, "max_unavailable": 1}, {"max_unavailable": "50%"}])
+    options = {"web": rng.randint(1, 4), "chat": rng.choice([None, 1, 3]), "model": rng.choice([None, 2]), **waves}
+    number = next(numbers)
+    return version(number, **options), (number, options)
+
+
+@settings(WORLDS, max_examples=30)
+@given(rng=st.randoms(use_true_random=False), kind=st.sampled_from([None, "raises", "hangs", "unwell", "dies"]))
+def test_in_any_world_what_is_good_runs_in_the_end_and_what_is_bad_is_taken_back(rng, kind):
+    numbers = itertools.count(1)
+    town = Town(rng.random())
+    spec, last = another_version(rng, numbers, (0, {}))
+    town.apply(spec)
+    for _ in range(100):
+        if rng.random() < 0.08:
+            spec, last = another_version(rng, numbers, last)
+            if rng.random() < 0.4:
+                town.bad[spec.revision(rng.choice(spec.deployments).config.name)] = rng.choice(
+                    ["raises", "hangs", "unwell", "dies"]
+                )
+            town.apply(spec)
+        town.step(rng)
+    # Whatever has come of that: something good, and then what may be bad.
+    town.bad.clear()
+    town.apply(version(next(numbers), chat=1))
+    good = town.settle(rng)
+    assert (good.failure, good.good) == (None, good.wanted)
+    new = version(next(numbers), chat=1, model=1)
+    if kind is not None:
+        town.bad[new.revision(rng.choice(["web", "chat", "model"]))] = kind
+    town.apply(new)
+    last = town.settle(rng)
+    if kind is None:
+        assert (last.failure, last.present, last.before) == (None, new, good.good)
+    else:
+        assert last.present == good.good
+        said = {"raises": "ImportError: bad raises", "hangs": "it was not ready after 20 s"}
+        said |= {"unwell": "3 probes in a row", "dies": "RuntimeError: bad dies"}
+        assert said[kind] in last.failure
+    town.restart()
+    assert town.settle(rng, steps=40).present == last.present
+
+
+# By hand: what people ask about.
+
+ONE, TWO = version(1), version(2)
+
+
+def there(spec, *revisions, proven=True, failures=(), last_error=None, **facts):
+    """Its groups, each with running replicas of these revisions: their version's number."""
+
+    def record(name, group):
+        deployment = name.partition("/")[2]
+        replicas = tuple(
+            ReplicaRecord(
+                ReplicaId(f"{deployment}-1-{number}"),
+                name,
+                spec.model_copy(update={"target": f"shop:v{revision}"}).revision(deployment),
+                Phase.RUNNING,
+                since=0.0,
+                live=group.live,
+                proven=proven,
+                **facts,
+            )
+            for number, revision in enumerate(revisions)
+        )
+        return GroupRecord(name, replicas, failures=failures, last_error=last_error)
+
+    return {
+        name: Group(record(name, group), group, wanted=True)
+        for name, group in group_specs([spec], spread=False).items()
+    }
+
+
+def whole(rollout, spec, number):
+    return step(rollout, there(spec, *[number] * 2))
+
+
+def test_the_first_version_is_told_at_once_and_good_when_it_is_up():
+    first = applied(None, ONE)
+    assert (first.revision, first.told, first.good) == (1, ONE, None)
+    assert step(first, there(ONE, 1)) is first, "one of two"
+    up = step(first, there(ONE, 1, 1, proven=False))
+    assert (up.good, up.is_settled) == (ONE, True)
+
+
+def test_the_next_version_is_good_only_once_it_was_well_and_nothing_old_is_there():
+    update = applied(whole(applied(None, ONE), ONE, 1), TWO)
+    assert (update.revision, update.present, update.is_settled) == (2, TWO, False)
+    for not_yet in (there(TWO, 2), there(TWO, 2, 2, 1), there(TWO, 2, 2, proven=False)):
+        assert step(update, not_yet).good == ONE
+    done = step(update, there(TWO, 2, 2))
+    assert (done.good, done.before, done.leaving, done.is_settled) == (TWO, ONE, None, True)
+
+
+FAILURE = Failure(0.0, TWO.revision("web"), served=False)
+
+
+@pytest.mark.parametrize(
+    ("why", "failures", "given_up"),
+    [
+        ("one death may be the machine's fault", [FAILURE], False),
+        ("so may two", [FAILURE, replace(FAILURE, at=1.0)], False),
+        ("three are not", [FAILURE, replace(FAILURE, at=1.0, served=True), replace(FAILURE, at=2.0)], True),
+        ("who had its whole time is not tried again", [replace(FAILURE, given_up=True)], True),
+        ("what the old one did says nothing", [replace(FAILURE, revision=ONE.revision("web"), given_up=True)], False),
+    ],
+)
+def test_when_a_version_is_given_up(why, failures, given_up):
+    update = applied(whole(applied(None, ONE), ONE, 1), TWO)
+    after = step(update, there(TWO, 1, 1, failures=tuple(failures), last_error="ValueError: no such model"))
+    assert (after.failure is not None) == given_up, why
+    if given_up:
+        assert after.failure == "shop/web: ValueError: no such model"
+        assert (after.present, after.wanted, after.is_settled) == (ONE, TWO, False)
+        back = whole(after, ONE, 1)
+        assert (back.is_settled, back.good, back.failure) == (True, ONE, after.failure)
+        again = applied(back, TWO)
+        assert (again.revision, again.failure, again.present) == (3, None, TWO), "until something is applied"
+
+
+def test_the_first_version_has_nothing_to_go_back_to():
+    first = applied(None, TWO)
+    assert step(first, there(TWO, failures=(replace(FAILURE, given_up=True),))) is first
+
+
+def test_who_has_no_room_is_no_failure():
+    update = applied(whole(applied(None, ONE), ONE, 1), TWO)
+    groups = there(TWO, 1, 1)
+    web = groups["shop/web"]
+    waiting = ReplicaRecord(
+        ReplicaId("r"),
+        "shop/web",
+        TWO.revision("web"),
+        Phase.STARTING,
+        0.0,
+        unplaceable=Unplaceable(ReplicaId("r"), "", ""),
+    )
+    full = replace(web, record=replace(web.record, replicas=(*web.record.replicas, waiting)))
+    assert step(update, {"shop/web": full}).failure is None
+
+
+def test_a_change_of_numbers_is_never_taken_back():
+    more = version(1, web=3)
+    update = applied(whole(applied(None, ONE), ONE, 1), more)
+    failed = there(more, 1, 1, failures=(Failure(0.0, ONE.revision("web"), served=False, given_up=True),))
+    assert step(update, failed).failure is None
+    assert step(update, there(more, 1, 1, 1)).good == more
+
+
+def test_callers_are_told_of_new_routes_once_every_ingress_of_them_serves_and_the_old_ingress_stays_until_all_is_done():
+    old, new = version(1, chat=1), version(2, chat=None)
+    new = new.model_copy(update={"deployments": (*new.deployments, *_renamed(old, "talk"))})
+    update = applied(step(applied(None, old), there(old, 1, 1)), new)
+    names = [name for spec in update.kept for name in group_names(spec)]
+    assert {"shop/chat", "shop/talk", "shop/web"} == set(names)
+    groups = there(new, 2)
+    half = {**groups, "shop/talk": replace(groups["shop/talk"], record=GroupRecord("shop/talk"))}
+    assert step(update, half) is update
+    unsure = there(new, 2, proven=False)
+    assert step(update, unsure) is update
+    out = step(update, groups)
+    assert (out.told, out.is_settled) == (new, False)
+    assert "shop/chat" in [name for spec in out.kept for name in group_names(spec)]
+    done = step(out, there(new, 2, 2))
+    assert "shop/chat" not in [name for spec in done.kept for name in group_names(spec)]
+
+
+def _renamed(spec, name):
+    chat = spec.deployments[1]
+    return (chat.model_copy(update={"config": chat.config.model_copy(update={"name": name})}),)
+
+
+def test_one_goes_back_to_the_last_good_version_other_than_the_present_one():
+    rollout = whole(applied(None, ONE), ONE, 1)
+    assert previous(rollout) is None
+    update = applied(rollout, TWO)
+    assert previous(update) == ONE, "while it is under way"
+    done = whole(update, TWO, 2)
+    assert previous(done) == ONE
+    back = whole(applied(done, ONE), ONE, 1)
+    assert (back.revision, previous(back)) == (3, TWO), "and forth"
+
+
+def test_the_same_applied_again_only_counts():
+    rollout = whole(applied(None, ONE), ONE, 1)
+    again = applied(rollout, ONE)
+    assert (again.revision, again.is_settled) == (2, True)
+    assert again == rollout.but(revision=2)
+
+
+def test_a_rollout_is_in_the_store_as_it_is():
+    update = applied(whole(applied(None, ONE), ONE, 1), version(2, chat=1, model=2, max_surge="50%"))
+    assert Rollout.model_validate_json(update.model_dump_json()) == update
