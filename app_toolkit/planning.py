@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
@@ -31,9 +31,9 @@ def plan(
     """Lay an app out as ingresses.
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
-    overrides every ingress's own; the app's relative paths begin at `working_dir`, by default the current one. A plain
-    FastAPI is one ingress. Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an
-    option out of bounds.
+    overrides every ingress's own, and what decides it; the app's relative paths begin at `working_dir`, by default the
+    current one. A plain FastAPI is one ingress. Raises `PlanningError` for an app that cannot be split as it asks,
+    `ConfigError` for an option out of bounds.
     """
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
@@ -42,7 +42,7 @@ def plan(
         configs = (DeploymentConfig(name="app"),)
         default = "app"
     if num_replicas is not None:
-        configs = tuple(_with(config, {"num_replicas": num_replicas}) for config in configs)
+        configs = tuple(_of_number(config, num_replicas) for config in configs)
     classes = find(app)
     return ApplicationSpec(
         name=name,
@@ -92,9 +92,9 @@ def plan_bound(
 def _class_spec(bound: Deployable, num_replicas: int | None = None) -> ClassSpec:
     config: ClassConfig = bound.config
     if num_replicas is not None:
-        config = _with(config, {"num_replicas": num_replicas})
+        config = _of_number(config, num_replicas)
     return ClassSpec(config=config, methods=methods_of(bound.cls))
 
 
-def _with(config: C, changes: Mapping[str, object]) -> C:
-    return type(config)(**{**config.model_dump(), **changes})
+def _of_number(config: C, num_replicas: int) -> C:
+    return type(config)(**{**config.model_dump(), "num_replicas": num_replicas, "autoscaling_config": None})

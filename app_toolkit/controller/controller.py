@@ -796,7 +796,7 @@ def _group_spec(spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bo
     return GroupSpec(
         group=f"{spec.name}/{config.name}",
         revision=revision,
-        target=config.num_replicas,
+        target=max(config.starting_replicas, 1),  # of none, nothing would ever start
         template=ReplicaSpec(
             id=ReplicaId(""),
             application=spec.name,
