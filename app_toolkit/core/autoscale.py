@@ -4,8 +4,8 @@ The *load* is the requests that wait or are ongoing. Each caller reports its own
 heard until that caller is heard anew, or until `FORGOTTEN_S` after it was taken: who died is forgotten. So at every
 moment the load is one number, the sum over the callers.
 
-* The *average* is the integral of the load over the last `look_back_period_s`, divided by that period: what counts is how
-  long a load lasted, not how often it was reported. Before the first report it is 0.
+* The *average* is the integral of the load over the last `look_back_period_s`, divided by that period: what counts is
+  how long a load lasted, not how often it was reported. Before the first report it is 0.
 * *Needed* are `average / target_ongoing_requests` replicas, rounded up, within `min_replicas` and `max_replicas`; at
   least one while there is any load.
 * The target rises to the least that was needed within the last `upscale_delay_s`, and falls to the most that was needed
