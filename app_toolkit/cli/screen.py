@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app_toolkit.cli.instance import Row, Status, rows
-from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
 from app_toolkit.errors import ToolkitError
 
@@ -58,7 +58,7 @@ class Screen:
             (
                 each.config.name + (" (default)" if each.config.name == spec.default else ""),
                 each.kind,
-                str(each.config.num_replicas),
+                _replicas(each.config),
                 str(each.config.max_ongoing_requests),
                 str(sum(route.owner == each.config.name for route in spec.routes)) if each.kind == "ingress" else "",
             )
@@ -95,6 +95,13 @@ class Screen:
         else:
             for row in rows:
                 self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+
+
+def _replicas(config: DeploymentConfig) -> str:
+    bounds = config.autoscaling_config
+    if bounds is None:
+        return str(config.num_replicas)
+    return f"{bounds.min_replicas} to {bounds.max_replicas}, {config.starting_replicas} at first"
 
 
 class _Table:

@@ -73,7 +73,7 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
     return GroupSpec(
         group=name,
         revision=revision,
-        target=config.num_replicas,
+        target=config.starting_replicas,
         template=ReplicaSpec(
             id=ReplicaId(""),
             application=spec.name,
