@@ -35,8 +35,8 @@ def plan(
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
     overrides every ingress's own, and what decides it; the app's relative paths begin at `working_dir`, by default the
-    current one. A plain FastAPI is one ingress. `overrules`: options of deployments, by name, as a file writes them; the
-    spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be split as it asks,
+    current one. A plain FastAPI is one ingress. `overrules`: options of deployments, by name, as a file writes them;
+    the spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be split as it asks,
     `ConfigError` for an option out of bounds, `OverruleError` for all of `overrules` that cannot be.
     """
     if isinstance(app, Toolkit):

@@ -508,7 +508,7 @@ def by_name(field: FieldInfo) -> bool:
 
 
 def overruled(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a deployment with others over them; a number takes the place of what decides it, and that of it."""
+    """The options of a deployment with others over them. A number replaces what decides it, and the other way round."""
     below = config.model_dump(exclude_unset=True)
     if said.get("num_replicas", "auto") != "auto":
         below.pop("autoscaling_config", None)

@@ -100,4 +100,5 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
         health_check_timeout_s=config.health_check_timeout_s,
         health_check_failure_threshold=config.health_check_failure_threshold,
         spread=spread,
+        autoscaling=config.autoscaling_config,
     )

@@ -95,10 +95,7 @@ class Autoscaler:
         self._decide()
 
     def hear(self, report: Report, now: float) -> None:
-        """A report came. One that was overtaken, is too old or is there already says nothing.
-
-        Who knows that a caller is gone reports a load of 0 for it.
-        """
+        """A report came. One that was overtaken, is too old or is there already says nothing."""
         self._come(now)
         taken, load = min(_microseconds(report.at), self._now), report.waiting + report.ongoing
         known, before = self._reports.get(report.source, (taken - 1, 0))
@@ -109,6 +106,13 @@ class Autoscaler:
         self._forget_at = forget_at if self._forget_at is None else min(self._forget_at, forget_at)
         self._window.put(self._window.load + load - before)
         self._decide()
+
+    def forget(self, source: str, now: float) -> None:
+        """This caller is gone."""
+        self._come(now)
+        if self._reports.pop(source, None) is not None:
+            self._window.put(sum(load for _, load in self._reports.values()))
+            self._decide()
 
     def decide(self, now: float) -> Decision:
         """What is wanted now."""

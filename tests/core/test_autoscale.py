@@ -688,3 +688,18 @@ def test_another_config_begins_with_the_number_there_is():
     wider = Steady(config(max_replicas=30, target_ongoing_requests=1), target=world.target, now=world.now)
     assert (wider.target, wider.run(load=10, seconds=100)) == (5, 10)
     assert min(target for _, target in wider.changes) == 5
+
+
+# Who is gone
+
+
+def test_who_is_known_to_be_gone_is_forgotten_at_once():
+    scaler = Autoscaler(config(), 1, 0.0)
+    scaler.hear(Report("one", 1.0, 2, 4), 1.0)
+    scaler.hear(Report("other", 1.0, 0, 3), 1.0)
+    scaler.forget("nobody", 1.0)
+    assert scaler.decide(1.0).load == 9
+    scaler.forget("one", 1.0)
+    assert scaler.decide(1.0).load == 3
+    scaler.hear(Report("one", 1.0, 0, 1), 1.0)
+    assert scaler.decide(1.0).load == 4, "a process that comes back is another one"
