@@ -83,6 +83,19 @@ class Screen:
                 if name.partition("/")[0] == application["name"]
             ]
             self._rows(("requests for", "wait in proxies", "wait in handles", "ongoing", "of them in a buffer"), loads)
+            following = [
+                (
+                    group["name"].rpartition("/")[2],
+                    f"{group['target']} of {scaling['min_replicas']} to {scaling['max_replicas']}",
+                    str(scaling["load"]),
+                    f"{scaling['average']:.1f}",
+                    str(scaling["needed"]),
+                    scaling["why"] or "none yet",
+                )
+                for group in application["deployments"]
+                if (scaling := group["scaling"]) is not None
+            ]
+            self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
         if not status["applications"]:
             self.say("no applications")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from app_toolkit.cli import main as command_line
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus, ScalingStatus
 from app_toolkit.errors import ConfigError
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
@@ -101,6 +101,23 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7",
     ]
     assert running.did == ["auto", "close"]
+
+
+def test_of_what_follows_its_load_it_says_what_the_target_goes_by(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "from 1 to 3: the load is 6, on average 5.8, and one replica is meant to have 2"
+    scaling = asdict(ScalingStatus(0, 20, 6, 5.831, 3, why))
+    rested = asdict(ScalingStatus(1, 2, 0, 0.0, 1, None))
+    (application,) = STATUS["applications"]
+    app, chat = application["deployments"]
+    told = {**application, "deployments": ({**app, "scaling": rested}, {**chat, "scaling": scaling})}
+    monkeypatch.setitem(STATUS, "applications", (told,))
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "  follows its load=app  target=1 of 1 to 2  load=0  on average=0.0  needed=1  last change=none yet",
+        f"  follows its load=chat  target=2 of 0 to 20  load=6  on average=5.8  needed=3  last change={why}",
+    ]
 
 
 def test_where_several_nodes_have_proxies_each_is_a_line(
