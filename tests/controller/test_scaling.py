@@ -1,6 +1,7 @@
 """Replicas that follow the load, on simulated processes and a clock turned by hand."""
 
 import asyncio
+import random
 from contextlib import asynccontextmanager
 
 import pytest
@@ -246,6 +247,35 @@ async def test_it_comes_down_also_if_the_controller_dies_again_and_again():
             await h.clock.advance(seconds)
             assert h.group(CHAT).target == 6
         await until_there_are(h, 0, within_s=90)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_happens_the_target_is_within_bounds_and_after_calm_it_is_what_the_load_needs(seed):
+    rng = random.Random(seed)
+    async with loaded(shop(min_replicas=1, max_replicas=8)) as (h, load):
+        for _ in range(25):
+            match rng.randrange(8):
+                case 0:
+                    await h.controller_dies()
+                    await h.controller_starts()
+                case 1 if h.world.of(CHAT):
+                    h.world.crash(rng.choice(h.world.of(CHAT)))
+                case 2:
+                    await h.controller.apply(shop(min_replicas=1, max_replicas=8, cpus=rng.choice([0.1, 0.2])))
+                case 3 if load.said:
+                    caller = rng.choice(sorted(load.said))
+                    del load.said[caller]
+                    h.controller.forget(caller)
+                case _:
+                    load.says(rng.choice([0, 1, 5, 30]), waiting=rng.choice([0, 0, 9]), caller=rng.choice("ab"))
+            for _ in range(rng.randrange(1, 12)):
+                await h.clock.advance(0.5)
+                assert 1 <= h.group(CHAT).target <= 8
+        load.says(6, caller="a")
+        load.says(3, waiting=1, caller="b")
+        await until_there_are(h, 5, within_s=180)
+        await h.clock.advance(60)
+        await until_there_are(h, 5)
 
 
 # What wakes the controller

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
@@ -263,15 +263,17 @@ class Reporting:
     def __init__(self, name: str) -> None:
         self._name = name
         self._controller: Any = None
-        """Looked up once: a name is asked for at the head of the cluster, while everything here stands still."""
+        """Looked up once, for everything here stands still meanwhile; it stays the same where Ray brings it back."""
 
     async def __call__(self, loads: Loads) -> bool:
         try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
             heard: bool = await self._controller.report.remote(self._name, dict(loads))
-        except (RayError, ControlError, ValueError):  # there is none just now, or it ends
+        except ActorDiedError:  # for good
             self._controller = None
+            return False
+        except (RayError, ControlError, ValueError):  # there is none just now, or it ends
             return False
         return heard
 
