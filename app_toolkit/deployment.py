@@ -4,7 +4,7 @@ import inspect
 import io
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import cloudpickle
 
@@ -44,11 +44,27 @@ class BatchKeywords(TypedDict, total=False):
     max_concurrent_batches: int | None
 
 
+class AutoscalingKeywords(TypedDict, total=False):
+    """`AutoscalingConfig`, for type checkers."""
+
+    min_replicas: int
+    initial_replicas: int | None
+    max_replicas: int
+    target_ongoing_requests: float
+    look_back_period_s: float
+    upscale_delay_s: float
+    downscale_delay_s: float
+    downscale_to_zero_delay_s: float | None
+    upscaling_factor: float
+    downscaling_factor: float
+
+
 class DeploymentKeywords(TypedDict, total=False):
     """The options of a class, for type checkers; `ClassConfig` has their units, defaults and bounds."""
 
     name: str
-    num_replicas: int
+    num_replicas: int | Literal["auto"]
+    autoscaling_config: AutoscalingKeywords | None
     max_ongoing_requests: int
     max_queued_requests: int
     max_queue_wait_s: float

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI
 
 from app_toolkit.config.files import as_written
-from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, merge
+from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, overruled
 from app_toolkit.deployment import Bound, configure, unfit
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.interfaces import Deployable
@@ -34,10 +34,10 @@ def plan(
     """Lay an app out as ingresses.
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
-    overrides every ingress's own; the app's relative paths begin at `working_dir`, by default the current one. A plain
-    FastAPI is one ingress. `overrules`: options of deployments, by name, as a file writes them; the spec is as a file
-    writes it, too, then. Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an option
-    out of bounds, `OverruleError` for all of `overrules` that cannot be.
+    overrides every ingress's own, and what decides it; the app's relative paths begin at `working_dir`, by default the
+    current one. A plain FastAPI is one ingress. `overrules`: options of deployments, by name, as a file writes them;
+    the spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be split as it asks,
+    `ConfigError` for an option out of bounds, `OverruleError` for all of `overrules` that cannot be.
     """
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
@@ -46,7 +46,7 @@ def plan(
         configs = (DeploymentConfig(name="app"),)
         default = "app"
     if num_replicas is not None:
-        configs = tuple(_with(config, {"num_replicas": num_replicas}) for config in configs)
+        configs = tuple(_of_number(config, num_replicas) for config in configs)
     classes = find(app)
     known = {config.name: config for config in (*configs, *(each.config for each in classes))}
     if overrules is not None:
@@ -111,10 +111,9 @@ def _overruled(
         mistakes += [((name, *where), why) for where, why in unfitting]
         if unfitting:
             continue
-        model = type(result[name])
-        merged = merge(model, result[name].model_dump(exclude_unset=True), said)
+        merged = overruled(result[name], said)
         try:
-            result[name] = model(**merged) if cls is None else configure(cls, merged)
+            result[name] = type(result[name])(**merged) if cls is None else configure(cls, merged)
         except ConfigError as error:
             mistakes.append(((name,), str(error)))
     if mistakes:
@@ -130,9 +129,9 @@ def _unfit_for_ingress(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...
 def _class_spec(bound: Deployable, num_replicas: int | None = None) -> ClassSpec:
     config: ClassConfig = bound.config
     if num_replicas is not None:
-        config = _with(config, {"num_replicas": num_replicas})
+        config = _of_number(config, num_replicas)
     return ClassSpec(config=config, methods=methods_of(bound.cls))
 
 
-def _with(config: C, changes: Mapping[str, object]) -> C:
-    return type(config)(**merge(type(config), config.model_dump(exclude_unset=True), changes))
+def _of_number(config: C, num_replicas: int) -> C:
+    return type(config)(**overruled(config, {"num_replicas": num_replicas}))

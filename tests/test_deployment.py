@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel, ValidationError
 
 from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, batch, deployment
-from app_toolkit.config.models import BatchLimits, CallOptions, ClassActorOptions, ClassConfig
+from app_toolkit.config.models import AutoscalingConfig, BatchLimits, CallOptions, ClassActorOptions, ClassConfig
 from app_toolkit.core.batch import BOUNDS
-from app_toolkit.deployment import ActorKeywords, BatchKeywords, Bound, DeploymentKeywords, pack
+from app_toolkit.deployment import ActorKeywords, AutoscalingKeywords, BatchKeywords, Bound, DeploymentKeywords, pack
 from app_toolkit.router.handle import CallKeywords, deployment_of
 from tests.router.deployments import served_elsewhere
 
@@ -91,10 +91,17 @@ def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_th
     ("said", "sentence"),
     [
         ({"num_replica": 2}, "class Model: a class has no option 'num_replica'"),
-        ({"num_replicas": 0}, "class Model: num_replicas = 0: input should be greater than or equal to 1"),
+        ({"num_replicas": 0}, 'class Model: num_replicas = 0: input should be greater than or equal to 1, or "auto"'),
         ({"sync_threads": 65}, "class Model: sync_threads = 65: input should be less than or equal to 64"),
-        ({"autoscaling_config": {}}, "class Model: a class: the option 'autoscaling_config' is not there yet"),
-        ({"num_replicas": "auto"}, "class Model: num_replicas = 'auto': num_replicas=\"auto\" is not there yet: .*"),
+        ({"logging_config": {}}, "class Model: a class: the option 'logging_config' is not there yet"),
+        (
+            {"num_replicas": 2, "autoscaling_config": {}},
+            "class Model: a class: num_replicas = 2 and an autoscaling_config: give one of them, .*",
+        ),
+        (
+            {"autoscaling_config": {"min_replicas": -1}},
+            "class Model: AutoscalingConfig.min_replicas = -1: input should be greater than or equal to 0",
+        ),
         ({"on_disconnect": "cancel"}, "class Model: 'on_disconnect' is an option of ingresses, and a class .*"),
         ({"user_config": {"set": {1}}}, "class Model: user_config.set.* = .*"),
     ],
@@ -194,6 +201,7 @@ def test_type_checkers_know_every_option_and_no_other() -> None:
     ingresses_only = {"max_body_size", "max_open_websockets", "on_disconnect"}
     assert DeploymentKeywords.__annotations__.keys() == ClassConfig.model_fields.keys() - ingresses_only
     assert BatchKeywords.__annotations__.keys() == BatchLimits.model_fields.keys() == BOUNDS.keys()
+    assert AutoscalingKeywords.__annotations__.keys() == AutoscalingConfig.model_fields.keys()
     assert ActorKeywords.__annotations__.keys() == ClassActorOptions.model_fields.keys()
     assert CallKeywords.__annotations__.keys() == CallOptions.model_fields.keys()
 

@@ -1,4 +1,5 @@
 import inspect
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from app_toolkit import ConfigError, DeploymentConfig, Toolkit, deployment
+from app_toolkit.config.models import ApplicationSpec, AutoscalingConfig
 from app_toolkit.errors import PlanningError
 from app_toolkit.planning import plan
 
@@ -149,9 +151,17 @@ def test_an_ingress_that_the_app_does_not_have_cannot_be_served() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"num_replicas": 0}, "DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1"),
-        ({"num_replicas": "auto"}, "not there yet"),
-        ({"autoscaling_config": {}}, "the option 'autoscaling_config' is not there yet"),
+        (
+            {"num_replicas": 0},
+            'DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1, or "auto"',
+        ),
+        ({"num_replicas": "many"}, 'parse string as an integer, or "auto"'),
+        ({"placement_group_bundles": []}, "the option 'placement_group_bundles' is not there yet"),
+        ({"num_replicas": 2, "autoscaling_config": {}}, "num_replicas = 2 and an autoscaling_config: give one of them"),
+        (
+            {"autoscaling_config": {"min_replicas": 3, "max_replicas": 2}},
+            "min_replicas = 3 is more than max_replicas = 2",
+        ),
         ({"num_replica": 2}, "DeploymentConfig has no option 'num_replica'"),
         ({"name": "Chat!"}, "DeploymentConfig.name = 'Chat!'"),
         ({"ray_actor_options": {"num_cpus": -1}}, "RayActorOptions.num_cpus = -1"),
@@ -161,6 +171,63 @@ def test_an_option_that_cannot_be_is_named_with_its_value_and_its_limit(options:
     with pytest.raises(ConfigError) as refused:
         DeploymentConfig(**{"name": "chat", **options})
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_replicas": 0}, "max_replicas = 0: input should be greater than or equal to 1"),
+        ({"target_ongoing_requests": 0}, "target_ongoing_requests = 0: input should be greater than 0"),
+        ({"target_ongoing_requests": float("nan")}, "target_ongoing_requests = nan: input should be less than"),
+        ({"upscaling_factor": 1.5}, "upscaling_factor = 1.5: input should be less than or equal to 1"),
+        ({"min_replica": 1}, "AutoscalingConfig has no option 'min_replica'"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas = 3 is more than max_replicas = 2"),
+        ({"initial_replicas": 0}, "initial_replicas = 0 is less than min_replicas = 1"),
+        ({"initial_replicas": 9, "max_replicas": 8}, "initial_replicas = 9 is more than max_replicas = 8"),
+        (
+            {"upscaling_factor": 0.5, "upscale_delay_s": 0},
+            "upscaling_factor = 0.5 has no effect with upscale_delay_s = 0",
+        ),
+        (
+            {"downscaling_factor": 0.5, "downscale_delay_s": 0},
+            "downscaling_factor = 0.5 has no effect with downscale_delay_s = 0",
+        ),
+    ],
+)
+def test_an_autoscaling_config_that_cannot_be_says_which_numbers_do_not_agree(options: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        AutoscalingConfig(**options)
+
+
+def test_a_config_alone_is_auto_and_auto_alone_is_the_config_of_defaults() -> None:
+    alone = DeploymentConfig(name="chat", autoscaling_config=AutoscalingConfig(max_replicas=3))
+    assert alone.num_replicas == "auto"
+    auto = DeploymentConfig(name="chat", num_replicas="auto")
+    assert auto.autoscaling_config == AutoscalingConfig()
+    assert DeploymentConfig(name="chat").autoscaling_config is None
+    for config in (alone, auto, DeploymentConfig(name="chat", num_replicas=2)):
+        assert DeploymentConfig(**config.model_dump()) == config
+        assert DeploymentConfig(**json.loads(config.model_dump_json())) == config
+
+
+def test_a_deployment_starts_with_its_number_or_with_that_of_its_config() -> None:
+    def starts(**options: Any) -> int:
+        return DeploymentConfig(name="chat", **options).starting_replicas
+
+    assert starts() == 1
+    assert starts(num_replicas=4) == 4
+    assert starts(num_replicas="auto") == 1
+    assert starts(autoscaling_config={"min_replicas": 0}) == 0
+    assert starts(autoscaling_config={"min_replicas": 2, "initial_replicas": 5}) == 5
+
+
+def test_a_number_that_is_asked_for_stands_above_what_decides_it() -> None:
+    app = Toolkit(deployment=DeploymentConfig(name="app", autoscaling_config=AutoscalingConfig(initial_replicas=2)))
+    spec = plan(app, target="x:app", app_dir="/")
+    assert spec.num_cpus == pytest.approx(0.2)
+    (fixed,) = (each.config for each in plan(app, target="x:app", app_dir="/", num_replicas=3).deployments)
+    assert (fixed.num_replicas, fixed.autoscaling_config, fixed.starting_replicas) == (3, None, 3)
+    assert ApplicationSpec(**json.loads(spec.model_dump_json())) == spec
 
 
 def test_a_plain_fastapi_is_one_ingress() -> None:
@@ -200,6 +267,7 @@ def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() ->
     assert revision() == revision(num_replicas=5, max_queue_wait_s=1, health_check_period_s=1)
     assert revision() == revision(max_surge=2, max_unavailable="50%")
     assert revision() == revision(max_ongoing_requests=3, max_open_websockets=3)
+    assert revision() == revision(autoscaling_config={"max_replicas": 3})
     others: list[dict[str, Any]] = [
         {"ray_actor_options": {"num_cpus": 2}},
         {"on_disconnect": "cancel"},

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app_toolkit.cli.instance import Row, Status, rows
-from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
 from app_toolkit.errors import ToolkitError
 
@@ -58,7 +58,7 @@ class Screen:
             (
                 each.config.name + (" (default)" if each.config.name == spec.default else ""),
                 each.kind,
-                str(each.config.num_replicas),
+                _replicas(each.config),
                 str(each.config.max_ongoing_requests),
                 str(sum(route.owner == each.config.name for route in spec.routes)) if each.kind == "ingress" else "",
             )
@@ -83,6 +83,19 @@ class Screen:
                 if name.partition("/")[0] == application["name"]
             ]
             self._rows(("requests for", "wait in proxies", "wait in handles", "ongoing", "of them in a buffer"), loads)
+            following = [
+                (
+                    group["name"].rpartition("/")[2],
+                    f"{group['target']} of {scaling['min_replicas']} to {scaling['max_replicas']}",
+                    str(scaling["load"]),
+                    f"{scaling['average']:.1f}",
+                    str(scaling["needed"]),
+                    scaling["why"] or "none yet",
+                )
+                for group in application["deployments"]
+                if (scaling := group["scaling"]) is not None
+            ]
+            self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
         if not status["applications"]:
             self.say("no applications")
 
@@ -95,6 +108,13 @@ class Screen:
         else:
             for row in rows:
                 self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+
+
+def _replicas(config: DeploymentConfig) -> str:
+    bounds = config.autoscaling_config
+    if bounds is None:
+        return str(config.num_replicas)
+    return f"{bounds.min_replicas} to {bounds.max_replicas}, {config.starting_replicas} at first"
 
 
 class _Table:

@@ -14,7 +14,10 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    TypeAdapter,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -35,7 +38,6 @@ takes them up while it runs (`live`): a change of those restarts nothing."""
 # Options of the design that a later part brings. They are refused by name, never silently accepted.
 NOT_YET = frozenset(
     {
-        "autoscaling_config",
         "placement_group_bundles",
         "placement_group_strategy",
         "logging_config",
@@ -75,10 +77,15 @@ class Model(BaseModel):
         return data
 
 
-def _not_a_word(value: Any) -> Any:
-    if isinstance(value, str) and value == "auto":
-        raise ValueError('num_replicas="auto" is not there yet: give a number')
-    return value
+Count = Annotated[int, Field(ge=1, le=1_000)]
+_count = TypeAdapter(Count)
+
+
+def _count_or_auto(value: Any, either: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return either(value if value == "auto" else _count.validate_python(value))
+    except ValidationError as error:  # of the number alone: a union would complain twice
+        raise ValueError(f'{error.errors()[0]["msg"]}, or "auto"') from None
 
 
 def _amount(value: Any) -> Any:
@@ -128,6 +135,68 @@ class Policy(Model):
     ] = "idempotent"
 
 
+class AutoscalingConfig(Model):
+    """Between which numbers, how far and how soon the replicas of a deployment follow its load.
+
+    The load is the requests that wait or are ongoing. `core.autoscale` decides by it. Raises `ConfigError` for options
+    out of bounds, and for those that contradict each other.
+    """
+
+    min_replicas: Annotated[int, Field(ge=0, le=1_000, description="never fewer; 0: none while there is no load")] = 1
+    initial_replicas: Annotated[
+        int | None, Field(ge=0, le=1_000, description="how many a new deployment starts with; None: `min_replicas`")
+    ] = None
+    max_replicas: Annotated[int, Field(ge=1, le=1_000, description="never more")] = 100
+    target_ongoing_requests: Annotated[
+        float, Field(gt=0, le=100_000, description="the load that one replica is meant to have")
+    ] = 2.0
+    look_back_period_s: Annotated[
+        float, Field(ge=0.1, le=3_600, description="seconds up to now that the load is averaged over")
+    ] = 5.0
+    upscale_delay_s: Annotated[
+        float, Field(ge=0, le=86_400, description="seconds that more must be needed throughout, before there are more")
+    ] = 2.0
+    downscale_delay_s: Annotated[
+        float, Field(ge=0, le=86_400, description="seconds that fewer must do throughout, before there are fewer")
+    ] = 120.0
+    downscale_to_zero_delay_s: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=86_400,
+            description="seconds that the last replica stays when none is needed; None: `downscale_delay_s`",
+        ),
+    ] = None
+    upscaling_factor: Annotated[
+        float, Field(gt=0, le=1, description="of the way up, how much is gone within one `upscale_delay_s`")
+    ] = 1.0
+    downscaling_factor: Annotated[
+        float, Field(gt=0, le=1, description="of the way down, how much is gone within one `downscale_delay_s`")
+    ] = 1.0
+
+    @model_validator(mode="after")
+    def _look_at_all(self) -> Self:
+        least, most, first = self.min_replicas, self.max_replicas, self.initial_replicas
+        if least > most:
+            raise ValueError(f"min_replicas = {least} is more than max_replicas = {most}")
+        if first is not None and first < least:
+            raise ValueError(f"initial_replicas = {first} is less than min_replicas = {least}")
+        if first is not None and first > most:
+            raise ValueError(f"initial_replicas = {first} is more than max_replicas = {most}")
+        for way, factor, delay in (
+            ("up", self.upscaling_factor, self.upscale_delay_s),
+            ("down", self.downscaling_factor, self.downscale_delay_s),
+        ):
+            if factor < 1 and not delay:
+                raise ValueError(f"{way}scaling_factor = {factor:g} has no effect with {way}scale_delay_s = 0")
+        return self
+
+    @property
+    def starting_replicas(self) -> int:
+        """How many there are before anything is known of the load."""
+        return self.min_replicas if self.initial_replicas is None else self.initial_replicas
+
+
 class DeploymentConfig(Policy):
     """How one ingress is served.
 
@@ -137,8 +206,13 @@ class DeploymentConfig(Policy):
 
     name: Annotated[Name, Field(description="letters, digits, `-` and `_`; unique within its application")]
     num_replicas: Annotated[
-        int, BeforeValidator(_not_a_word), Field(ge=1, le=1000, description="how many replicas run")
+        Count | Literal["auto"],
+        WrapValidator(_count_or_auto),
+        Field(description="how many replicas run; auto: as many as the load needs"),
     ] = 1
+    autoscaling_config: Annotated[
+        AutoscalingConfig | None, Field(description="what auto keeps to; where it is given, `num_replicas` is auto")
+    ] = None
     max_ongoing_requests: Annotated[
         int,
         Field(ge=1, le=100_000, description="requests that one replica runs at a time"),
@@ -186,11 +260,34 @@ class DeploymentConfig(Policy):
     ] = 3
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _say_both_or_neither(cls, data: Any) -> Any:
+        """A config alone is auto, and auto alone has the config of defaults: what is read back says the same."""
+        if not isinstance(data, Mapping):
+            return data
+        config = data.get("autoscaling_config")
+        number = data.get("num_replicas", 1 if config is None else "auto")
+        if config is None and number != "auto":
+            return data
+        if number != "auto":
+            raise ValueError(
+                f"num_replicas = {number!r} and an autoscaling_config: give one of them, a number or what decides it"
+            )
+        return {**data, "num_replicas": number, "autoscaling_config": config or {}}
+
     @model_validator(mode="after")
     def _can_be_replaced(self) -> Self:
         if {self.max_surge, self.max_unavailable} <= {0, "0%"}:
             raise ValueError("max_surge and max_unavailable are both 0: no replica could ever be replaced")
         return self
+
+    @property
+    def starting_replicas(self) -> int:
+        """How many there are before anything is known of the load."""
+        if self.autoscaling_config is not None:
+            return self.autoscaling_config.starting_replicas
+        return int(self.num_replicas)
 
     @property
     def live(self) -> LiveOptions:
@@ -345,8 +442,8 @@ class ApplicationSpec(Model):
 
     @property
     def num_cpus(self) -> float:
-        """The logical CPUs that all its replicas book together."""
-        return sum(each.config.num_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
+        """The logical CPUs that the replicas it starts with book together."""
+        return sum(each.config.starting_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
 
     def revision(self, deployment: str) -> str:
         """A hash of what only a new replica of this deployment would take up."""
@@ -432,6 +529,16 @@ def parts(field: FieldInfo) -> type[BaseModel] | None:
 def by_name(field: FieldInfo) -> bool:
     """Whether the parts of an option are there once for each of several names."""
     return get_origin(field.annotation) is dict
+
+
+def overruled(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a deployment with others over them. A number replaces what decides it, and the other way round."""
+    below = config.model_dump(exclude_unset=True)
+    if said.get("num_replicas", "auto") != "auto":
+        below.pop("autoscaling_config", None)
+    elif said.get("autoscaling_config") is not None:
+        below.pop("num_replicas", None)
+    return merge(type(config), below, said)
 
 
 def merge(model: type[BaseModel], below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from app_toolkit.controller.groups import Groups
 from app_toolkit.controller.inbox import Inbox
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.publication import Publication
+from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.wanted import Wanted
 from app_toolkit.controller.written import Written
 from app_toolkit.core import applications, farewell, groups, rollout
 from app_toolkit.core.posted import route_tables
 from app_toolkit.core.reconcile import Kill, Start, are_proxies, group_of, node_of
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
+from app_toolkit.core.reports import Loads
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
@@ -58,6 +60,7 @@ class Controller:
         self._changes = Changes(clock)
         self._written = Written(store, self._end_replaced)
         self._wanted = Wanted(self._written, launcher.home, clock, self.story, self._respecify)
+        self._scaling = Scaling(self.story)
         self._ticked = clock.now()
         self._next: float | None = None
         self._put_away_by: float | None = None
@@ -85,6 +88,7 @@ class Controller:
                 self._wanted.proxies.found(node_of(name), recover_until)
             self._groups.find(name, ids, now)
         self._wanted.begin(kept, now)
+        self._scaling.adopt(self._wanted.specs(), self._groups.known, now)
         self._follow(now)
         self._respecify()
 
@@ -228,6 +232,7 @@ class Controller:
             change=self._changes.number,
             home=self._wanted.proxies.home,
             stopping=self._put_away_by is not None,
+            scaling=self._scaling.status(self._clock.now()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -251,9 +256,17 @@ class Controller:
             self._inbox.wake()
         return await self.board.watch(caller, seen, timeout_s, beginning)
 
+    def report(self, caller: str, loads: Loads) -> bool:
+        """What a caller has under way, just now. False: not all of it was heard, and is to be said again."""
+        self._check_open()
+        heard = self._scaling.hear(caller, loads, self._clock.now())
+        if self._scaling.is_stirred:
+            self._inbox.wake()
+        return heard
+
     def forget(self, caller: str) -> None:
-        """A caller of the board has gone: what it has not seen holds nobody back."""
-        self.board.forget(caller)
+        """A caller has gone: what it has not seen of the board holds nobody back, and its load is no more."""
+        self._forget(caller)
         self._inbox.wake()
 
     # The tick
@@ -272,6 +285,9 @@ class Controller:
         await self._advance()
         if self._publication.end_recovery(self._groups.known, now):
             self._groups.touch()
+            self._scaling.settle(self._groups.known, now)
+        for name, target in self._scaling.decide(self._groups.known, now):
+            self._groups.scale(name, target)
         for name in self._groups.plan(now):
             self._publish(name)
         self._take_leave(now)
@@ -293,11 +309,15 @@ class Controller:
 
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Exited):
-            self.board.forget(event.replica)
+            self._forget(event.replica)
         if not self._groups.take(event, now) or not are_proxies(group_of(event.replica)):
             return
         if isinstance(event, (Started, Found)) and event.location is not None:
             self._wanted.proxies.learn(event.location.address)
+
+    def _forget(self, caller: str) -> None:
+        self.board.forget(caller)
+        self._scaling.forget(caller, self._clock.now())
 
     def _follow(self, now: float) -> None:
         """Let the proxies be where replicas are."""
@@ -331,7 +351,13 @@ class Controller:
             self._launcher.perform(actions.popleft())
 
     def _next_due(self) -> float | None:
-        times = (self._groups.due, self._wanted.due, self._publication.due, self._put_away_by)
+        times = (
+            self._groups.due,
+            self._wanted.due,
+            self._publication.due,
+            self._scaling.due,
+            self._put_away_by,
+        )
         return min((at for at in times if at is not None), default=None)
 
     # What follows from a change of what is wanted
@@ -340,7 +366,8 @@ class Controller:
         step = self._wanted.farewell
         if step is not None and self._put_away_by is None:
             self._put_away_by = self._clock.now() + farewell.longest(self._groups.known)
-        self._groups.specify(self._wanted.specs(), proxies_linger=farewell.proxies_linger(step))
+        specs = self._scaling.scaled(self._wanted.specs(), self._groups.known, self._clock.now())
+        self._groups.specify(specs, proxies_linger=farewell.proxies_linger(step))
         self.board.post(ROUTES, route_tables(each.told for each in self._wanted.rollouts.values()))
         self._changes.tell()
         self._inbox.wake()

@@ -55,6 +55,13 @@ class Groups:
         self.known = groups.specified(self.known, wanted, starts=self._minted, proxies_linger=proxies_linger)
         self.touch()
 
+    def scale(self, name: str, target: int) -> None:
+        """So many replicas are wanted of a group that is."""
+        group = self.known[name]
+        assert group.spec is not None
+        self._happened(name, replace(group, spec=replace(group.spec, target=target)))
+        self._changes.tell()
+
     def lift(self, name: str) -> None:
         """End a group's quarantine, and whatever holds back its restarts."""
         if name in self.known:

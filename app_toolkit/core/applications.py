@@ -94,7 +94,7 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
     return GroupSpec(
         group=name,
         revision=revision,
-        target=config.num_replicas,
+        target=config.starting_replicas,
         template=ReplicaSpec(
             id=ReplicaId(""),
             application=spec.name,
@@ -123,4 +123,5 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
         health_check_timeout_s=config.health_check_timeout_s,
         health_check_failure_threshold=config.health_check_failure_threshold,
         spread=spread,
+        autoscaling=config.autoscaling_config,
     )

@@ -31,6 +31,7 @@ def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> di
         return None
     return {
         "policy": spec.policy.model_dump(),
+        "reported": spec.autoscaling is not None,
         "replicas": [
             {
                 "id": replica.id,

@@ -15,7 +15,7 @@ restarted plans what the old one would have. A *group* is what replicas are coun
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from app_toolkit.config.models import Policy, RayActorOptions
+from app_toolkit.config.models import AutoscalingConfig, Policy, RayActorOptions
 from app_toolkit.core import restarts
 from app_toolkit.core.replica_state import (
     DrainSent,
@@ -164,6 +164,8 @@ class GroupSpec:
     """Its callers are on several nodes: a replica that serves its own node alone is replaced."""
     lingers: bool = False
     """What is drained stays until this is taken back: what still passes through it ends elsewhere first."""
+    autoscaling: AutoscalingConfig | None = None
+    """How the target follows the load; None: it stays."""
 
     @property
     def live(self) -> LiveOptions | None:

@@ -42,6 +42,22 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingStatus:
+    """What the target of a deployment goes by that follows its load."""
+
+    min_replicas: int
+    max_replicas: int
+    load: int
+    """Requests that wait or are ongoing, as its callers reported them."""
+    average: float
+    """The load, averaged over the look-back."""
+    needed: int
+    """What the target would be if there were no delays."""
+    why: str | None
+    """Of the last change of the target; None: it is as it began."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     name: str
     status: str
@@ -53,6 +69,8 @@ class GroupStatus:
     restarts: int
     """Replicas that ended without being told to, since this controller began."""
     last_error: str | None
+    scaling: ScalingStatus | None = None
+    """None: its target does not follow its load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,9 @@ class InstanceStatus:
     """Groups that are in no application's present version."""
 
 
+NO_SCALING: Mapping[str, ScalingStatus] = {}
+
+
 def instance_status(
     applications: Iterable[Rollout],
     groups: Mapping[str, Group],
@@ -104,9 +125,13 @@ def instance_status(
     change: int,
     home: NodeId,
     stopping: bool,
+    scaling: Mapping[str, ScalingStatus] = NO_SCALING,
 ) -> InstanceStatus:
     """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away."""
-    told = {name: group_status(group.spec, group.record, now, group.quarantine) for name, group in groups.items()}
+    told = {
+        name: group_status(group.spec, group.record, now, group.quarantine, scaling.get(name))
+        for name, group in groups.items()
+    }
     of_applications = []
     for rollout in sorted(applications, key=lambda rollout: rollout.name):
         spec = rollout.present
@@ -136,7 +161,13 @@ def _rollout_word(rollout: Rollout) -> str:
     return HEALTHY if rollout.leaving is None else UPDATING
 
 
-def group_status(spec: GroupSpec | None, record: GroupRecord, now: float, quarantine: str | None = None) -> GroupStatus:
+def group_status(
+    spec: GroupSpec | None,
+    record: GroupRecord,
+    now: float,
+    quarantine: str | None = None,
+    scaling: ScalingStatus | None = None,
+) -> GroupStatus:
     """`quarantine` is the sentence that says why the group is not looked after any more."""
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return GroupStatus(
@@ -148,6 +179,7 @@ def group_status(spec: GroupSpec | None, record: GroupRecord, now: float, quaran
         replicas=tuple(_replica_status(r, now) for r in sorted(record.replicas, key=lambda r: r.id)),
         restarts=record.deaths,
         last_error=quarantine or _never_placed(record) or _not_reconfigured(record) or record.last_error,
+        scaling=scaling,
     )
 
 

@@ -14,6 +14,7 @@ import uvloop
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import Watch
+from app_toolkit.observability.reports import Report
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.server import ProxyServer, Statistics, bind
 from app_toolkit.proxy.sharing import SharedPort
@@ -35,16 +36,23 @@ class Edge:
     """
 
     def __init__(
-        self, new_proxy: Callable[[], Proxy], options: HTTPOptions, watch: Watch, sharing: Path | None = None
+        self,
+        new_proxy: Callable[[], Proxy],
+        options: HTTPOptions,
+        watch: Watch,
+        sharing: Path | None = None,
+        report: Report | None = None,
     ) -> None:
-        """`new_proxy` is called, and `watch` awaited, on the edge's own event loop.
+        """`new_proxy` is called, and `watch` and `report` are awaited, on the edge's own event loop.
 
-        With `sharing`, other edges that name the same folder may listen on the same port.
+        With `sharing`, other edges that name the same folder may listen on the same port. `report` None: nobody wants
+        to know its load.
         """
         self._new_proxy = new_proxy
         self._options = options
         self._watch = watch
         self._sharing = sharing
+        self._report = report
         self._thread: threading.Thread | None = None
         # Set on the edge's thread while it comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,12 +134,15 @@ class Edge:
         await self._seeing
         following = asyncio.create_task(self._follow(proxy))
         telling = asyncio.create_task(self._tell(ready))
+        beside = [following, telling]
+        if self._report is not None:
+            beside.append(asyncio.create_task(proxy.reports.run(self._report)))
         try:
             await self._server.serve([listener])
         finally:
-            for task in (following, telling):
+            for task in beside:
                 task.cancel()
-            await asyncio.gather(following, telling, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _see_routes(self, proxy: Proxy) -> None:
         while not proxy.routes.ready:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from app_toolkit.interfaces import Snapshot, Stand
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counts
+from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.routes import Router, Routes
 from app_toolkit.transport.line import Lines
@@ -25,14 +26,15 @@ class Proxy:
     """The routes, the routers behind them, and the pooled connections to replicas.
 
     `secret` opens the replicas' door and holds no space. `new_router` is called with the name of an ingress,
-    `application/ingress`, and how to stand in line at a replica; `node` is the one that this proxy is on;
-    `access` hears of every request at its end. Not safe across threads: everything happens on the loop that serves.
+    `application/ingress`, how to stand in line at a replica, and whom to tell that a request waits for the first one;
+    `node` is the one that this proxy is on; `access` hears of every request at its end. Not safe across threads:
+    everything happens on the loop that serves.
     """
 
     def __init__(
         self,
         secret: bytes,
-        new_router: Callable[[str, Stand], Router],
+        new_router: Callable[[str, Stand, Callable[[], None]], Router],
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
     ) -> None:
@@ -41,7 +43,10 @@ class Proxy:
         self.secret = secret
         self.pool = Pool(secret)
         self.lines = Lines(self.pool, secret)
-        self.routes = Routes(lambda name: new_router(name, self.lines.stand), self.pool, self._failed, node)
+        self.routes = Routes(
+            lambda name: new_router(name, self.lines.stand, self.reports.unserved), self.pool, self._failed, node
+        )
+        self.reports = Reports(self.routes.loads)
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
         self.draining = False

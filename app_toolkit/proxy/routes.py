@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.reports import Loads
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoApplication, NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
@@ -141,6 +142,11 @@ class Routes:
     @property
     def ongoing(self) -> int:
         return sum(router.ongoing for router in self.routers.values())
+
+    def loads(self) -> Loads:
+        """Who waits and who is served, of each ingress whose callers are to report it."""
+        reported = self._published.reported & self.routers.keys()
+        return {name: (self.routers[name].waiting, self.routers[name].ongoing) for name in reported}
 
     def _take_routes(self, value: Mapping[str, Any] | None) -> None:
         applications = []

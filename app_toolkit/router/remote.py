@@ -12,10 +12,12 @@ from typing import Any
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core import deadlines
+from app_toolkit.core.reports import Loads
 from app_toolkit.core.retries import RetryBudget, spent
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
+from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
@@ -71,6 +73,7 @@ class Callers:
         self.pool = Pool(secret)
         self.lines = Lines(self.pool, secret)
         self.application = application
+        self.reports = Reports(self._loads)
         self._published = Published(self.pool, node)
         #: What the board last said, also of deployments that nobody here calls yet.
         self._seen: dict[str, Snapshot] = {}
@@ -121,16 +124,25 @@ class Callers:
         if not self._met.done():
             self._met.set_result(None)
 
-    async def run(self, watch: WatchSome) -> None:
-        """Follow the board until cancelled, as soon as there is anybody to call."""
+    async def run(self, watch: WatchSome, report: Report | None = None) -> None:
+        """Follow the board until cancelled, as soon as there is anybody to call.
+
+        `report`: how to tell the load of those that are called; None: nobody wants to know.
+        """
+        reporting: asyncio.Task[None] | None = None
         try:
             if not self._beginnings:
                 await self._met
             self._sweep()
+            if report is not None:
+                reporting = self.loop.create_task(self.reports.run(report))
             while True:
                 await self._follow(watch)
         finally:
             self._closed = True
+            if reporting is not None:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
 
     async def _follow(self, watch: WatchSome) -> None:
         """Until there is news, or there is more to ask for."""
@@ -173,6 +185,10 @@ class Callers:
         """What is under way, by `APPLICATION/DEPLOYMENT`. Safe from any thread."""
         return {name: Called(each.router.waiting, each.router.ongoing) for name, each in list(self._callers.items())}
 
+    def _loads(self) -> Loads:
+        reported = self._published.reported
+        return {name: (each.waiting, each.ongoing) for name, each in self.called().items() if name in reported}
+
     def mint_id(self) -> str:
         """The id of a call that no request asks for."""
         return f"{self._process}-{next(self._count):x}"
@@ -196,7 +212,7 @@ class RemoteCaller:
     def __init__(self, callers: Callers, name: str) -> None:
         self.name = name
         self.loop = callers.loop
-        self.router = Router(name, callers.lines.stand)
+        self.router = Router(name, callers.lines.stand, callers.reports.unserved)
         self._callers = callers
         self._pool = callers.pool
         self._budget = RetryBudget()

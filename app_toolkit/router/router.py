@@ -45,15 +45,20 @@ class Router:
         self,
         name: str,
         stand: Stand | None = None,
+        unserved: Callable[[], None] = lambda: None,
         *,
         policy: Policy | None = None,
         rng: Random | None = None,
     ) -> None:
-        """`stand` is how to stand in line at a replica; None: one that is full rests, and is asked again."""
+        """`stand` is how to stand in line at a replica; None: one that is full rests, and is asked again.
+
+        `unserved` is called whenever somebody begins to wait and there is no replica.
+        """
         self.name = name
         #: May be replaced at any time; holds from then on.
         self.policy = policy or Policy()
         self._stand = stand
+        self._unserved = unserved
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
         #: By what they avoid, so that those who avoid what is free are passed over together. Oldest first in each.
@@ -105,6 +110,8 @@ class Router:
             raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
         waiter = Waiter(granted, since, frozenset(avoid))
         insort(self._queues.setdefault(waiter.avoid, []), waiter, key=SINCE)
+        if not self._targets:
+            self._unserved()
         return waiter
 
     def leave(self, waiter: Waiter) -> None:

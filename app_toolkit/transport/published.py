@@ -16,10 +16,13 @@ class Published:
         self._pool = pool
         self._node = node
         self._sets: dict[str, set[Address]] = {}
+        #: Deployments whose callers report their load.
+        self.reported: set[str] = set()
 
     def take(self, name: str, value: Mapping[str, Any] | None) -> list[Endpoint]:
         """Take what the board says of a deployment, None where it is gone; gives the replicas that can be reached."""
         before = self._sets.pop(name, set())
+        self.reported.discard(name)
         endpoints: list[Endpoint] = []
         if value is not None:
             endpoints = [
@@ -28,6 +31,8 @@ class Published:
                 if (address := way(replica, self._node)) is not None
             ]
             self._sets[name] = {endpoint.address for endpoint in endpoints}
+            if value.get("reported", False):
+                self.reported.add(name)
             # What stands in for a replica need not know them.
             trunks = {replica["id"] for replica in value["replicas"] if replica.get("trunks", False)}
             for endpoint in endpoints:

@@ -49,6 +49,16 @@ def test_the_table_is_plain_lines_where_nobody_looks_at_a_terminal() -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_the_plan_says_between_which_numbers_a_load_decides(tmp_path: Path) -> None:
+    (tmp_path / "scaled.py").write_text(
+        "from app_toolkit import DeploymentConfig, Toolkit\n"
+        "scaled = {'initial_replicas': 2, 'max_replicas': 5}\n"
+        "app = Toolkit(deployment=DeploymentConfig(name='app', autoscaling_config=scaled))\n"
+    )
+    done = plan(str(tmp_path / "scaled.py"))
+    assert "deployment=app (default)  kind=ingress  replicas=1 to 5, 2 at first" in done.stdout
+
+
 def test_an_app_that_does_not_import_is_a_sentence_and_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def build():\n    raise ValueError('no model')\n\nbuild()\n")
     done = plan(str(tmp_path / "broken.py"))

@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from app_toolkit.cli import main as command_line
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus, ScalingStatus
 from app_toolkit.errors import ConfigError
+from tests.docs.pages import page
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
 PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
@@ -101,6 +102,22 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7",
     ]
     assert running.did == ["auto", "close"]
+
+
+def test_the_page_shows_what_a_target_goes_by(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = page("docs/autoscaling.md").shown("console")
+    why = "from 2 to 3: the load is 6, on average 5.2, and one replica is meant to have 2"
+    follow = {"shop": ScalingStatus(1, 100, 6, 5.8, 3, why), "writer": ScalingStatus(0, 8, 0, 0.0, 0, None)}
+    groups = [
+        GroupStatus(f"shop/{name}", "healthy", each.needed, "r", {"running": each.needed}, (), 0, None, each)
+        for name, each in follow.items()
+    ]
+    monkeypatch.setitem(STATUS, "applications", [asdict(ApplicationStatus("shop", "healthy", "/", tuple(groups)))])
+    monkeypatch.setattr(running, "load", lambda: {"shop/shop": Load(0, 0, 6, 0), "shop/writer": Load(0, 0, 0, 0)})
+    assert command("status") == 0
+    assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
 
 
 def test_where_several_nodes_have_proxies_each_is_a_line(

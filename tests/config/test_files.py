@@ -1,12 +1,13 @@
 """Applications in a file: every mistake at once, with its line; what is right, as models."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app_toolkit.config.document import from_toml, from_yaml
 from app_toolkit.config.files import ConfigFile, parse, read_file
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge, overruled
 from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.project import choose, read_project
 from app_toolkit.errors import ConfigError
@@ -233,6 +234,37 @@ def test_an_option_replaces_that_of_the_code_and_its_parts_do_so_one_by_one() ->
     }
     assert merge(DeploymentConfig, {}, {"num_replicas": 3}) == {"num_replicas": 3}
     assert merge(ClassConfig, {"user_config": {"a": 1}}, {"user_config": None}) == {"user_config": None}
+
+
+FOLLOWS = {"min_replicas": 0, "max_replicas": 5}
+
+
+@pytest.mark.parametrize(
+    ("code", "file", "number", "config"),
+    [
+        ({"num_replicas": "auto"}, {"num_replicas": 2}, 2, None),
+        ({"autoscaling_config": FOLLOWS}, {"num_replicas": 2}, 2, None),
+        ({"num_replicas": 3}, {"num_replicas": "auto"}, "auto", {}),
+        ({"num_replicas": 3}, {"autoscaling_config": FOLLOWS}, "auto", FOLLOWS),
+        ({"num_replicas": 3}, {"autoscaling_config": None}, 3, None),
+        ({"autoscaling_config": FOLLOWS}, {"num_replicas": "auto"}, "auto", FOLLOWS),
+        (
+            {"autoscaling_config": FOLLOWS},
+            {"autoscaling_config": {"max_replicas": 9}},
+            "auto",
+            {**FOLLOWS, "max_replicas": 9},
+        ),
+        ({"autoscaling_config": FOLLOWS}, {"max_ongoing_requests": 9}, "auto", FOLLOWS),
+    ],
+)
+def test_a_number_takes_the_place_of_what_decides_it_and_the_other_way_round(
+    code: dict[str, Any], file: dict[str, Any], number: object, config: object
+) -> None:
+    options = overruled(DeploymentConfig(name="a", **code), file)
+    result = DeploymentConfig(**options)
+    assert result.num_replicas == number
+    followed = result.autoscaling_config
+    assert (None if followed is None else followed.model_dump(exclude_unset=True)) == config
 
 
 def test_a_table_of_toml_has_no_lines() -> None:

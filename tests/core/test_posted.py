@@ -53,6 +53,7 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
 def test_callers_are_told_what_they_keep_to():
     posted = replica_set(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)])
     assert posted["policy"]["max_queued_requests"] == 9
+    assert posted["reported"] is False
     assert posted["replicas"] == [
         {
             "id": "shop.web-1-1",
@@ -63,6 +64,11 @@ def test_callers_are_told_what_they_keep_to():
             "max_ongoing_requests": 7,
         }
     ]
+
+
+def test_callers_of_what_follows_its_load_are_told_to_report_it():
+    followed = group_specs([application(num_replicas="auto")], spread=False)["shop/web"]
+    assert replica_set(followed, [])["reported"] is True
 
 
 def test_proxies_and_groups_of_which_only_replicas_are_known_are_not_told():

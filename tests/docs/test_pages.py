@@ -27,6 +27,7 @@ SCRIPTS = page("docs/scripts.md")
 DRAWING = None
 SHOWN = {
     "docs/architecture.md mermaid": DRAWING,
+    "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",

@@ -14,6 +14,7 @@ from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.engines.embedded import Ingress
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
 from app_toolkit.replica.replica import Statistics
@@ -22,12 +23,16 @@ from app_toolkit.types import Receive, Scope, Send
 pytestmark = pytest.mark.anyio
 
 SLOW = DeploymentConfig(name="slow", max_ongoing_requests=1, max_queued_requests=1, max_queue_wait_s=5)
+FOLLOWING = DeploymentConfig(
+    **SLOW.model_dump(exclude_unset=True), autoscaling_config=AutoscalingConfig(min_replicas=0, max_replicas=5)
+)
+"""One replica here, and it is always there."""
 
 
 class Gated:
     """An app with an endpoint that waits until it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, deployment: DeploymentConfig = SLOW) -> None:
         self.entered: list[str] = []
         self.someone_entered = asyncio.Condition()
         self.let_go = asyncio.Event()
@@ -47,7 +52,7 @@ class Gated:
             return "answered"
 
         self.app = Toolkit()
-        self.app.include_router(slow, deployment=SLOW)
+        self.app.include_router(slow, deployment=deployment)
 
         @self.app.get("/quick")
         async def quick() -> str:
@@ -71,8 +76,9 @@ class Gated:
             await self.someone_entered.wait_for(lambda: name in self.entered)
 
 
-async def test_one_runs_one_waits_and_the_third_is_refused_at_once() -> None:
-    world = Gated()
+@pytest.mark.parametrize("deployment", [SLOW, FOLLOWING], ids=["a number", "follows its load"])
+async def test_one_runs_one_waits_and_the_third_is_refused_at_once(deployment: DeploymentConfig) -> None:
+    world = Gated(deployment)
     async with world.client() as client:
         first = asyncio.create_task(client.get("/slow/first"))
         await world.entered_by("first")

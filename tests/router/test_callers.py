@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from app_toolkit.core.reports import Loads
 from app_toolkit.deployment import Elsewhere
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
@@ -83,6 +84,36 @@ async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -
         assert await sent_to(callers.caller_of("bank", "teller")) == "bank/teller#1"
         assert await sent_to(await asyncio.to_thread(callers.caller_of, "bank", "safe")) == "bank/safe#1"
         assert callers.caller_of("bank", "safe") is callers.caller_of("bank", "safe")
+
+
+async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_are_reported_at_once() -> None:
+    async with following() as (callers, _):
+        told: asyncio.Queue[Loads] = asyncio.Queue()
+
+        async def report(loads: Loads) -> bool:
+            told.put_nowait(loads)
+            return True
+
+        async def nobody(seen: Mapping[str, Version], beginnings: tuple[str, ...]) -> Mapping[str, Snapshot]:
+            await asyncio.Event().wait()
+            return {}
+
+        for number, name in enumerate(("safe", "teller"), 1):
+            value = {"policy": {}, "replicas": [], "reported": name == "teller"}
+            caller = callers.caller_of("bank", name)
+            callers.update({f"{REPLICAS}bank/{name}": Snapshot(Version(1, number), value)})
+            assert (caller.router.waiting, caller.router.replicas) == (0, 0)
+        run = asyncio.create_task(callers.run(nobody, report))
+        waiting = [
+            asyncio.create_task(callers.caller_of("bank", name).router.wait_turn(callers.loop.time()))
+            for name in ("safe", "teller", "teller")
+        ]
+        async with asyncio.timeout(5):
+            assert await told.get() == {"bank/teller": (2, 0)}
+        for each in (run, *waiting):
+            each.cancel()
+        await asyncio.gather(run, *waiting, return_exceptions=True)
+        assert told.empty()
 
 
 async def test_of_its_own_application_only_callees_are_called() -> None:

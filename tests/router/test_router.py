@@ -46,6 +46,25 @@ def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
     assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
 
 
+def test_it_is_told_when_somebody_begins_to_wait_for_the_first_replica_and_not_when_for_room() -> None:
+    told: list[int] = []
+    router = Router("shop/chat", None, lambda: told.append(router.waiting))
+    turns: list[Turn] = []
+    router.wait(turns.append, 0.0)
+    router.wait(turns.append, 1.0)
+    assert told == [1, 2]
+    router.update([endpoint("a")])
+    waiter = router.wait(never, 2.0)
+    assert (told, router.waiting, len(turns)) == ([1, 2], 2, 1)
+    router.leave(waiter)
+    router.update([])
+    router.wait(never, 3.0)
+    assert told == [1, 2, 2]
+    for waiter in router.close():
+        assert waiter.done
+    router.give_back(turns[0])
+
+
 def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then_go_to_another() -> None:
     router = router_of(*(endpoint(name) for name in "abcd"))
     runs: list[ReplicaId] = []

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch
+from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
@@ -234,6 +235,7 @@ class _Proxy(Controlled):
                 options,
                 partial(watch, self.name),
                 _sockets() if shared else None,
+                Reporting(self.name),
             )
             return Location(self.server.start(), here)
 
@@ -261,13 +263,35 @@ async def watch(
     return news
 
 
+class Reporting:
+    """How one caller tells the controller of its loads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._controller: Any = None
+        """Looked up once, for everything here stands still meanwhile; it stays the same where Ray brings it back."""
+
+    async def __call__(self, loads: Loads) -> bool:
+        try:
+            if self._controller is None:
+                self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+            heard: bool = await self._controller.report.remote(self._name, dict(loads))
+        except ActorDiedError:  # for good
+            self._controller = None
+            return False
+        except (RayError, ControlError, ValueError):  # there is none just now, or it ends
+            return False
+        return heard
+
+
 @contextlib.asynccontextmanager
 async def _calling(spec: ReplicaSpec, secret: bytes) -> AsyncIterator[None]:
     """What handles need, on the loop that serves: who may be called, and where."""
     payloads = RayPayloads(NAMESPACE)
     callers = Callers(secret, spec.application, spec.callees, node(), payloads)
     handle.use(callers)  # to the end of the process: a handle never falls back on objects of this process's own
-    following = asyncio.get_running_loop().create_task(callers.run(partial(watch, spec.id)))
+    life = callers.run(partial(watch, spec.id), Reporting(spec.id))
+    following = asyncio.get_running_loop().create_task(life)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ import ray
 from app_toolkit.clock import SystemClock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.controller import Controller
+from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.actors import remote
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.engines.ray.store import RayStore
@@ -77,6 +78,9 @@ class _Controller:
     ) -> Mapping[str, Snapshot]:
         news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, beginning=beginning)
         return news
+
+    async def report(self, caller: str, loads: Loads) -> bool:
+        return (await self._ready).report(caller, loads)
 
     async def forget(self, caller: str) -> None:
         (await self._ready).forget(caller)

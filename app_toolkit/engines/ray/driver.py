@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from app_toolkit.engines.local import OwnLoop
-from app_toolkit.engines.ray.actors import node, watch
+from app_toolkit.engines.ray.actors import Reporting, node, watch
 from app_toolkit.engines.ray.controller import SECRET
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.engines.ray.store import RayStore
@@ -42,7 +42,8 @@ class Driver:
         if secret is None:
             raise InstanceEnded("the instance was shut down")
         callers = Callers(secret, node=node())
-        return callers, asyncio.get_running_loop().create_task(callers.run(partial(watch, self._name)))
+        life = callers.run(partial(watch, self._name), Reporting(self._name))
+        return callers, asyncio.get_running_loop().create_task(life)
 
     def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
         """From now on the handles of these call this application."""

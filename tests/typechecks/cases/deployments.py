@@ -38,6 +38,12 @@ class OfAnotherWord(Deployment, retry="never"): ...  # type: ignore[arg-type]
 class MisspeltWithin(Deployment, ray_actor_options={"gpus": 1}): ...  # type: ignore[typeddict-unknown-key]
 
 
+class Scaled(Deployment, num_replicas="auto", autoscaling_config={"max_replicas": 3}): ...
+
+
+class MisspeltBound(Deployment, autoscaling_config={"most_replicas": 3}): ...  # type: ignore[typeddict-unknown-key]
+
+
 class MisspeltLimit(Deployment, batch={"embed": {"batch_size": 1}}): ...  # type: ignore[typeddict-unknown-key]
 
 

@@ -1,0 +1,318 @@
+"""Replicas that follow the load, on simulated processes and a clock turned by hand."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app_toolkit.clock import ManualClock
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec
+from app_toolkit.controller.scaling import Scaling
+from app_toolkit.core.applications import group_specs
+from app_toolkit.core.autoscale import FORGOTTEN_S
+from app_toolkit.core.groups import Group
+from app_toolkit.core.reconcile import Drain, GroupRecord, Kill, Start, Stop
+from app_toolkit.observability.story import Story
+from tests.controller.test_controller import PROXY, house
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "shop/chat"
+LOOK_BACK_S, UP_S, DOWN_S = 5.0, 2.0, 10.0
+
+
+def shop(number=None, *, cpus=0.1, **config):
+    quick = {"target_ongoing_requests": 2, "downscale_delay_s": DOWN_S, "max_replicas": 20}
+    follows = {"num_replicas": number} if number is not None else {"autoscaling_config": {**quick, **config}}
+    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, **follows)
+    return ApplicationSpec(
+        name="shop",
+        target="shop:app",
+        app_dir="/srv",
+        route_prefix="/",
+        default="chat",
+        deployments=(IngressSpec(config=chat),),
+        routes=(),
+    )
+
+
+class Load:
+    """What callers say, every second, until they are told to say something else."""
+
+    def __init__(self, house):
+        self.house = house
+        self.said = {}
+
+    async def live(self):
+        while True:
+            for caller, load in list(self.said.items()):
+                self.house.controller.report(caller, {CHAT: load})
+            await self.house.clock.sleep(1.0)
+
+    def says(self, ongoing, *, waiting=0, caller="proxy@home-1-1"):
+        self.said[caller] = (waiting, ongoing)
+        self.house.controller.report(caller, {CHAT: (waiting, ongoing)})
+
+
+@asynccontextmanager
+async def loaded(deployed=None):
+    async with house(deployed=deployed) as h:
+        load = Load(h)
+        h.tasks.append(asyncio.create_task(load.live()))
+        yield h, load
+
+
+async def until_there_are(h, number, *, within_s=60.0):
+    await h.until(
+        lambda: h.group(CHAT).target == number and len(h.world.of(CHAT)) == number == len(h.world.of(CHAT, "running")),
+        within_s=within_s,
+    )
+
+
+async def test_replicas_follow_the_load_and_the_story_says_why():
+    async with loaded(shop()) as (h, load):
+        began = h.clock.now()
+        load.says(8, waiting=2)
+        await until_there_are(h, 5, within_s=LOOK_BACK_S + UP_S + h.world.start_s + 0.5)
+        scaled = h.told("Scaled", group=CHAT)
+        assert [entry.cause.partition(":")[0] for entry in scaled] == [
+            "from 1 to 2",
+            "from 2 to 3",
+            "from 3 to 4",
+            "from 4 to 5",
+        ]
+        assert scaled[0].cause.endswith(": the load is 10, on average 6.0, and one replica is meant to have 2")
+        told = h.group(CHAT).scaling
+        assert (told.load, told.needed, told.min_replicas, told.max_replicas) == (10, 5, 1, 20)
+        assert told.why == scaled[-1].cause
+        load.says(0)
+        await until_there_are(h, 1)
+        assert h.clock.now() - began > DOWN_S
+        assert len(h.performed(Drain)) == len(h.performed(Stop)) == 4, "who goes drains first"
+        assert not h.performed(Kill)
+
+
+async def test_zero_is_reached_and_left_at_once():
+    async with loaded(shop(min_replicas=0, downscale_to_zero_delay_s=4)) as (h, load):
+        assert (h.group(CHAT).target, h.word(), h.world.of(CHAT)) == (0, "healthy", [])
+        began = h.clock.now()
+        load.says(0, waiting=1)
+        await h.until(lambda: h.world.of(CHAT, "running"), within_s=h.world.start_s + 0.2)
+        await h.until(lambda: h.proxy.replicas(CHAT) == h.world.of(CHAT), within_s=0.2)
+        assert h.clock.now() - began <= h.world.start_s + 0.5
+        load.says(0)
+        await until_there_are(h, 0)
+        assert h.proxy.replicas(CHAT) == []
+        assert len(h.performed(Drain)) == 1
+        assert h.word() == "healthy"
+
+
+async def test_a_new_deployment_begins_as_its_config_says_and_one_that_had_a_number_with_that():
+    async with loaded(shop(initial_replicas=3)) as (h, _):
+        assert h.group(CHAT).target == 3
+        await h.controller.apply(shop(4))
+        await until_there_are(h, 4)
+        assert h.group(CHAT).scaling is None
+        await h.controller.apply(shop(initial_replicas=1))
+        await h.clock.advance(2.0)
+        assert h.group(CHAT).target == 4
+        assert not h.performed(Drain)
+
+
+async def test_to_apply_again_or_to_change_how_the_load_is_followed_keeps_the_target_and_restarts_nothing():
+    async with loaded(shop()) as (h, load):
+        load.says(10)
+        await until_there_are(h, 5)
+        await h.controller.apply(shop())
+        await h.clock.advance(1.0)
+        assert h.group(CHAT).target == 5
+        await h.controller.apply(shop(target_ongoing_requests=1))
+        await h.clock.advance(0.1)
+        assert h.group(CHAT).target == 5
+        await until_there_are(h, 10)
+        assert not h.performed(Drain)
+        await h.controller.apply(shop(max_replicas=7))
+        await until_there_are(h, 7)
+        assert len(h.performed(Start, CHAT)) == 10, "whoever stayed was left alone"
+
+
+async def test_a_new_revision_has_as_many_replicas_as_the_load_needs():
+    async with loaded(shop()) as (h, load):
+        load.says(10)
+        await until_there_are(h, 5)
+        old = h.world.of(CHAT)
+        await h.controller.apply(shop(cpus=0.5))
+
+        def replaced():
+            assert h.group(CHAT).target == 5
+            assert len(h.world.of(CHAT, "running")) >= 5
+            return set(old).isdisjoint(h.world.of(CHAT)) and h.word() == "healthy"
+
+        await h.until(replaced, within_s=120)
+
+
+async def test_a_caller_that_has_gone_is_forgotten_at_once():
+    async with loaded(shop()) as (h, load):
+        [proxy] = h.world.of(PROXY)
+        load.says(4, caller=proxy)
+        load.says(3, caller="driver-1")
+        await h.clock.advance(0.1)
+        assert h.group(CHAT).scaling.load == 7
+        del load.said[proxy]
+        h.world.crash(proxy)
+        await h.clock.advance(0.1)
+        assert h.group(CHAT).scaling.load == 3
+        del load.said["driver-1"]
+        h.controller.forget("driver-1")
+        assert h.group(CHAT).scaling.load == 0
+
+
+async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
+    async with loaded(shop()) as (h, load):
+        load.says(6)
+        load.said.clear()
+        await h.clock.advance(FORGOTTEN_S - 0.1)
+        assert h.group(CHAT).scaling.load == 6
+        await h.clock.advance(0.2)
+        assert h.group(CHAT).scaling.load == 0
+
+
+async def test_what_nobody_asked_for_is_not_looked_at():
+    async with loaded(shop(2)) as (h, _):
+        assert h.controller.report("a caller", {CHAT: (0, 50), "no/such": (1, 1)})
+        await h.clock.advance(20.0)
+        assert (h.group(CHAT).target, h.group(CHAT).scaling) == (2, None)
+
+
+async def test_callers_are_told_whose_load_they_are_to_report():
+    async with loaded(shop()) as (h, _):
+        await h.until(lambda: h.proxy.view[f"replicas/{CHAT}"]["reported"])
+        await h.controller.apply(shop(1))
+        await h.until(lambda: not h.proxy.view[f"replicas/{CHAT}"]["reported"])
+
+
+# After a restart of the controller
+
+
+async def test_the_next_controller_begins_with_what_runs_and_gives_nothing_up_that_it_has_not_seen():
+    async with loaded(shop()) as (h, load):
+        load.says(10)
+        await until_there_are(h, 5)
+        replicas = h.world.of(CHAT)
+        load.said.clear()
+        await h.controller_dies()
+        await h.controller_starts()
+        began = h.clock.now()
+        await h.until(lambda: h.group(CHAT).target != 5, within_s=60)
+        assert h.clock.now() - began >= FORGOTTEN_S + LOOK_BACK_S + DOWN_S
+        await until_there_are(h, 1)
+        assert len(h.performed(Start, CHAT)) == len(replicas) == 5
+
+
+async def test_whoever_was_on_its_way_out_is_not_replaced():
+    async with loaded(shop()) as (h, load):
+        h.world.drain_s = 8.0
+        load.says(10)
+        await until_there_are(h, 5)
+        load.says(4)
+        await h.until(lambda: len(h.world.of(CHAT, "draining")) == 3)
+        await h.controller_dies()
+        h.world.answer_s = 1.0
+        await h.controller_starts()
+        assert not h.controller.report("proxy@home-1-1", {CHAT: (0, 4)}), "nobody knows yet how many there are"
+        await until_there_are(h, 2)
+        assert len(h.performed(Start, CHAT)) == 5
+
+
+async def test_what_had_no_replica_when_the_controller_died_still_comes_up_at_once():
+    async with loaded(shop(min_replicas=0, initial_replicas=2, downscale_to_zero_delay_s=1)) as (h, load):
+        await until_there_are(h, 0)
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.clock.advance(5.0)
+        assert (h.group(CHAT).target, h.world.of(CHAT)) == (0, [])
+        load.says(0, waiting=3)
+        await h.until(lambda: h.world.of(CHAT, "running"), within_s=h.world.start_s + 0.2)
+
+
+async def test_it_comes_down_also_if_the_controller_dies_again_and_again():
+    async with loaded(shop(min_replicas=0)) as (h, load):
+        load.says(12)
+        await until_there_are(h, 6)
+        load.says(0)
+        for seconds in (0.1, 3.0, 15.0, 22.0):
+            await h.controller_dies()
+            await h.controller_starts()
+            await h.clock.advance(seconds)
+            assert h.group(CHAT).target == 6
+        await until_there_are(h, 0, within_s=90)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_happens_the_target_is_within_bounds_and_after_calm_it_is_what_the_load_needs(seed):
+    rng = random.Random(seed)
+    async with loaded(shop(min_replicas=1, max_replicas=8)) as (h, load):
+        for _ in range(25):
+            match rng.randrange(8):
+                case 0:
+                    await h.controller_dies()
+                    await h.controller_starts()
+                case 1 if h.world.of(CHAT):
+                    h.world.crash(rng.choice(h.world.of(CHAT)))
+                case 2:
+                    await h.controller.apply(shop(min_replicas=1, max_replicas=8, cpus=rng.choice([0.1, 0.2])))
+                case 3 if load.said:
+                    caller = rng.choice(sorted(load.said))
+                    del load.said[caller]
+                    h.controller.forget(caller)
+                case _:
+                    load.says(rng.choice([0, 1, 5, 30]), waiting=rng.choice([0, 0, 9]), caller=rng.choice("ab"))
+            for _ in range(rng.randrange(1, 12)):
+                await h.clock.advance(0.5)
+                assert 1 <= h.group(CHAT).target <= 8
+        load.says(6, caller="a")
+        load.says(3, waiting=1, caller="b")
+        await until_there_are(h, 5, within_s=180)
+        await h.clock.advance(60)
+        await until_there_are(h, 5)
+
+
+# What wakes the controller
+
+
+def begun(**config):
+    """An autoscaler of one group with a replica, on time as it is given."""
+    scaling = Scaling(Story(ManualClock().now))
+    specs = group_specs([shop(**config)], spread=False)
+    known = {CHAT: Group(GroupRecord(CHAT))}
+    specs = scaling.scaled(specs, known, 0.0)
+    known = {CHAT: Group(GroupRecord(CHAT), specs[CHAT], wanted=True)}
+    assert list(scaling.decide(known, 0.0)) == []
+    return scaling, known
+
+
+def test_a_report_that_changes_nothing_soon_wakes_nobody():
+    scaling, known = begun()
+    scaling.hear("one", {CHAT: (0, 2)}, 20.0)
+    list(scaling.decide(known, 20.0))
+    assert not scaling.is_stirred
+    for second in range(21, 40):
+        scaling.hear("one", {CHAT: (0, 2)}, float(second))
+        assert not scaling.is_stirred
+        if scaling.due is not None and scaling.due <= second:
+            assert list(scaling.decide(known, float(second))) == []
+    scaling.hear("one", {CHAT: (0, 20)}, 40.0)
+    assert scaling.is_stirred
+    assert list(scaling.decide(known, 40.0)) == []
+    assert scaling.due == pytest.approx(42.0, abs=0.7)
+
+
+def test_a_group_that_is_gone_has_no_target_and_comes_back_as_new():
+    scaling, known = begun(initial_replicas=4)
+    scaling.hear("one", {CHAT: (0, 20)}, 1.0)
+    assert scaling.scaled({}, known, 2.0) == {}
+    assert (scaling.status(2.0), scaling.due) == ({}, None)
+    specs = group_specs([shop(initial_replicas=4)], spread=False)
+    left_over = {CHAT: Group(GroupRecord(CHAT), specs[CHAT], wanted=False)}
+    assert scaling.scaled(specs, left_over, 3.0)[CHAT].target == 4

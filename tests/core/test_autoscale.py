@@ -1,0 +1,705 @@
+"""How many replicas are wanted: by examples to the microsecond, and in random worlds against the plainest account."""
+
+from bisect import bisect_left, bisect_right
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, inf, pi, sin
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app_toolkit.config.models import AutoscalingConfig
+from app_toolkit.core.autoscale import AWAY_S, FORGOTTEN_S, Autoscaler, Report
+
+WORLDS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+SEEDS = st.integers(0, 2**32)
+SOON = 1e-6
+"""The grain of time: what is due at a moment is not there so much before it."""
+
+
+def config(**options):
+    quick = {"max_replicas": 20, "target_ongoing_requests": 2, "look_back_period_s": 5, "upscale_delay_s": 2}
+    return AutoscalingConfig(**{**quick, "downscale_delay_s": 30, **options})
+
+
+def report(at, waiting, ongoing=0, source="proxy"):
+    return Report(source, at, waiting, ongoing)
+
+
+class Steady:
+    """One caller that says every second what its load is, and a shell that asks whenever it is due."""
+
+    def __init__(self, config, target=None, now=0.0):
+        self.autoscaler = Autoscaler(config, config.starting_replicas if target is None else target, now)
+        self.now = now
+        self.changes = [(now, self.autoscaler.decide(now).target)]
+
+    @property
+    def target(self):
+        return self.changes[-1][1]
+
+    def ask(self, now):
+        decision = self.autoscaler.decide(now)
+        if decision.target != self.target:
+            self.changes.append((now, decision.target))
+        return decision
+
+    def run(self, load, seconds):
+        end = self.now + seconds
+        while self.now < end:
+            self.autoscaler.hear(report(self.now, load), self.now)
+            until = min(self.now + 1, end)
+            while (due := self.ask(self.now).due) is not None and due <= until:
+                self.now = due
+            self.now = until
+        self.ask(self.now)
+        return self.target
+
+    def after(self, begin):
+        return [(round(at - begin, 6), target) for at, target in self.changes if at >= begin]
+
+
+SEEN_S = FORGOTTEN_S + 5
+"""From when on the autoscaler of `config()` knows enough to give replicas up."""
+
+
+# Examples
+
+
+def test_without_a_load_there_are_as_few_as_there_may_be():
+    assert Steady(config()).run(load=0, seconds=600) == 1
+    assert Steady(config(min_replicas=3)).run(load=0, seconds=600) == 3
+
+
+def test_the_load_is_what_waits_and_what_is_ongoing_of_all_who_report():
+    autoscaler = Autoscaler(config(), 1, 0.0)
+    autoscaler.hear(Report("proxy-1", 0.0, waiting=1, ongoing=2), 0.0)
+    autoscaler.hear(Report("proxy-2", 0.0, waiting=0, ongoing=4), 0.0)
+    assert autoscaler.decide(0.0).load == 7
+    decision = autoscaler.decide(9.0)
+    assert (decision.average, decision.needed, decision.target) == (7.0, 4, 4)
+
+
+def test_the_average_is_over_time_and_not_over_reports():
+    autoscaler = Autoscaler(config(look_back_period_s=10), 1, 0.0)
+    autoscaler.hear(report(0.0, 10), 0.0)
+    for moment in range(100):  # many who say little in a moment weigh as little as the moment
+        autoscaler.hear(report(9 + moment / 100, 0), 9 + moment / 100)
+    assert autoscaler.decide(10.0).average == 9.0
+    assert autoscaler.decide(14.0).average == 5.0
+
+
+def test_more_that_stands_for_the_upscale_delay_is_given_to_the_moment():
+    world = Steady(config(look_back_period_s=1, upscale_delay_s=3, target_ongoing_requests=10))
+    world.run(load=11, seconds=20)  # the average is above 10 from 10/11 of a second on
+    assert world.changes == [(0.0, 1), (round(ceil(1e6 * 10 / 11 + SOON) / 1e6 + 3, 6), 2)]
+
+
+def test_a_burst_that_is_over_before_the_upscale_delay_changes_nothing():
+    world = Steady(config(look_back_period_s=1, upscale_delay_s=3))
+    world.run(load=2, seconds=20)
+    world.run(load=40, seconds=2)
+    assert world.run(load=2, seconds=60) == 1
+
+
+def test_what_stood_for_the_whole_delay_is_given_and_not_the_peak():
+    world = Steady(config(look_back_period_s=0.1, upscale_delay_s=4))
+    world.run(load=6, seconds=3)
+    world.run(load=40, seconds=3)
+    assert [target for _, target in world.changes] == [1, 2, 3]
+
+
+def test_fewer_that_do_for_the_downscale_delay_are_kept_to_the_moment():
+    world = Steady(config())
+    assert world.run(load=10, seconds=100) == 5
+    world.run(load=4, seconds=100)
+    # From 10 to 4 the average falls by 1.2 a second: no more than 8 after 5/3 s, 6 after 10/3 s, 4 after 5 s.
+    assert world.after(100) == [(31.666667, 4), (33.333334, 3), (35.0, 2)]
+
+
+def test_a_lull_shorter_than_the_downscale_delay_gives_nothing_up():
+    world = Steady(config())
+    for _ in range(20):
+        world.run(load=10, seconds=30)
+        assert world.run(load=0, seconds=25) == 5
+
+
+@pytest.mark.parametrize("load", [*range(1, 41), 55])
+@pytest.mark.parametrize("each", [0.3, 1.7, 2])
+def test_a_constant_load_has_the_number_that_is_right_and_keeps_it(load, each):
+    exact = min(ceil(Fraction(load) / Fraction(str(each))), 20)
+    world = Steady(config(target_ongoing_requests=each), target=20)
+    assert world.run(load, 60) == exact
+    world.run(load, 600)
+    assert world.changes[-1][0] <= SEEN_S + 30
+
+
+def test_an_average_that_is_exactly_enough_needs_no_more():
+    for each in (0.1, 0.3, 0.7, 1.1, 3.3):  # what binary fractions get wrong
+        world = Steady(config(target_ongoing_requests=each, max_replicas=1_000), now=98_765.4321)
+        assert world.run(load=33, seconds=60) == ceil(Fraction(33) / Fraction(str(each)))
+
+
+def test_one_request_wakes_a_deployment_at_once():
+    world = Steady(config(min_replicas=0, upscale_delay_s=60))
+    assert world.run(load=0, seconds=500) == 0
+    world.autoscaler.hear(report(500.25, 1), 500.25)
+    assert world.ask(500.25).target == 1
+    assert world.ask(500.25).due > 500.25
+
+
+def test_many_requests_wake_one_replica_and_the_rest_comes_by_the_rules():
+    world = Steady(config(min_replicas=0, look_back_period_s=1))
+    world.run(load=40, seconds=10)
+    assert world.changes[:2] == [(0.0, 0), (0.0, 1)]
+    assert world.changes[2][0] > 2
+    assert world.target == 20
+
+
+def test_the_last_replica_goes_after_its_own_delay_and_never_with_others():
+    world = Steady(config(min_replicas=0, downscale_to_zero_delay_s=100))
+    assert world.run(load=10, seconds=100) == 5
+    world.run(load=0, seconds=400)
+    # Nothing is in the look-back after 5 s; the last replica's delay begins when it is the last.
+    assert world.after(100)[-2:] == [(34.0, 1), (134.0, 0)]
+    assert [target for _, target in world.after(100)] == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("delay", [None, 0, 7])
+def test_a_request_in_the_last_moment_keeps_the_last_replica(delay):
+    delays = config(min_replicas=0, downscale_to_zero_delay_s=delay)
+    delay = 30 if delay is None else delay
+    world = Steady(delays, target=1)
+    world.run(load=1, seconds=100)
+    gone_at = 100 + 5 + delay
+    world.run(load=0, seconds=5 + delay - 0.001)
+    assert world.target == 1
+    world.run(load=1, seconds=1)
+    world.run(load=0, seconds=5 + delay - 0.001)
+    assert (world.target, world.now > gone_at) == (1, True)
+    world.run(load=0, seconds=0.001)
+    assert world.target == 0
+
+
+def test_a_caller_that_died_is_forgotten():
+    autoscaler = Autoscaler(config(), 1, 0.0)
+    autoscaler.hear(report(0.0, 8, source="dead"), 0.0)
+    for second in range(200):
+        autoscaler.hear(report(float(second), 4, source="alive"), float(second))
+        decision = autoscaler.decide(float(second))
+        assert decision.load == (12 if second < FORGOTTEN_S else 4)
+        assert second < 20 or decision.average == 4
+    assert decision.target == 2
+
+
+def test_a_caller_is_forgotten_as_long_after_its_report_was_taken_however_late_it_came():
+    autoscaler = Autoscaler(config(), 1, 0.0)
+    autoscaler.hear(report(0.0, 8), 6.0)
+    assert autoscaler.decide(FORGOTTEN_S - SOON).load == 8
+    assert autoscaler.decide(FORGOTTEN_S).load == 0
+    autoscaler.hear(report(15.0, 8), 15.0 + FORGOTTEN_S)
+    assert autoscaler.decide(15.0 + FORGOTTEN_S).load == 0
+
+
+def test_a_report_that_was_overtaken_or_comes_twice_says_nothing():
+    autoscaler = Autoscaler(config(), 1, 0.0)
+    autoscaler.hear(report(5.0, 0), 5.0)
+    autoscaler.hear(report(4.0, 30), 5.5)
+    autoscaler.hear(report(5.0, 30), 5.5)
+    assert autoscaler.decide(6.0).load == 0
+    autoscaler.hear(report(5.1, 3), 6.0)
+    assert autoscaler.decide(6.0).load == 3
+
+
+def test_a_report_from_the_future_is_one_of_now():
+    autoscaler = Autoscaler(config(), 1, 0.0)
+    autoscaler.hear(report(1_000.0, 6), 0.0)
+    autoscaler.hear(report(1.0, 2), 1.0)
+    assert autoscaler.decide(1.0).load == 2
+    in_time(autoscaler, 1.0, 1.0 + FORGOTTEN_S, lambda at, decision: None)
+    assert autoscaler.decide(1.0 + FORGOTTEN_S).load == 0
+
+
+def test_a_factor_goes_its_share_of_the_way_within_one_delay_upwards():
+    world = Steady(config(look_back_period_s=0.1, upscaling_factor=0.5))
+    world.run(load=18, seconds=0.2)  # the average is there
+    assert [world.run(load=18, seconds=2) for _ in range(6)] == [5, 7, 8, 9, 9, 9]
+    assert [target for _, target in world.changes] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_factor_goes_its_share_of_the_way_within_one_delay_downwards():
+    world = Steady(config(look_back_period_s=0.1, downscaling_factor=0.5), target=9)
+    world.run(load=18, seconds=100)
+    world.run(load=2, seconds=300)
+    by = {round(at - 100): target for at, target in world.changes}
+    assert by == {-100: 9, 30: 5, 60: 3, 90: 2, 120: 1}
+
+
+def test_a_controller_that_begins_anew_gives_nothing_up_before_it_has_seen_a_whole_look_back():
+    world = Steady(config(downscale_delay_s=0, downscale_to_zero_delay_s=0, min_replicas=0), target=8, now=7_000.0)
+    world.run(load=0, seconds=SEEN_S - SOON)
+    assert world.target == 8
+    world.run(load=0, seconds=SOON)
+    assert world.target == 0
+
+
+def test_a_controller_that_begins_anew_and_hears_callers_late_keeps_what_they_need():
+    world = Steady(config(downscale_delay_s=0), target=8)
+    world.run(load=0, seconds=FORGOTTEN_S - 0.1)
+    assert world.run(load=16, seconds=100) == 8
+    assert world.changes == [(0.0, 8)]
+
+
+def test_who_was_away_takes_silence_for_no_answer():
+    world = Steady(config(downscale_delay_s=0))
+    assert world.run(load=10, seconds=100) == 5
+    later = 100 + FORGOTTEN_S + AWAY_S + 60
+    assert world.ask(later).load == 10, "nobody was heard, because nobody listened"
+    world.now = later
+    assert world.run(load=10, seconds=100) == 5
+    assert len(world.after(50)) == 0
+    assert world.ask(world.now + FORGOTTEN_S + AWAY_S - 2).load == 0, "who asks in time knows of a silence"
+
+
+def test_who_was_away_still_gives_what_was_needed_before():
+    world = Steady(config())
+    world.run(load=2, seconds=100)
+    world.run(load=10, seconds=1)
+    assert world.ask(world.now + 60).target == 5
+
+
+def test_the_bounds_hold_for_what_it_begins_with():
+    assert Autoscaler(config(min_replicas=3), 1, 0.0).decide(0.0).target == 3
+    assert Autoscaler(config(), 500, 0.0).decide(0.0).target == 20
+
+
+def test_time_that_runs_backwards_stands_still():
+    autoscaler = Autoscaler(config(), 1, 50.0)
+    autoscaler.hear(report(50.0, 10), 50.0)
+    assert autoscaler.decide(40.0) == autoscaler.decide(50.0)
+
+
+# Random worlds
+
+
+class World:
+    """Callers whose loads rise, burst and end; reports that are late, lost, overtaken and there twice.
+
+    All is fixed by the seed, before anybody decides anything: `heard` has what arrives, in its order.
+    """
+
+    def __init__(self, seed, seconds=120, more=None):
+        rng = self.rng = Random(seed)
+        self.config = random_config(rng)
+        self.begin = round(rng.uniform(0, 100_000), 3)
+        self.first = rng.randint(self.config.min_replicas, self.config.max_replicas)
+        self.end = self.begin + seconds
+        self.heard = []
+        for number in range(rng.randint(1, 4)):
+            self.heard += self._caller(f"caller-{number}", Random(rng.random()), more)
+        self.heard.sort(key=lambda each: each[0])
+
+    def _caller(self, name, rng, more):
+        now, load = self.begin + rng.uniform(0, 5), 0
+        end = self.end if rng.random() < 0.7 else rng.uniform(self.begin, self.end)
+        lost, late = rng.choice([0, 0.1, 0.3]), rng.choice([0.01, 0.5, 3])
+        while now < end:
+            if rng.random() < 0.2:
+                load = rng.choice([0, 0, 1, rng.randint(0, 10), rng.randint(0, 60)])
+            extra = more(rng) if more else 0
+            for _ in range(rng.choice([1, 1, 1, 2])):
+                at = now + rng.uniform(0, late)
+                if rng.random() >= lost and at < self.end:
+                    waiting = (load + extra) // 2
+                    yield at, Report(name, now, waiting, load + extra - waiting)
+            now += rng.choice([0.2, 1.0, 1.0, 2.5])
+
+    def autoscaler(self):
+        return Autoscaler(self.config, self.first, self.begin)
+
+
+def random_config(rng):
+    least = rng.choice([0, 0, 1, 3])
+    up, down = rng.choice([0, 0.5, 2, 7]), rng.choice([0, 1, 10, 40])
+    return AutoscalingConfig(
+        min_replicas=least,
+        max_replicas=least + rng.choice([1, 4, 30]),
+        target_ongoing_requests=rng.choice([0.5, 0.7, 1, 2, 8.5]),
+        look_back_period_s=rng.choice([0.1, 1, 5, 12.5]),
+        upscale_delay_s=up,
+        downscale_delay_s=down,
+        downscale_to_zero_delay_s=rng.choice([None, 0, 3, 50]),
+        upscaling_factor=rng.choice([1, 1, 0.5, 0.1]) if up else 1,
+        downscaling_factor=rng.choice([1, 1, 0.5, 0.1]) if down else 1,
+    )
+
+
+def in_time(autoscaler, begin, end, decided):
+    """Ask as often as it is due from `begin` on and before `end`; what comes of it goes to `decided`."""
+    decision = autoscaler.decide(begin)
+    decided(begin, decision)
+    asked = 0
+    while decision.due is not None and decision.due < end:
+        assert decision.due > begin
+        begin = decision.due
+        decision = autoscaler.decide(begin)
+        decided(begin, decision)
+        asked += 1
+        assert asked < 5_000, "it is always due again"
+
+
+def play(world, decided, *, rng=None):
+    """All that happens in a world; with `rng`, somebody asks now and then for no reason."""
+    autoscaler, now = world.autoscaler(), world.begin
+    for at, each in [*world.heard, (world.end, None)]:
+        if rng is not None:
+            for moment in sorted(rng.uniform(now, at) for _ in range(rng.randint(0, 3))):
+                in_time(autoscaler, now, moment, decided)
+                now = moment
+                decided(now, autoscaler.decide(now))
+        in_time(autoscaler, now, at, decided)
+        if each is not None:
+            autoscaler.hear(each, at)
+        now = at
+    decided(now, autoscaler.decide(now))
+    return autoscaler
+
+
+def trace(world, **how):
+    """Every change of the target: when, and to what."""
+    changes = [(world.begin, world.first)]
+
+    def decided(at, decision):
+        if decision.target != changes[-1][1]:
+            changes.append((at, decision.target))
+
+    play(world, decided, **how)
+    return changes
+
+
+class Account:
+    """All that was ever heard, and the definitions as they are written down: slow, and without a memory."""
+
+    def __init__(self, world):
+        self.config = world.config
+        self.seen_at = exact(world.begin) + exact(FORGOTTEN_S) + exact(world.config.look_back_period_s)
+        self.loads = [(exact(world.begin), 0)]
+        newest = {}
+        events = sorted({at for at, _ in world.heard} | {each.at + FORGOTTEN_S for _, each in world.heard})
+        heard = iter([*world.heard, (inf, None)])
+        at, each = next(heard)
+        for now in events:
+            while at <= now:
+                if each.at > newest.get(each.source, each).at or each.source not in newest:
+                    newest[each.source] = each
+                at, each = next(heard)
+            alive = [r for r in newest.values() if exact(r.at) + exact(FORGOTTEN_S) > exact(now)]
+            self.loads.append((exact(now), sum(r.waiting + r.ongoing for r in alive)))
+
+        # The area up to each of these moments.
+        self.areas = [0]
+        for (since, load), (until, _) in pairwise(self.loads):
+            self.areas.append(self.areas[-1] + load * (until - since))
+
+    def load(self, now):
+        return self.loads[self._last(exact(now))][1]
+
+    def average(self, now):
+        now, span = exact(now), exact(self.config.look_back_period_s)
+        return Fraction(self._area(now) - self._area(now - span), span)
+
+    def _last(self, now):
+        return bisect_right(self.loads, now, key=lambda change: change[0]) - 1
+
+    def _area(self, now):
+        last = self._last(now)
+        if last < 0:
+            return 0
+        since, load = self.loads[last]
+        return self.areas[last] + load * (now - since)
+
+    def needed(self, now):
+        each = Fraction(str(self.config.target_ongoing_requests))
+        needed = max(ceil(self.average(now) / each), 1 if self.load(now) else 0)
+        return min(max(needed, self.config.min_replicas), self.config.max_replicas)
+
+
+def exact(seconds):
+    return round(seconds * 1_000_000)
+
+
+@WORLDS
+@given(seed=SEEDS)
+def test_in_any_world_each_decision_says_what_the_definitions_say(seed):
+    world = World(seed, seconds=60)
+    account = Account(world)
+
+    def decided(at, decision):
+        assert decision.load == account.load(at)
+        assert decision.average == float(account.average(at))
+        assert decision.needed == account.needed(at)
+
+    play(world, decided, rng=Random(seed))
+
+
+@WORLDS
+@given(seed=SEEDS)
+def test_in_any_world_a_target_changes_for_a_reason_and_whenever_there_is_one(seed):
+    world = World(seed, seconds=60)
+    config, account = world.config, Account(world)
+    changes = trace(world)
+    grid = sorted({world.begin + step / 4 for step in range(240)} | {at for at, _ in changes})
+    needed = {at: account.needed(at) for at in grid}
+
+    def throughout(at, delay):
+        """What was needed in the whole of a delay, as far as one can see who looks now and then."""
+        began = max(at - delay, world.begin)
+        looks = grid[bisect_left(grid, began) : bisect_left(grid, at)]
+        return [needed[look] for look in looks if exact(look) < exact(at)] or [needed[at]]
+
+    def target(at):
+        return next(number for when, number in reversed(changes) if when <= at)
+
+    for (before, old), (at, new) in pairwise(changes):
+        assert before <= at
+        assert config.min_replicas <= new <= config.max_replicas
+        if new > old:
+            assert (old, new) == (0, 1) or min(throughout(at, config.upscale_delay_s)) >= new
+            assert (old, new) == (0, 1) or exact(at - world.begin) >= exact(config.upscale_delay_s)
+        else:
+            assert exact(at) >= account.seen_at
+            to_zero = config.downscale_to_zero_delay_s
+            delay = config.downscale_delay_s if new or to_zero is None else to_zero
+            if new == 0:
+                assert old == 1
+                assert at - before >= delay - SOON
+            assert exact(at) - exact(delay) >= account.seen_at
+            assert max(throughout(at, delay)) <= new
+    if config.upscaling_factor == config.downscaling_factor == 1:
+        for at in grid:
+            if at - world.begin > config.upscale_delay_s:
+                assert target(at) >= min(*throughout(at, config.upscale_delay_s + 0.25), needed[at])
+            if exact(at) - exact(config.downscale_delay_s) > account.seen_at:
+                most = max(*throughout(at, config.downscale_delay_s + 0.25), needed[at])
+                assert target(at) <= max(most, 1)
+
+
+@WORLDS
+@given(seed=SEEDS)
+def test_in_any_world_to_ask_more_often_changes_nothing(seed):
+    world = World(seed)
+    changes = trace(world)
+    assert trace(world, rng=Random(seed)) == changes
+    assert trace(world, rng=Random(seed + 1)) == changes
+
+
+@WORLDS
+@given(seed=SEEDS)
+def test_in_any_world_to_decide_twice_is_to_decide_once(seed):
+    world = World(seed)
+    autoscaler = world.autoscaler()
+    for at, each in world.heard:
+        autoscaler.hear(each, at)
+        decision = autoscaler.decide(at)
+        autoscaler.hear(each, at)
+        assert autoscaler.decide(at) == decision
+        assert decision.due is None or decision.due > at
+
+
+@WORLDS
+@given(seed=SEEDS, extra=st.sampled_from([lambda rng: 1, lambda rng: 7, lambda rng: 100]))
+def test_more_load_never_has_fewer_replicas(seed, extra):
+    less, more = World(seed), World(seed, more=extra)
+    more.config, more.first = less.config, min(less.first + seed % 3, less.config.max_replicas)
+    assert [at for at, _ in less.heard] == [at for at, _ in more.heard]
+    fewer, others = trace(less), trace(more)
+    for at in sorted({at for at, _ in fewer + others}):
+        here = next(target for when, target in reversed(fewer) if when <= at)
+        assert next(target for when, target in reversed(others) if when <= at) >= here
+
+
+@WORLDS
+@given(seed=SEEDS, load=st.integers(0, 80))
+def test_after_any_world_a_constant_load_settles_at_the_right_number_for_good(seed, load):
+    world = World(seed)
+    config = world.config
+    autoscaler, now = play(world, lambda at, decision: None), world.end
+    right = ceil(Fraction(load) / Fraction(str(config.target_ongoing_requests)))
+    right = min(max(right, config.min_replicas), config.max_replicas)
+    # A factor brings each delay at least one replica, or its share of the way.
+    rounds = 1 if config.upscaling_factor == config.downscaling_factor == 1 else 45
+    to_zero = config.downscale_to_zero_delay_s or 0
+    settled = now + FORGOTTEN_S * 2 + config.look_back_period_s * 2 + 10
+    settled += rounds * (config.upscale_delay_s + config.downscale_delay_s) + config.downscale_delay_s + to_zero
+    targets = []
+    while now < settled + 100:
+        autoscaler.hear(Report("steady", now, load, 0), now)
+        in_time(autoscaler, now, now + 4, lambda at, decision: targets.append((at, decision.target)))
+        now += 4
+    assert {target for at, target in targets if at >= settled} == {right}
+
+
+@WORLDS
+@given(seed=SEEDS)
+def test_after_any_world_silence_ends_and_nothing_is_due_any_more(seed):
+    world = World(seed)
+    autoscaler = play(world, lambda at, decision: None)
+    in_time(autoscaler, world.end, inf, lambda at, decision: None)
+    decision = autoscaler.decide(world.end + 100_000)
+    assert (decision.load, decision.average, decision.due) == (0, 0, None)
+    assert decision.target == decision.needed == world.config.min_replicas
+
+
+@WORLDS
+@given(seed=SEEDS)
+def test_what_it_keeps_is_bounded_by_the_look_back_and_by_the_most_replicas(seed):
+    world = World(seed, seconds=300)
+    autoscaler, span = world.autoscaler(), world.config.look_back_period_s
+    for number, (at, each) in enumerate(world.heard):
+        in_time(autoscaler, world.heard[number - 1][0] if number else world.begin, at, lambda at, decision: None)
+        autoscaler.hear(each, at)
+        lately = number + 1 - bisect_left(world.heard, at - span - FORGOTTEN_S, key=lambda each: each[0])
+        assert len(autoscaler._window.steps) <= 2 * lately  # each counts, and is forgotten
+        assert len(autoscaler._reports) <= 4
+        for least in (autoscaler._least, autoscaler._most):
+            assert len(least._past) <= world.config.max_replicas
+
+
+# Hours of load
+
+SERVICE_S = 0.5
+SLOTS = 8
+STARTS_S = 3
+
+
+class Site:
+    """A deployment and its requests, seen from afar: they come, wait for a slot, and are gone `SERVICE_S` later.
+
+    A replica that is wanted has its slots `STARTS_S` later; one that is not wanted any more has none.
+    """
+
+    def __init__(self, seed, arrivals, **options):
+        self.rng, self.arrivals = Random(seed), arrivals
+        self.config = AutoscalingConfig(**{"target_ongoing_requests": 4, **options})
+        self.autoscaler = Autoscaler(self.config, self.config.starting_replicas, 0.0)
+        self.changes = [(0.0, self.config.starting_replicas)]
+        self.rows = []
+
+    def decided(self, at, decision):
+        self.needed = decision.needed
+        if decision.target != self.changes[-1][1]:
+            self.changes.append((at, decision.target))
+
+    def ready(self, now):
+        """Replicas that serve: those that are wanted, and were so when there was time to start them."""
+        return min(next((target for at, target in reversed(self.changes) if at <= now - STARTS_S), 0), self.target)
+
+    @property
+    def target(self):
+        return self.changes[-1][1]
+
+    def run(self, hours):
+        load, steps = 0.0, 10
+        for second in range(round(hours * 3_600)):
+            slots = self.ready(second) * SLOTS
+            came = self.arrivals(second)
+            came = max(self.rng.gauss(came, came**0.5), 0.0)
+            for _ in range(steps):
+                load += (came - min(load, slots) / SERVICE_S) / steps
+            load = load if load > 0.1 else 0.0
+            waiting = max(ceil(load) - slots, 0)
+            self.autoscaler.hear(Report("proxy", second, waiting, ceil(load) - waiting), second)
+            in_time(self.autoscaler, second, second + 1, self.decided)
+            self.rows.append((came, ceil(load), waiting, self.needed, self.target))
+        return self
+
+    def shown(self, lines=24):
+        yield "minute  requests/s  load  waiting  needed  target"
+        each = len(self.rows) // lines
+        for begin in range(0, len(self.rows), each):
+            came, *most = zip(*self.rows[begin : begin + each], strict=True)
+            load, waiting, needed, target = map(max, most)
+            rate = sum(came) / each
+            yield f"{begin // 60:6}  {rate:10.1f}  {load:4}  {waiting:7}  {needed:6}  {target:6} {'#' * target}"
+        yield f"{len(self.changes) - 1} changes of the target in {len(self.rows) / 3_600:g} hours; the most in each row"
+
+
+def day(now):
+    """Requests a second, on a day of six hours: a tide, a burst every hour, and nothing in the last hour."""
+    if now > 5 * 3_600:
+        return 0.0
+    burst = 60.0 if 0 <= now % 3_600 - 1_800 < 45 else 0.0
+    return 32 + 30 * sin(2 * pi * now / (6 * 3_600)) + burst
+
+
+def test_a_day_of_load_is_followed_without_flapping():
+    site = Site(7, day, min_replicas=0, max_replicas=40).run(hours=6)
+    print(*site.shown(), sep="\n")
+    assert site.target == 0
+    for begin in range(600, 6 * 3_600, 600):
+        numbers = [target for at, target in site.changes if begin <= at < begin + 600]
+        turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(numbers, numbers[1:], numbers[2:], strict=False))
+        assert turns <= 4, (begin, numbers)
+    # The longest queue is that of a burst, until what it needs has started.
+    late = sum(waiting > 0 for _, _, waiting, _, _ in site.rows[60:])
+    assert late < 0.01 * len(site.rows)
+    idle = sum(max(target - needed, 0) for *_, needed, target in site.rows)
+    assert idle < 0.5 * sum(target for *_, target in site.rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_noisy_load_of_one_rate_rests(seed):
+    site = Site(seed, lambda now: 60.0).run(hours=1)
+    right = 60 * SERVICE_S / 4
+    assert right <= site.target <= 1.5 * right
+    assert len([at for at, _ in site.changes if at > 300]) <= 12, "less often than every downscale_delay_s and a half"
+
+
+def test_a_step_and_a_ramp_end_where_they_should():
+    def arrivals(now):
+        if now < 600:
+            return 8.0
+        return 48.0 if now < 1_200 else max(48.0 - (now - 1_200) / 60, 8.0)
+
+    site = Site(3, arrivals).run(hours=1.5)
+    enough = next(at for at, target in site.changes if target >= 48 * SERVICE_S / 4)
+    assert 600 < enough < 600 + 5 + 2 + 1
+    fell = [target for at, target in site.changes if at > 1_500]
+    assert fell[-1] in (1, 2)
+    assert sum(a < b for a, b in pairwise(fell)) <= 3, "down a ramp it goes down"
+
+
+# Another config
+
+
+def test_another_config_begins_with_the_number_there_is():
+    world = Steady(config())
+    assert world.run(load=10, seconds=100) == 5
+    tighter = Steady(config(max_replicas=3), target=world.target, now=world.now)
+    assert (tighter.target, tighter.run(load=10, seconds=100)) == (3, 3)
+    wider = Steady(config(max_replicas=30, target_ongoing_requests=1), target=world.target, now=world.now)
+    assert (wider.target, wider.run(load=10, seconds=100)) == (5, 10)
+    assert min(target for _, target in wider.changes) == 5
+
+
+# Who is gone
+
+
+def test_who_is_known_to_be_gone_is_forgotten_at_once():
+    scaler = Autoscaler(config(), 1, 0.0)
+    scaler.hear(Report("one", 1.0, 2, 4), 1.0)
+    scaler.hear(Report("other", 1.0, 0, 3), 1.0)
+    scaler.forget("nobody", 1.0)
+    assert scaler.decide(1.0).load == 9
+    scaler.forget("one", 1.0)
+    assert scaler.decide(1.0).load == 3
+    scaler.hear(Report("one", 1.0, 0, 1), 1.0)
+    assert scaler.decide(1.0).load == 4, "a process that comes back is another one"

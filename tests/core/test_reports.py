@@ -1,0 +1,67 @@
+"""When a caller tells its loads."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.core.autoscale import FORGOTTEN_S
+from app_toolkit.core.reports import LEAST_S, LONGEST_S, MATTERS, Told, to_tell
+
+A, B = "shop/a", "shop/b"
+LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(st.integers(0, 30), st.integers(0, 30)))
+LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=40)
+
+
+@given(LOOKS)
+def test_who_listens_knows_each_load_to_a_tenth_and_never_for_longer_than_three_seconds_without_news(looks):
+    told, heard, now = Told(), {}, 100.0
+    for passed, loads, unserved in looks:
+        now += passed
+        before = {name: sum(heard.get(name, (0, 0))) for name in (A, B)}
+        said = to_tell(told, loads, now, unserved=unserved)
+        if said:
+            unknown = unserved and any(sum(load) and not before[name] for name, load in loads.items())
+            assert unknown or now - told.at >= LEAST_S
+            told = Told(said, now)
+            heard |= said
+        elif now - told.at >= LEAST_S:
+            for name in (A, B):
+                load = sum(loads.get(name, (0, 0)))
+                assert abs(load - before[name]) <= MATTERS * max(load, before[name])
+            assert not any(map(sum, loads.values())) or now - told.at < LONGEST_S < FORGOTTEN_S
+
+
+def test_without_a_load_nothing_is_told():
+    assert to_tell(Told(), {A: (0, 0)}, 100.0, unserved=True) == {}
+    assert to_tell(Told({A: (0, 0)}, 1.0), {A: (0, 0)}, 100.0) == {}
+
+
+def test_the_end_of_a_load_is_told_once():
+    told = Told({A: (0, 3)}, 100.0)
+    assert to_tell(told, {A: (0, 0), B: (0, 0)}, 101.0) == {A: (0, 0)}
+    assert to_tell(Told({A: (0, 0)}, 101.0), {A: (0, 0), B: (0, 0)}, 110.0) == {}
+
+
+def test_nobody_tells_twice_in_a_second():
+    told = Told({A: (0, 3)}, 100.0)
+    assert to_tell(told, {A: (0, 9)}, 100.9) == {}
+    assert to_tell(told, {A: (0, 9)}, 101.0) == {A: (0, 9)}
+
+
+def test_a_load_that_rests_is_told_every_three_seconds():
+    told = Told({A: (0, 3)}, 100.0)
+    assert to_tell(told, {A: (0, 3)}, 102.9) == {}
+    assert to_tell(told, {A: (0, 3)}, 103.0) == {A: (0, 3)}
+
+
+def test_one_more_among_many_has_time():
+    told = Told({A: (0, 30)}, 100.0)
+    assert to_tell(told, {A: (1, 31)}, 102.0) == {}
+    assert to_tell(told, {A: (3, 31)}, 102.0) == {A: (3, 31)}
+
+
+def test_what_waits_and_no_replica_is_there_for_is_told_at_once_and_then_as_all_else():
+    told = Told({B: (0, 7)}, 100.0)
+    assert to_tell(told, {A: (1, 0), B: (0, 7)}, 100.0, unserved=True) == {A: (1, 0), B: (0, 7)}
+    told = Told({A: (1, 0), B: (0, 7)}, 100.0)
+    assert to_tell(told, {A: (900, 0), B: (0, 7)}, 100.5, unserved=True) == {}
+    assert to_tell(told, {A: (900, 0), B: (0, 7)}, 101.0, unserved=True) == {A: (900, 0), B: (0, 7)}

@@ -1,0 +1,45 @@
+"""An ingress and a class that follow their load, and an ingress that calls the class."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from app_toolkit import Deployment, DeploymentConfig, Toolkit
+from app_toolkit.config.models import AutoscalingConfig
+
+MOST = 3
+SMALL = {"num_cpus": 0.1}
+FOLLOWS = AutoscalingConfig(
+    min_replicas=0,
+    max_replicas=MOST,
+    target_ongoing_requests=2,
+    look_back_period_s=1,
+    upscale_delay_s=0.5,
+    downscale_delay_s=1,
+)
+
+
+class Worker(Deployment, autoscaling_config=FOLLOWS.model_dump(), ray_actor_options=SMALL):
+    async def work(self) -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+
+front = APIRouter()
+worker = Worker.bind()
+app = Toolkit(title="Scaled")
+
+
+@front.get("/front")
+async def itself() -> str:
+    await asyncio.sleep(0.1)
+    return "done"
+
+
+@app.get("/worker")
+async def by_another(model: Annotated[Worker, Depends(worker)]) -> str:
+    return await model.work()
+
+
+app.include_router(front, deployment=DeploymentConfig(name="front", autoscaling_config=FOLLOWS))

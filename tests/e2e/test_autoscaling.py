@@ -1,0 +1,70 @@
+"""Replicas follow the load on Ray: from zero, up, down, and to zero, and no request is lost."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from tests.cluster import PATIENCE_S, Cluster, Served
+
+from . import scaled
+
+pytestmark = pytest.mark.anyio
+
+CLIENTS = 8
+PATHS = ("/front", "/worker")
+
+
+def running(served: Served) -> dict[str, int]:
+    """Replicas that are there, whatever they do, by deployment."""
+    return {group["name"].rpartition("/")[2]: len(group["replicas"]) for group in served.status()["deployments"]}
+
+
+async def until_there_are(served: Served, number: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(running, served) != {"app": 1, "front": number, "worker": number}:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def load(client: httpx.AsyncClient) -> AsyncIterator[list[int]]:
+    """Requests one after another from several clients for each path; gives how each was answered, as it comes."""
+    answers: list[int] = []
+    enough = asyncio.Event()
+
+    async def ask(path: str) -> None:
+        while not enough.is_set():
+            answers.append((await client.get(path)).status_code)
+
+    asking = [asyncio.create_task(ask(path)) for path in PATHS for _ in range(CLIENTS)]
+    try:
+        yield answers
+    finally:
+        enough.set()
+        await asyncio.gather(*asking)
+
+
+async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Cluster) -> None:
+    served = await asyncio.to_thread(cluster.deploy, "scaled:app")
+    await until_there_are(served, 0)
+    limits = httpx.Limits(max_connections=2 * len(PATHS) * CLIENTS)
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S, limits=limits) as client:
+        began = time.monotonic()
+        first = await asyncio.gather(*map(client.get, PATHS))
+        print(f"first answers from zero after {time.monotonic() - began:.2f} s")
+        assert [answer.json() for answer in first] == ["done", "done"]
+        async with load(client) as answers:
+            await until_there_are(served, scaled.MOST)
+            for group in ("front", "worker"):
+                told = served.ingress(group)["scaling"]
+                assert (told["min_replicas"], told["max_replicas"]) == (0, scaled.MOST)
+                assert told["load"] > 0
+        await until_there_are(served, 0)
+        assert served.status()["status"] == "healthy"
+        again = await asyncio.gather(*map(client.get, PATHS))
+    assert [answer.json() for answer in again] == ["done", "done"]
+    assert set(answers) == {200}
+    await asyncio.to_thread(served.delete)

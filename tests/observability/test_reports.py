@@ -1,0 +1,77 @@
+"""What a process tells the controller of its loads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app_toolkit.core.reports import Loads
+from app_toolkit.observability import reports as module
+from app_toolkit.observability.reports import Report, Reports
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "shop/chat"
+
+
+@asynccontextmanager
+async def reporting(loads: Callable[[], Loads], report: Report) -> AsyncIterator[Reports]:
+    reports = Reports(loads)
+    run = asyncio.create_task(reports.run(report))
+    try:
+        async with asyncio.timeout(5):
+            yield reports
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_what_waits_for_the_first_replica_is_told_without_waiting_for_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 3_600.0)
+    told: asyncio.Queue[Loads] = asyncio.Queue()
+
+    async def report(loads: Loads) -> bool:
+        told.put_nowait(loads)
+        return True
+
+    async with reporting(lambda: {CHAT: (3, 0)}, report) as reports:
+        reports.unserved()
+        reports.unserved()
+        assert await told.get() == {CHAT: (3, 0)}
+        assert told.empty()
+
+
+async def test_a_load_that_nobody_asked_to_hurry_is_told_at_the_next_look() -> None:
+    told: asyncio.Queue[Loads] = asyncio.Queue()
+
+    async def report(loads: Loads) -> bool:
+        told.put_nowait(loads)
+        return True
+
+    async with reporting(lambda: {CHAT: (0, 2)}, report):
+        assert await told.get() == {CHAT: (0, 2)}
+
+
+async def test_what_nobody_heard_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    tries: list[Loads] = []
+    heard = asyncio.Event()
+
+    async def report(loads: Loads) -> bool:
+        tries.append(loads)
+        if len(tries) == 2:
+            raise RuntimeError("the wire broke")
+        if len(tries) == 3:
+            heard.set()
+        return len(tries) == 3
+
+    async with reporting(lambda: {CHAT: (0, 2)}, report):
+        await heard.wait()
+        await asyncio.sleep(0.05)
+    assert tries == [{CHAT: (0, 2)}] * 3
+    assert [record.getMessage() for record in caplog.records] == ["the load could not be reported"]
