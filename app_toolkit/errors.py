@@ -7,6 +7,7 @@
       OverruleError         options over those of an app's deployments that these cannot have
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
+      WaitTimeout           what was deployed is not up within the time that somebody waits
       ReconfigureError      a replica that runs, and has not taken up the options that changed
   - InstanceEnded           what was asked has been shut down, by somebody else
   - BatchError              a batch function gave an item no answer; an error of the app like any other
@@ -69,6 +70,10 @@ class PlacementError(ConfigError):
 
 
 class StartupError(ConfigError):
+    pass
+
+
+class WaitTimeout(ConfigError):
     pass
 
 

@@ -203,7 +203,7 @@ def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
     shutdown()
 
 
-def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpec, bytes | None]:
+def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpec, dict[str, bytes]]:
     if isinstance(app, Bound):
         code = pack(app)
         if len(code) > MOST_CODE:
@@ -221,7 +221,7 @@ def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpe
             route_prefix=chosen.route_prefix,
             num_replicas=chosen.num_replicas,
         )
-        return spec, code
+        return spec, {spec.code: code}
     target, folder = _whereabouts(app)
     spec = plan(
         app,
@@ -231,7 +231,7 @@ def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpe
         route_prefix=chosen.route_prefix,
         num_replicas=chosen.num_replicas,
     )
-    return spec, None
+    return spec, {}
 
 
 def _whereabouts(app: FastAPI) -> tuple[str, Path]:

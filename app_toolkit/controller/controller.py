@@ -127,18 +127,22 @@ class Controller:
         spec: ApplicationSpec,
         http: HTTPOptions | None = None,
         owner: str | None = None,
-        code: bytes | None = None,
+        code: Mapping[str, bytes] | None = None,
     ) -> None:
         """Make this the application of its name, held by the lease of `owner`; `http` None leaves the proxies.
 
-        `code`: what its replicas unpack, where `spec.code` is the hash of that. Applied again unchanged, it only lifts
-        a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application has its
-        prefix, `StaleEpoch` where this controller was replaced.
+        `code`: what its replicas unpack, by its hashes, where the store may not have it yet. Applied again unchanged,
+        it only lifts a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application
+        has its prefix, `StaleEpoch` where this controller was replaced.
         """
         self._check_open()
-        await self._wanted.apply(spec, http, owner, code)
+        await self._wanted.apply(spec, http, owner, code or {})
         for name in applications.group_names(spec):
             self._groups.lift(name)
+
+    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        """What was applied last under each name, and how the proxies listen."""
+        return dict(self._wanted.applications), self._wanted.proxies.http
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""

@@ -65,7 +65,7 @@ class Wanted:
     # By command. Each raises `StaleEpoch` where this controller was replaced.
 
     async def apply(
-        self, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None, code: bytes | None
+        self, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None, code: Mapping[str, bytes]
     ) -> None:
         async with self._changing:
             self._check_open()

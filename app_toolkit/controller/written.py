@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,10 +69,10 @@ class Written:
             {} if leases is None else json.loads(leases),
         )
 
-    async def keep_application(self, spec: ApplicationSpec, code: bytes | None) -> None:
-        """`code` first: whoever finds the application finds what it names."""
-        if code is not None:
-            await self._write(code_key(spec.code), code)
+    async def keep_application(self, spec: ApplicationSpec, code: Mapping[str, bytes]) -> None:
+        """`code`, by its hashes, first: whoever finds the application finds what it names."""
+        for hash, packed in code.items():
+            await self._write(code_key(hash), packed)
         await self._write(f"{APPLICATIONS}{spec.name}", spec.model_dump_json().encode())
 
     async def drop_application(self, name: str) -> None:
@@ -80,7 +80,7 @@ class Written:
 
     async def drop_code_except_of(self, applications: Collection[ApplicationSpec]) -> None:
         """Of what was packed only that stays which an application names: a replica that is started later unpacks it."""
-        named = {code_key(spec.code) for spec in applications}
+        named = {code_key(hash) for spec in applications for hash in spec.packed}
         for key in await self._store.keys(CODE):
             if key not in named:
                 await self._store.delete(key)

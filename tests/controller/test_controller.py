@@ -483,14 +483,14 @@ def packed(code, name="packed", prefix=None):
 
 async def test_what_was_packed_stays_as_long_as_an_application_names_it():
     async with house(deployed=application()) as h:
-        await h.controller.apply(packed("1a"), code=b"one")
+        await h.controller.apply(packed("1a"), code={"1a": b"one"})
         await h.until(lambda: h.word("packed") == "healthy")
         assert [start.spec.code for start in h.performed(Start, "packed/writer")] == ["1a"]
         await h.controller_dies()
         await h.controller_starts()
         assert await h.store.get("code/1a") == b"one"
-        await h.controller.apply(packed("1a", name="twin"), code=b"one")
-        await h.controller.apply(packed("2b"), code=b"two")
+        await h.controller.apply(packed("1a", name="twin"), code={"1a": b"one"})
+        await h.controller.apply(packed("2b"), code={"2b": b"two"})
         assert await h.store.keys("code/") == ["code/1a", "code/2b"]
         await h.controller.delete("twin")
         assert await h.store.keys("code/") == ["code/2b"]
@@ -501,15 +501,15 @@ async def test_what_was_packed_stays_as_long_as_an_application_names_it():
 
 async def test_an_application_without_a_prefix_serves_no_http_and_is_in_nobodys_way():
     async with house(deployed=application()) as h:
-        await h.controller.apply(packed("1a"), code=b"one")
-        await h.controller.apply(packed("1a", name="twin"), code=b"one")
+        await h.controller.apply(packed("1a"), code={"1a": b"one"})
+        await h.controller.apply(packed("1a", name="twin"), code={"1a": b"one"})
         await h.until(lambda: h.word("twin") == "healthy")
         assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["shop"]
 
 
 async def test_what_may_be_called_of_an_application_is_told():
     async with house(deployed=application()) as h:
-        await h.controller.apply(packed("1a"), code=b"one")
+        await h.controller.apply(packed("1a"), code={"1a": b"one"})
         assert h.controller.methods("packed", "writer") == {"write": "stream", "count": "sync"}
         with pytest.raises(ConfigError, match="no application 'pacted'; those that run: packed, shop"):
             h.controller.methods("pacted", "writer")

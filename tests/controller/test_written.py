@@ -28,8 +28,8 @@ async def test_the_first_controller_finds_nothing():
 async def test_the_next_controller_reads_what_the_last_one_kept():
     store = MemoryStore()
     written, _ = await ours(store)
-    await written.keep_application(SHOP, None)
-    await written.keep_application(PACKED, b"one")
+    await written.keep_application(SHOP, {})
+    await written.keep_application(PACKED, {"1a": b"one"})
     await written.keep_http(HTTPOptions(port=9000))
     await written.keep_port(4711)
     await written.keep_leases({"a terminal": [30.0, ["shop"]]})
@@ -43,7 +43,7 @@ async def test_the_next_controller_reads_what_the_last_one_kept():
 async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
     store = MemoryStore()
     written, _ = await ours(store)
-    await written.keep_application(PACKED, b"one")
+    await written.keep_application(PACKED, {"1a": b"one"})
     await written.keep_http(HTTPOptions(port=9000))
     await written.keep_port(4711)
     await written.keep_leases({})
@@ -54,8 +54,8 @@ async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
 async def test_code_that_no_application_names_is_dropped():
     store = MemoryStore()
     written, _ = await ours(store)
-    await written.keep_application(PACKED, b"one")
-    await written.keep_application(PACKED.model_copy(update={"code": "2b"}), b"two")
+    await written.keep_application(PACKED, {"1a": b"one"})
+    await written.keep_application(PACKED.model_copy(update={"code": "2b"}), {"2b": b"two"})
     await written.drop_code_except_of([PACKED])
     assert await store.keys("code/") == ["code/1a"]
 

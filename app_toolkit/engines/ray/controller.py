@@ -47,9 +47,16 @@ class _Controller:
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
     async def apply(
-        self, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None, code: bytes | None = None
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None,
+        owner: str | None,
+        code: Mapping[str, bytes] | None = None,
     ) -> None:
         await (await self._ready).apply(spec, http, owner, code)
+
+    async def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        return (await self._ready).wanted()
 
     async def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         return (await self._ready).methods(application, deployment)
