@@ -4,13 +4,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.reconcile import PROXIES
 from app_toolkit.core.status import FAILED, HEALTHY, UPDATING, WAITING, Load
-from app_toolkit.errors import ConfigError, PlacementError, StartupError, WaitTimeout
+from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, WaitTimeout
 
 Status = Mapping[str, Any]
 """`core.status.InstanceStatus` as plain data."""
@@ -207,10 +208,11 @@ def until_serving(
 def until_gone(instance: Instance, application: str) -> None:
     """Wait until nothing is left of what was deleted."""
     after = 0
-    while True:
-        after, status = instance.progress(after, LOOK_S)
-        if not any(group["name"].startswith(f"{application}/") for group in status["leaving"]):
-            return
+    with suppress(InstanceEnded):
+        while True:
+            after, status = instance.progress(after, LOOK_S)
+            if not any(group["name"].startswith(f"{application}/") for group in status["leaving"]):
+                return
 
 
 def logical_cpus(asked: float) -> float:

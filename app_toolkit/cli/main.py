@@ -27,7 +27,7 @@ from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
 from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs, show_ray_token
 from app_toolkit.config.written import Said, written
-from app_toolkit.errors import ConfigError
+from app_toolkit.errors import ConfigError, ToolkitError
 
 app = typer.Typer(
     name="app-toolkit",
@@ -289,12 +289,12 @@ def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command `app-toolkit`. Ends the process: with 0, or with 2 for a mistake that its user can mend."""
+    """The command `app-toolkit`. Ends the process: with 0, or with 2 for what its user can mend, or try again."""
     try:
         app(None if arguments is None else list(arguments))
-    except ConfigError as error:
+    except ToolkitError as error:
         report(error)
-        sys.exit(error.exit_code)
+        sys.exit(ConfigError.exit_code)
 
 
 def _ray() -> Engine:

@@ -15,7 +15,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.core.status import Load
+from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
@@ -141,12 +141,17 @@ class Instance:
         self._ask("delete", application)
 
     def status(self) -> Mapping[str, Any]:
-        """The whole instance as plain data; see `core.status`."""
-        return asdict(self._ask("status"))
+        """The whole instance as plain data."""
+        return asdict(self.told())
+
+    def told(self) -> InstanceStatus:
+        """The whole instance."""
+        status: InstanceStatus = self._ask("status")
+        return status
 
     def load(self) -> Mapping[str, Load]:
         """Where requests are just now, by `APPLICATION/DEPLOYMENT`; a process that does not answer is not counted."""
-        status = self._ask("status")
+        status = self.told()
         proxies = [replica.id for group in status.proxies for replica in group.replicas]
         groups = {
             group.name: [replica.id for replica in group.replicas]
