@@ -38,6 +38,20 @@ async def deploy(
     await asyncio.to_thread(running.deploy, app, wait=wait, wait_timeout_s=wait_timeout_s, **said)
 
 
+async def scale(
+    deployment: str,
+    num_replicas: int,
+    *,
+    wait: bool = True,
+    wait_timeout_s: float = WAIT_S,
+    address: str | None = None,
+) -> None:
+    """As `app_toolkit.scale`."""
+    await asyncio.to_thread(
+        running.scale, deployment, num_replicas, wait=wait, wait_timeout_s=wait_timeout_s, address=address
+    )
+
+
 async def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:
     """As `app_toolkit.delete`."""
     await asyncio.to_thread(running.delete, application, wait=wait, address=address)

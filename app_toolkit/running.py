@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 
 from app_toolkit.cli.addresses import check
 from app_toolkit.cli.deploy import WAIT_S
-from app_toolkit.cli.instance import LOOK_S, logical_cpus, rows, until_gone, until_serving, url_of
+from app_toolkit.cli.instance import LOOK_S, deployment_named, logical_cpus, rows, until_gone, until_serving, url_of
 from app_toolkit.cli.run import Interrupts, say_where
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
@@ -132,6 +132,26 @@ def deploy(
             instance.deploy(spec, _listening(chosen), {**code, **files}, held=False)
             if wait:
                 until_serving(instance, [spec.name], wait_timeout_s)
+
+
+def scale(
+    deployment: str,
+    num_replicas: int,
+    *,
+    wait: bool = True,
+    wait_timeout_s: float = WAIT_S,
+    address: str | None = None,
+) -> None:
+    """Run more or fewer replicas of `APPLICATION/DEPLOYMENT`, until it is deployed again. Nothing restarts.
+
+    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such deployment,
+    it cannot have so many replicas or, with `wait`, they do not come up.
+    """
+    application, name = deployment_named(deployment)
+    with _lock, _instance(address) as instance:
+        instance.scale(application, name, num_replicas)
+        if wait:
+            until_serving(instance, [application], wait_timeout_s)
 
 
 def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:

@@ -43,6 +43,11 @@ def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
     assert (counter.status, counter.route_prefix) == ("healthy", None)
     assert app_toolkit.get_handle("counter", "counter").count("two words") == 2
+    before = [each.id for each in counter.deployments[0].replicas]
+    app_toolkit.scale("counter/counter", 2)
+    (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
+    after = [each.id for each in counter.deployments[0].replicas]
+    assert (len(after), set(after) > set(before)) == (2, True)
     app_toolkit.delete("counter")
     assert "counter" not in names()
     with pytest.raises(ConfigError, match="there is no application 'counter'"):
@@ -66,7 +71,7 @@ async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
 
 def test_each_async_form_takes_what_the_other_takes() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
-    assert public == {"run", "deploy", "delete", "status", "get_handle", "shutdown"}
+    assert public == {"run", "deploy", "scale", "delete", "status", "get_handle", "shutdown"}
     for name in public:
         takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))
         assert [*takes] == [each for each in other if each != "blocking"]

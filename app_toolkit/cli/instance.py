@@ -44,6 +44,10 @@ class Instance(Protocol):
         """The applications as they were applied last, by name; and how the proxies listen."""
         ...
 
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
+        """Want so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
+        ...
+
     def delete(self, application: str) -> None:
         """Stop serving an application; it drains from then on."""
         ...
@@ -213,6 +217,14 @@ def until_gone(instance: Instance, application: str) -> None:
             after, status = instance.progress(after, LOOK_S)
             if not any(group["name"].startswith(f"{application}/") for group in status["leaving"]):
                 return
+
+
+def deployment_named(name: str) -> tuple[str, str]:
+    """The application and the deployment that `APPLICATION/DEPLOYMENT` names. Raises `ConfigError` where it is none."""
+    application, _, deployment = name.partition("/")
+    if not application or not deployment:
+        raise ConfigError(f"{name!r} names no deployment: it should be APPLICATION/DEPLOYMENT")
+    return application, deployment
 
 
 def logical_cpus(asked: float) -> float:

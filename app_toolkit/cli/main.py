@@ -1,4 +1,4 @@
-"""The command line: `app-toolkit run | dev | plan | deploy | status | delete | shutdown`."""
+"""The command line: `app-toolkit run | dev | plan | deploy | status | scale | delete | shutdown`."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from app_toolkit.cli.addresses import check_cluster_answers
 from app_toolkit.cli.deploy import WAIT_S, DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import dev as serve_in_one_process
-from app_toolkit.cli.instance import Engine, Instance, Status, until_gone
+from app_toolkit.cli.instance import Engine, Instance, Status, deployment_named, until_gone, until_serving
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
@@ -94,6 +94,8 @@ KeepAliveTimeout = Annotated[float | None, _option("keep_alive_timeout_s")]
 HeadTimeout = Annotated[float | None, _option("head_timeout_s")]
 AccessLog = Annotated[bool | None, _option("access_log")]
 ApplicationArgument = Annotated[str, typer.Argument(metavar="APP", help="The application's name.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Show how it goes on until all is up, or has failed.")]
+WaitTimeoutS = Annotated[float, typer.Option(help="Seconds to wait; what was asked for goes on after that.", min=0)]
 RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
 
 
@@ -138,10 +140,8 @@ def deploy(
     context: typer.Context,
     target: ServedArgument = None,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Show how it goes on until all is up, or has failed.")] = False,
-    wait_timeout_s: Annotated[
-        float, typer.Option(help="Seconds to wait; what is deployed goes on after that.", min=0)
-    ] = WAIT_S,
+    wait: Wait = False,
+    wait_timeout_s: WaitTimeoutS = WAIT_S,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     host: Host = None,
     port: Port = None,
@@ -261,6 +261,29 @@ def status(
             watch_status(instance, screen, show)
         else:
             show(instance.status())
+    finally:
+        instance.close()
+
+
+@app.command()
+def scale(
+    context: typer.Context,
+    deployment: Annotated[str, typer.Argument(metavar="APP/DEPLOYMENT", help="Both names, as `status` shows them.")],
+    num_replicas: Annotated[int, typer.Argument(metavar="N", help="How many replicas are to run.")],
+    *,
+    wait: Wait = False,
+    wait_timeout_s: WaitTimeoutS = WAIT_S,
+    address: RunningAddress = None,
+) -> None:
+    """Run more or fewer replicas of a deployment, until it is deployed again. Nothing restarts."""
+    named = deployment_named(deployment)
+    screen = Screen()
+    instance = _connect(context)
+    try:
+        instance.scale(*named, num_replicas)
+        if wait:
+            with screen.progress() as progress:
+                until_serving(instance, [named[0]], wait_timeout_s, progress.show)
     finally:
         instance.close()
 

@@ -48,6 +48,17 @@ def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: 
     raise ConfigError(f"application {application!r} has no deployment {deployment!r} to call; it has {names}")
 
 
+def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:
+    """The same application with so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
+    names = [each.config.name for each in spec.deployments]
+    if deployment not in names:
+        raise ConfigError(f"application {spec.name!r} has no deployment {deployment!r}; it has {', '.join(names)}")
+    there = spec.deployments[names.index(deployment)]
+    config = type(there.config)(**{**there.config.model_dump(), "num_replicas": num_replicas})
+    other = there.model_copy(update={"config": config})
+    return spec.model_copy(update={"deployments": tuple(other if old is there else old for old in spec.deployments)})
+
+
 def group_names(spec: ApplicationSpec) -> list[str]:
     """One for each of its deployments, in their order."""
     return [f"{spec.name}/{deployment.config.name}" for deployment in spec.deployments]

@@ -176,6 +176,9 @@ class Scripted:
     def delete(self, application: str) -> None:
         self.did.append(f"delete {application}")
 
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
+        self.did.append(f"scale {application} {deployment} {num_replicas}")
+
     def close(self) -> None:
         self.did.append("close")
 
@@ -225,6 +228,15 @@ def test_an_application_is_deleted_by_its_name(command: Callable[..., int]) -> N
     instance = Scripted(status(UP))
     assert command(instance, "delete", "shop") == 0
     assert instance.did == ["delete shop", "close"]
+
+
+def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    instance = Scripted(status(STARTING), status(UP))
+    assert command(instance, "scale", "shop/app", "1", "--wait") == 0
+    assert instance.did == ["scale shop app 1", "close"]
+    assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
+    assert command(instance, "scale", "shop", "1") == 2
+    assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
 
 
 def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_runs(

@@ -15,6 +15,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.applications import scaled
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
@@ -125,6 +126,16 @@ class Instance:
         """What was applied last under each name, with the values of all references; and how the proxies listen."""
         found: tuple[Mapping[str, ApplicationSpec], HTTPOptions] = self._ask("wanted")
         return found
+
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
+        """Want so many replicas of a deployment; gives back as soon as that is written down.
+
+        Raises `ConfigError` where there is no such deployment, or it cannot have so many.
+        """
+        there, _ = self.wanted()
+        if application not in there:
+            raise ConfigError(f"there is no application {application!r}")
+        self._ask("apply", scaled(there[application], deployment, num_replicas), None, None, None)
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment. Raises `ConfigError` where there is none of that name."""
