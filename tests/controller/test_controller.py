@@ -499,6 +499,18 @@ async def test_what_was_packed_stays_as_long_as_an_application_names_it():
         assert b"one" not in json.dumps(asdict(h.controller.status())).encode()
 
 
+async def test_files_come_along_with_an_application_and_others_are_another_revision():
+    async with house(deployed=application()) as h:
+        deployed = packed("1a").model_copy(update={"artifact": "3c", "app_dir": "."})
+        await h.controller.apply(deployed, code={"1a": b"one", "3c": b"files"})
+        await h.until(lambda: h.word("packed") == "healthy")
+        assert h.controller.wanted()[0]["packed"] == deployed
+        await h.controller.apply(deployed.model_copy(update={"artifact": "4d"}), code={"4d": b"others"})
+        await h.until(lambda: h.word("packed") == "healthy")
+        assert [start.spec.artifact for start in h.performed(Start, "packed/writer")] == ["3c", "4d"]
+        assert b"".join([await h.store.get(key) for key in ("code/1a", "code/4d")]) == b"oneothers"
+
+
 async def test_an_application_without_a_prefix_serves_no_http_and_is_in_nobodys_way():
     async with house(deployed=application()) as h:
         await h.controller.apply(packed("1a"), code={"1a": b"one"})

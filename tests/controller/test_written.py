@@ -60,6 +60,17 @@ async def test_code_that_no_application_names_is_dropped():
     assert await store.keys("code/") == ["code/1a"]
 
 
+async def test_files_stay_as_long_as_an_application_names_them():
+    store = MemoryStore()
+    written, _ = await ours(store)
+    both = PACKED.model_copy(update={"artifact": "3c"})
+    await written.keep_application(both, {"1a": b"one", "3c": b"files"})
+    await written.drop_code_except_of([both])
+    assert await store.keys("code/") == ["code/1a", "code/3c"]
+    await written.drop_code_except_of([PACKED])
+    assert await store.keys("code/") == ["code/1a"]
+
+
 async def test_whoever_is_replaced_is_told_when_it_asks():
     store = MemoryStore()
     old, told = await ours(store)
