@@ -63,8 +63,12 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         if not options.wait:
             screen.say("Applied. `app-toolkit status --watch` shows how it goes on.")
             return
-        with screen.progress() as progress:
-            until_serving(instance, [spec.name for spec in specs], options.timeout_s, progress.show)
+        try:
+            with screen.progress() as progress:
+                until_serving(instance, [spec.name for spec in specs], options.timeout_s, progress.show)
+        except KeyboardInterrupt:
+            screen.say("Not waiting: the cluster goes on with it.")
+            raise
         for spec in specs:
             say_where(instance, spec, screen)
     finally:

@@ -192,7 +192,7 @@ def until_serving(
 ) -> None:
     """Wait until all that was deployed last of these is up, and nothing of before answers any more.
 
-    Raises what `hopeless` says, and `WaitTimeout`; what was deployed is not taken back.
+    Raises what `hopeless` says, and `WaitTimeout`; what was deployed is not taken back then.
     """
     deadline, after = time.monotonic() + timeout_s, 0
     while True:
@@ -202,11 +202,20 @@ def until_serving(
         for each in found.values():
             if error := hopeless(each):
                 raise error
-        if all(is_serving(each, status) for each in found.values()):
+        left = [group for name in applications for group in leaving(status, name)]
+        if not left and all(is_serving(each, status) for each in found.values()):
             return
         if time.monotonic() >= deadline:
             late = [str(row) for row in together(found) if not row.ready or row.status == UPDATING]
-            raise WaitTimeout(f"not all is up after {timeout_s:g} s: {'; '.join(late) or 'no proxy'}")
+            late += [f"{group['name']}: {group['status']}" for group in left]
+            raise WaitTimeout(
+                f"not all is as it should be after {timeout_s:g} s: {'; '.join(late) or 'no proxy is up'}"
+            )
+
+
+def leaving(status: Status, application: str) -> list[Mapping[str, Any]]:
+    """The deployments that it had, and that are not gone yet."""
+    return [group for group in status["leaving"] if group["name"].startswith(f"{application}/")]
 
 
 def until_gone(instance: Instance, application: str) -> None:
@@ -215,7 +224,7 @@ def until_gone(instance: Instance, application: str) -> None:
     with suppress(InstanceEnded):
         while True:
             after, status = instance.progress(after, LOOK_S)
-            if not any(group["name"].startswith(f"{application}/") for group in status["leaving"]):
+            if not leaving(status, application):
                 return
 
 

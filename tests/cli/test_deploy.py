@@ -72,7 +72,8 @@ class Cluster:
         self.http = http or self.http
 
     def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
-        return after + 1, status(UP)
+        up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
+        return after + 1, asdict(InstanceStatus(1, 1, "healthy", up, (PROXY,), ()))
 
     def url(self) -> str:
         return "http://127.0.0.1:8000"
@@ -194,6 +195,15 @@ def test_somebody_waits_until_all_is_up_and_nothing_of_before_answers() -> None:
     assert list(instance.script) == []
 
 
+def test_somebody_waits_until_what_was_removed_is_gone() -> None:
+    removed = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    instance = Scripted(status(UP, leaving=(removed,)), status(UP))
+    until_serving(instance, ["shop"])  # type: ignore[arg-type]
+    assert list(instance.script) == []
+    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: shop/chat: stopping"):
+        until_serving(Scripted(status(UP, leaving=(removed,))), ["shop"], 0)  # type: ignore[arg-type]
+
+
 def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
     with pytest.raises(StartupError, match="'app' did not come up: ValueError: no model") as told:
         until_serving(Scripted(status(UPDATING), status(FAILED)), ["shop"])  # type: ignore[arg-type]
@@ -201,7 +211,7 @@ def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
 
 
 def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
-    with pytest.raises(WaitTimeout, match="not all is up after 0 s: app: starting, 0 of 1 running"):
+    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: app: starting, 0 of 1 running"):
         until_serving(Scripted(status(STARTING)), ["shop"], 0)  # type: ignore[arg-type]
 
 
