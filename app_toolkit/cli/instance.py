@@ -199,8 +199,8 @@ def until_serving(
         after, status = instance.progress(after, LOOK_S)
         found = {name: rows(status, name) for name in applications}
         show(together(found))
-        for each in found.values():
-            if error := hopeless(each):
+        for name, each in found.items():
+            if error := rolled_back(status, name) or hopeless(each):
                 raise error
         left = [group for name in applications for group in leaving(status, name)]
         if not left and all(is_serving(each, status) for each in found.values()):
@@ -211,6 +211,14 @@ def until_serving(
             raise WaitTimeout(
                 f"not all is as it should be after {timeout_s:g} s: {'; '.join(late) or 'no proxy is up'}"
             )
+
+
+def rolled_back(status: Status, application: str) -> StartupError | None:
+    """Why what was deployed last of an application was given up for what was there before; None: it was not."""
+    for each in status["applications"]:
+        if each["name"] == application and each.get("last_error"):
+            return _with_traceback(f"{application!r} was rolled back", each["last_error"])
+    return None
 
 
 def leaving(status: Status, application: str) -> list[Mapping[str, Any]]:
@@ -253,9 +261,14 @@ def hopeless(found: list[Row]) -> ConfigError | None:
             continue
         if row.unplaceable:
             return PlacementError(f"{row.name!r} cannot be placed: {row.reason}")
-        error = StartupError(f"{row.name!r} did not come up: {row.reason}")
-        lines = row.last_error.strip().splitlines()
-        if len(lines) > 1:
-            error.add_note("\n".join(lines[-SHOWN_LINES:]))
-        return error
+        return _with_traceback(f"{row.name!r} did not come up", row.last_error)
     return None
+
+
+def _with_traceback(what: str, why: str) -> StartupError:
+    """Its last line in the sentence, and where there are more, the last of them below it."""
+    lines = why.strip().splitlines()
+    error = StartupError(f"{what}: {lines[-1] if lines else ''}")
+    if len(lines) > 1:
+        error.add_note("\n".join(lines[-SHOWN_LINES:]))
+    return error

@@ -210,6 +210,14 @@ def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
     assert told.value.__notes__ == ["Traceback\n  line\nValueError: no model"]
 
 
+def test_what_was_rolled_back_is_told_though_all_is_well() -> None:
+    (shop,) = status(UP)["applications"]
+    back = {**shop, "status": "rolled_back", "last_error": "shop/app: Traceback\n  line\nValueError: no model"}
+    with pytest.raises(StartupError, match="'shop' was rolled back: ValueError: no model") as told:
+        until_serving(Scripted({**status(UP), "applications": [back]}), ["shop"])  # type: ignore[arg-type]
+    assert told.value.__notes__ == ["shop/app: Traceback\n  line\nValueError: no model"]
+
+
 def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
     with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: app: starting, 0 of 1 running"):
         until_serving(Scripted(status(STARTING)), ["shop"], 0)  # type: ignore[arg-type]
