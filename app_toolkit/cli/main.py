@@ -269,7 +269,7 @@ def status(
 def scale(
     context: typer.Context,
     deployment: Annotated[str, typer.Argument(metavar="APP/DEPLOYMENT", help="Both names, as `status` shows them.")],
-    num_replicas: Annotated[int, typer.Argument(metavar="N", help="How many replicas are to run.")],
+    number: Annotated[int, typer.Argument(metavar="N", help="How many replicas are to run.")],
     *,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
@@ -280,7 +280,7 @@ def scale(
     screen = Screen()
     instance = _connect(context)
     try:
-        instance.scale(*named, num_replicas)
+        instance.scale(*named, number)
         if wait:
             with screen.progress() as progress:
                 until_serving(instance, [named[0]], wait_timeout_s, progress.show)
