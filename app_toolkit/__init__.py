@@ -7,7 +7,7 @@ from app_toolkit.observability.context import deadline, replica_context, request
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.router.handle import options, remote
-from app_toolkit.running import Application, get_handle, run, shutdown
+from app_toolkit.running import Application, delete, deploy, get_handle, run, scale, shutdown, status
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "ToolkitError",
     "batch",
     "deadline",
+    "delete",
+    "deploy",
     "deployment",
     "get_handle",
     "on_disconnect",
@@ -28,6 +30,8 @@ __all__ = [
     "replica_context",
     "request_id",
     "run",
+    "scale",
     "shutdown",
+    "status",
     "trace_context",
 ]

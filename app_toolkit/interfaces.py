@@ -178,6 +178,8 @@ class ReplicaSpec:
     """The folder that relative paths of the app begin at; empty: wherever the process is."""
     code: str = ""
     """Under which name the store has what was packed; empty: `target` is imported."""
+    artifact: str = ""
+    """The same of the files that `app_dir` and `working_dir` are in; empty: these are folders of the node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
@@ -12,6 +14,7 @@ from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, D
 from app_toolkit.deployment import Bound, configure, unfit
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.replica.artifact import pack
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http
 from app_toolkit.router.handle import methods_of
@@ -94,6 +97,23 @@ def plan_bound(
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, num_replicas if each is bound else None) for each in find(bound)),
     )
+
+
+def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]]:
+    """The same application with its files along: replicas unpack what they import, and need no folder of this machine.
+
+    And what is to be in the store for that, by its hashes. Of relative paths that would begin outside of `app_dir`, it
+    is `app_dir` where they begin. What is installed stays where it is: every node has to have it. Raises `ConfigError`
+    where the files are too many bytes.
+    """
+    folder = Path(spec.app_dir)
+    if folder in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}:
+        return spec, {}
+    artifact = pack(folder)
+    working_dir = Path(spec.working_dir)
+    below = working_dir.relative_to(folder) if working_dir.is_relative_to(folder) else Path()
+    folders = {"app_dir": ".", "working_dir": below.as_posix()}
+    return spec.model_copy(update={"artifact": artifact.hash, **folders}), {artifact.hash: artifact.archive}
 
 
 def _overruled(

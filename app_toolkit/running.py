@@ -3,7 +3,8 @@
 import atexit
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,22 +13,25 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 from fastapi import FastAPI, Request
 
 from app_toolkit.cli.addresses import check
-from app_toolkit.cli.instance import LOOK_S, hopeless, is_serving, logical_cpus, rows, url_of
+from app_toolkit.cli.deploy import WAIT_S
+from app_toolkit.cli.instance import LOOK_S, deployment_named, logical_cpus, rows, until_gone, until_serving, url_of
 from app_toolkit.cli.run import Interrupts, say_where
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import choose, read_project
 from app_toolkit.config.settings import keep_priority, say_plain_logs, show_ray_token
+from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
-from app_toolkit.planning import plan, plan_bound
+from app_toolkit.planning import plan, plan_bound, with_files
 from app_toolkit.replica.graph import find
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
 
 if TYPE_CHECKING:
     from app_toolkit.engines.ray.driver import Driver
+    from app_toolkit.engines.ray.instance import Instance
 
 T = TypeVar("T")
 
@@ -90,12 +94,10 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
         if spec.route_prefix is None and "route_prefix" in said:
             raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
         driver = _running(spec, chosen)
-        # Where the proxies are is decided once; who says nothing of them leaves them where they are.
-        http = chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
         is_new = not rows(driver.instance.status(), spec.name)
-        driver.instance.deploy(spec, http, code)
+        driver.instance.deploy(spec, _listening(chosen), code)
         try:
-            _wait_until_serving(driver, spec)
+            until_serving(driver.instance, [spec.name])
         except ConfigError:
             if is_new:
                 driver.instance.delete(spec.name)
@@ -105,6 +107,69 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
     if blocking:
         _stay(driver, spec)
     return result
+
+
+def deploy(
+    app: Bound[Any] | FastAPI | Callable[[Request], Any],
+    *,
+    wait: bool = True,
+    wait_timeout_s: float = WAIT_S,
+    **said: Unpack[RunKeywords],
+) -> None:
+    """Bring an app, a function or a bound deployment onto a cluster, where it stays when this process has gone.
+
+    The options are as of `run`, but that `address` is by default the cluster that this process is a part of, or that
+    this machine runs. The files of its folder go along. `wait`: until it is up, and nothing of what it replaces answers
+    any more, `wait_timeout_s` seconds at most. Its methods are called through `get_handle`.
+
+    Raises `ConfigError` where it cannot be deployed and, with `wait`, where it does not come up: it is not taken back.
+    """
+    chosen = choose(read_project(Path.cwd()), Options(**said))
+    with _lock:
+        spec, code = _planned(app if isinstance(app, Bound | FastAPI) else of_function(app), chosen)
+        spec, files = with_files(spec)
+        with _instance(chosen.address, begin=True) as instance:
+            instance.deploy(spec, _listening(chosen), {**code, **files}, held=False)
+            if wait:
+                until_serving(instance, [spec.name], wait_timeout_s)
+
+
+def scale(
+    deployment: str,
+    num_replicas: int,
+    *,
+    wait: bool = True,
+    wait_timeout_s: float = WAIT_S,
+    address: str | None = None,
+) -> None:
+    """Run more or fewer replicas of `APPLICATION/DEPLOYMENT`, until it is deployed again. Nothing restarts.
+
+    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such deployment,
+    it cannot have so many replicas or, with `wait`, they do not come up.
+    """
+    application, name = deployment_named(deployment)
+    with _lock, _instance(address) as instance:
+        instance.scale(application, name, num_replicas)
+        if wait:
+            until_serving(instance, [application], wait_timeout_s)
+
+
+def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:
+    """Stop serving an application, whoever deployed it; its name and its prefix are free again.
+
+    `wait`: until its replicas have drained and are gone. `address`: as of `deploy`. Raises `ConfigError` where there is
+    none of that name.
+    """
+    with _lock, _instance(address) as instance:
+        instance.delete(application)
+        if wait:
+            until_gone(instance, application)
+
+
+def status(*, address: str | None = None) -> InstanceStatus:
+    """All that is known of what runs. `address`: as of `deploy`. Raises `ConfigError` where no instance runs."""
+    with _lock, _instance(address) as instance:
+        return instance.told()
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
@@ -179,15 +244,26 @@ def _drive(instance: Any) -> "Driver":
     return _driver
 
 
-def _wait_until_serving(driver: "Driver", spec: ApplicationSpec) -> None:
-    after = 0
-    while True:
-        after, status = driver.instance.progress(after, LOOK_S)
-        found = rows(status, spec.name)
-        if error := hopeless(found):
-            raise error
-        if is_serving(found, status):
-            return
+def _listening(chosen: Options) -> HTTPOptions | None:
+    """Where the proxies are is decided once; who says nothing of them leaves them where they are."""
+    return chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
+
+
+@contextmanager
+def _instance(address: str | None, *, begin: bool = False) -> "Iterator[Instance]":
+    """The instance that this process drives, or the one at the address for as long as it is needed.
+
+    `begin`: where none runs there, one does from then on.
+    """
+    if _driver is not None:
+        yield _driver.instance
+        return
+    if address not in (None, "auto"):
+        show_ray_token()
+    from app_toolkit.engines.ray.instance import Instance
+
+    with Instance.start(address=address or "auto", held=False) if begin else Instance.connect(address) as instance:
+        yield instance
 
 
 def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
@@ -203,7 +279,7 @@ def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
     shutdown()
 
 
-def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpec, bytes | None]:
+def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpec, dict[str, bytes]]:
     if isinstance(app, Bound):
         code = pack(app)
         if len(code) > MOST_CODE:
@@ -221,7 +297,7 @@ def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpe
             route_prefix=chosen.route_prefix,
             num_replicas=chosen.num_replicas,
         )
-        return spec, code
+        return spec, {spec.code: code}
     target, folder = _whereabouts(app)
     spec = plan(
         app,
@@ -231,7 +307,7 @@ def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpe
         route_prefix=chosen.route_prefix,
         num_replicas=chosen.num_replicas,
     )
-    return spec, None
+    return spec, {}
 
 
 def _whereabouts(app: FastAPI) -> tuple[str, Path]:

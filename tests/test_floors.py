@@ -20,7 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"transport", "observability", "streaming"}),
     frozenset({"proxy", "router", "replica", "controller"}),
     frozenset({"engines"}),
-    frozenset({"toolkit", "planning", "deployment", "running", "cli", "dashboard", "testing"}),
+    frozenset({"toolkit", "planning", "deployment", "running", "aio", "cli", "dashboard", "testing"}),
 )
 """From the ground up. A file imports from floors below its own, and from its own house."""
 

@@ -1,5 +1,7 @@
 """Which deployments an app calls: found wherever a route depends on them."""
 
+import sysconfig
+from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from starlette.routing import Host, Mount
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import PlanningError
-from app_toolkit.planning import find
+from app_toolkit.planning import find, plan, with_files
 
 
 class Model(Deployment):
@@ -146,3 +148,27 @@ def test_in_every_graph_each_comes_once_and_after_what_it_needs(seed: int) -> No
     assert set(found) == wanted
     for index, each in enumerate(found):
         assert set(each.needs) <= set(found[:index])
+
+
+@pytest.mark.parametrize(("working_dir", "begins"), [("data", "data"), (".", "."), ("..", ".")])
+def test_what_goes_along_is_the_folder_of_the_app_wherever_that_was(
+    working_dir: str, begins: str, tmp_path: Path
+) -> None:
+    specs = []
+    for name in ("one", "other"):
+        folder = tmp_path / name / "app"
+        (folder / "data").mkdir(parents=True)
+        (folder / "shop.py").write_text("app = 1")
+        where = (folder / working_dir).resolve()
+        spec = plan(FastAPI(), target="shop:app", app_dir=str(folder), working_dir=str(where))
+        found, code = with_files(spec)
+        assert (found.app_dir, found.working_dir, [*code]) == (".", begins, [found.artifact])
+        specs.append(found)
+    assert specs[0] == specs[1]
+    assert specs[0].revision("app") != spec.revision("app")
+
+
+def test_what_is_installed_stays_where_it_is() -> None:
+    installed = str(Path(sysconfig.get_path("purelib")).resolve())
+    spec = plan(FastAPI(), target="shop:app", app_dir=installed)
+    assert with_files(spec) == (spec, {})

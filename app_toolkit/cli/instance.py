@@ -2,14 +2,16 @@
 
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.reconcile import PROXIES
 from app_toolkit.core.status import FAILED, HEALTHY, UPDATING, WAITING, Load
-from app_toolkit.errors import ConfigError, PlacementError, StartupError
+from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, WaitTimeout
 
 Status = Mapping[str, Any]
 """`core.status.InstanceStatus` as plain data."""
@@ -27,7 +29,28 @@ SHOWN_LINES = 20
 class Instance(Protocol):
     """A running toolkit: one controller with its proxies and replicas."""
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None: ...
+    def deploy(
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None,
+        code: Mapping[str, bytes] | None = None,
+        *,
+        held: bool = True,
+    ) -> None:
+        """Make the cluster serve an application; not `held`, it stays when this process has gone."""
+        ...
+
+    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        """The applications as they were applied last, by name; and how the proxies listen."""
+        ...
+
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
+        """Want so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
+        ...
+
+    def delete(self, application: str) -> None:
+        """Stop serving an application; it drains from then on."""
+        ...
 
     def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
         """The status and its number, as soon as that is above `after`; after `timeout_s` in any case."""
@@ -57,8 +80,15 @@ class Instance(Protocol):
 class Engine(Protocol):
     """Where instances come from."""
 
-    def start(self, *, address: str | None, num_cpus: float | None) -> Instance:
-        """Join the Ray cluster at `address`; None: start a Ray of our own with so many logical CPUs."""
+    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> Instance:
+        """Join the Ray cluster at `address`; None: start a Ray of our own with so many logical CPUs.
+
+        Where no instance runs there, one begins. Not `held`, it stays when this process has gone.
+        """
+        ...
+
+    def find(self, address: str | None) -> Instance | None:
+        """The instance that runs there. Raises `ConfigError` where there is no cluster."""
         ...
 
     def connect(self, address: str | None) -> Instance:
@@ -79,6 +109,7 @@ class Row:
     unplaceable: bool = False
     """The cluster has no room for one of its replicas."""
     is_proxy: bool = False
+    restarts: int = 0
 
     @property
     def ready(self) -> bool:
@@ -92,21 +123,27 @@ class Row:
 
     def __str__(self) -> str:
         count = f"{self.running} of {self.target} running"
+        if self.restarts:
+            count += f", {self.restarts} restart{'s' * (self.restarts > 1)}"
         return f"{self.name}: {self.status.replace('_', ' ')}, {count}" + (f" ({self.reason})" if self.reason else "")
 
 
 def rows(status: Status, application: str) -> list[Row]:
     """The proxies and the deployments of one application; nothing while the engine does not know it."""
+    return [row for row, _ in groups(status, application)]
+
+
+def groups(status: Status, application: str) -> Iterator[tuple[Row, Mapping[str, Any]]]:
+    """The same, each with all that is known of it."""
     for each in status["applications"]:
         if each["name"] == application:
             proxies = status["proxies"]
             several = len(proxies) > 1
-            return [
-                *(_row(group, _proxies(group["name"]) if several else "proxy", is_proxy=True) for group in proxies),
+            for group in proxies:
+                yield _row(group, _proxies(group["name"]) if several else "proxy", is_proxy=True), group
+            for group in each["deployments"]:
                 # A group of replicas is named APPLICATION/INGRESS.
-                *(_row(group, group["name"].rpartition("/")[2]) for group in each["deployments"]),
-            ]
-    return []
+                yield _row(group, group["name"].rpartition("/")[2]), group
 
 
 def together(found: Mapping[str, list[Row]]) -> list[Row]:
@@ -138,12 +175,73 @@ def _row(group: Mapping[str, Any], name: str, *, is_proxy: bool = False) -> Row:
         last_error=waits if group["status"] == WAITING else group["last_error"] or "",
         unplaceable=bool(short),
         is_proxy=is_proxy,
+        restarts=group["restarts"],
     )
 
 
 def is_serving(found: list[Row], status: Status) -> bool:
     """Whether all that was deployed last of an application is up, and can be reached."""
     return bool(found and status["proxies"]) and all(row.ready and row.status != UPDATING for row in found)
+
+
+def until_serving(
+    instance: Instance,
+    applications: Collection[str],
+    timeout_s: float = math.inf,
+    show: Callable[[list[Row]], None] = lambda rows: None,
+) -> None:
+    """Wait until all that was deployed last of these is up, and nothing of before answers any more.
+
+    Raises what `hopeless` says, and `WaitTimeout`; what was deployed is not taken back then.
+    """
+    deadline, after = time.monotonic() + timeout_s, 0
+    while True:
+        after, status = instance.progress(after, LOOK_S)
+        found = {name: rows(status, name) for name in applications}
+        show(together(found))
+        for name, each in found.items():
+            if error := rolled_back(status, name) or hopeless(each):
+                raise error
+        left = [group for name in applications for group in leaving(status, name)]
+        if not left and all(is_serving(each, status) for each in found.values()):
+            return
+        if time.monotonic() >= deadline:
+            late = [str(row) for row in together(found) if not row.ready or row.status == UPDATING]
+            late += [f"{group['name']}: {group['status']}" for group in left]
+            raise WaitTimeout(
+                f"not all is as it should be after {timeout_s:g} s: {'; '.join(late) or 'no proxy is up'}"
+            )
+
+
+def rolled_back(status: Status, application: str) -> StartupError | None:
+    """Why what was deployed last of an application was given up for what was there before; None: it was not."""
+    for each in status["applications"]:
+        if each["name"] == application and each.get("last_error"):
+            return _with_traceback(f"{application!r} was rolled back", each["last_error"])
+    return None
+
+
+def leaving(status: Status, application: str) -> list[Mapping[str, Any]]:
+    """The deployments that it had, and that are not gone yet."""
+    return [group for group in status["leaving"] if group["name"].startswith(f"{application}/")]
+
+
+def until_gone(instance: Instance, application: str) -> None:
+    """Wait until nothing is left of what was deleted."""
+    after = 0
+    with suppress(InstanceEnded):
+        while True:
+            after, status = instance.progress(after, LOOK_S)
+            if not leaving(status, application):
+                return
+
+
+def deployment_named(name: str) -> tuple[str, str]:
+    """The application and the deployment that `APPLICATION/DEPLOYMENT` names. Raises `ConfigError` where it is none."""
+    application, _, deployment = name.partition("/")
+    if not application or not deployment:
+        raise ConfigError(f"{name!r} names no deployment: it should be APPLICATION/DEPLOYMENT")
+    return application, deployment
 
 
 def logical_cpus(asked: float) -> float:
@@ -163,9 +261,14 @@ def hopeless(found: list[Row]) -> ConfigError | None:
             continue
         if row.unplaceable:
             return PlacementError(f"{row.name!r} cannot be placed: {row.reason}")
-        error = StartupError(f"{row.name!r} did not come up: {row.reason}")
-        lines = row.last_error.strip().splitlines()
-        if len(lines) > 1:
-            error.add_note("\n".join(lines[-SHOWN_LINES:]))
-        return error
+        return _with_traceback(f"{row.name!r} did not come up", row.last_error)
     return None
+
+
+def _with_traceback(what: str, why: str) -> StartupError:
+    """Its last line in the sentence, and where there are more, the last of them below it."""
+    lines = why.strip().splitlines()
+    error = StartupError(f"{what}: {lines[-1] if lines else ''}")
+    if len(lines) > 1:
+        error.add_note("\n".join(lines[-SHOWN_LINES:]))
+    return error

@@ -1,4 +1,4 @@
-"""The command line: `app-toolkit run | dev | plan | status | shutdown`."""
+"""The command line: `app-toolkit run | dev | plan | deploy | status | scale | delete | shutdown`."""
 
 import json
 import sys
@@ -11,20 +11,23 @@ from typing import Annotated, Any
 import typer
 
 from app_toolkit.cli.addresses import check_cluster_answers
+from app_toolkit.cli.deploy import WAIT_S, DeployOptions
+from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import dev as serve_in_one_process
-from app_toolkit.cli.instance import Engine, Instance
+from app_toolkit.cli.instance import Engine, Instance, Status, deployment_named, until_gone, until_serving
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
+from app_toolkit.cli.watch import watch as watch_status
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
 from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs, show_ray_token
 from app_toolkit.config.written import Said, written
-from app_toolkit.errors import ConfigError
+from app_toolkit.errors import ConfigError, ToolkitError
 
 app = typer.Typer(
     name="app-toolkit",
@@ -80,6 +83,19 @@ RoutePrefix = Annotated[str | None, _option("route_prefix")]
 NumReplicas = Annotated[
     int | None, _option("num_replicas", "--num-replicas", "-n", default="what each of them asks for")
 ]
+Host = Annotated[str | None, _option("host")]
+Port = Annotated[int | None, _option("port")]
+Certfile = Annotated[str | None, _option("ssl_certfile", default="HTTP")]
+Keyfile = Annotated[str | None, _option("ssl_keyfile", default="the certificate's file")]
+ForwardedAllowIps = Annotated[str | None, _option("forwarded_allow_ips")]
+ProxiesPerNode = Annotated[int | None, _option("proxies_per_node")]
+MaxConnections = Annotated[int | None, _option("max_connections", default="what descriptors allow")]
+KeepAliveTimeout = Annotated[float | None, _option("keep_alive_timeout_s")]
+HeadTimeout = Annotated[float | None, _option("head_timeout_s")]
+AccessLog = Annotated[bool | None, _option("access_log")]
+ApplicationArgument = Annotated[str, typer.Argument(metavar="APP", help="The application's name.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Show how it goes on until all is up, or has failed.")]
+WaitTimeoutS = Annotated[float, typer.Option(help="Seconds to wait; what was asked for goes on after that.", min=0)]
 RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
 
 
@@ -94,16 +110,16 @@ def run(
     context: typer.Context,
     target: ServedArgument = None,
     *,
-    host: Annotated[str | None, _option("host")] = None,
-    port: Annotated[int | None, _option("port")] = None,
-    ssl_certfile: Annotated[str | None, _option("ssl_certfile", default="HTTP")] = None,
-    ssl_keyfile: Annotated[str | None, _option("ssl_keyfile", default="the certificate's file")] = None,
-    forwarded_allow_ips: Annotated[str | None, _option("forwarded_allow_ips")] = None,
-    proxies_per_node: Annotated[int | None, _option("proxies_per_node")] = None,
-    max_connections: Annotated[int | None, _option("max_connections", default="what descriptors allow")] = None,
-    keep_alive_timeout_s: Annotated[float | None, _option("keep_alive_timeout_s")] = None,
-    head_timeout_s: Annotated[float | None, _option("head_timeout_s")] = None,
-    access_log: Annotated[bool | None, _option("access_log")] = None,
+    host: Host = None,
+    port: Port = None,
+    ssl_certfile: Certfile = None,
+    ssl_keyfile: Keyfile = None,
+    forwarded_allow_ips: ForwardedAllowIps = None,
+    proxies_per_node: ProxiesPerNode = None,
+    max_connections: MaxConnections = None,
+    keep_alive_timeout_s: KeepAliveTimeout = None,
+    head_timeout_s: HeadTimeout = None,
+    access_log: AccessLog = None,
     num_replicas: NumReplicas = None,
     address: Annotated[str | None, _option("address", default="a Ray of our own")] = None,
     name: Name = None,
@@ -111,30 +127,52 @@ def run(
     app_dir: AppDir = None,
 ) -> None:
     """Serve an app on Ray, or all of a file: a proxy, and replicas for each ingress. Ctrl-C drains them and stops."""
-    project = read_project(Path.cwd())
-    file = _file(context, target, project)
-    chosen = _chosen(context, project, file)
-    variables: Mapping[str, str] = {}
-    # What is misspelt, or not there, is told before anything starts.
-    if file is None:
-        _resolve(target, project, app_dir)
-    else:
-        variables = read_variables(file.variables)
-        file.check(variables)
-    options = RunOptions(
-        target=target,
-        app_dir=app_dir,
-        http=chosen.part(HTTPOptions),
-        plan=chosen.part(PlanOptions),
-        address=chosen.address,
-        file=file,
-        variables=variables,
-    )
+    chosen, what = _served(context, target, app_dir)
+    options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
     say_plain_logs(colour=sys.stdout.isatty())
     keep_priority()
-    if options.address not in (None, "auto"):
-        show_ray_token()
+    _show_token(options.address)
     serve_on_ray(options, Screen(), _ray)
+
+
+@app.command()
+def deploy(
+    context: typer.Context,
+    target: ServedArgument = None,
+    *,
+    wait: Wait = False,
+    wait_timeout_s: WaitTimeoutS = WAIT_S,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    host: Host = None,
+    port: Port = None,
+    ssl_certfile: Certfile = None,
+    ssl_keyfile: Keyfile = None,
+    forwarded_allow_ips: ForwardedAllowIps = None,
+    proxies_per_node: ProxiesPerNode = None,
+    max_connections: MaxConnections = None,
+    keep_alive_timeout_s: KeepAliveTimeout = None,
+    head_timeout_s: HeadTimeout = None,
+    access_log: AccessLog = None,
+    num_replicas: NumReplicas = None,
+    address: RunningAddress = None,
+    name: Name = None,
+    route_prefix: RoutePrefix = None,
+    app_dir: AppDir = None,
+) -> None:
+    """Bring an app, or all of a file, onto a Ray cluster that runs. It stays there until it is deleted."""
+    chosen, what = _served(context, target, app_dir)
+    options = DeployOptions(
+        **what,
+        http=chosen.part(HTTPOptions),
+        plan=chosen.part(PlanOptions),
+        address=chosen.address or "auto",
+        moves=bool(chosen.model_fields_set & HTTPOptions.model_fields.keys()),
+        dry_run=dry_run,
+        wait=wait,
+        timeout_s=wait_timeout_s,
+    )
+    _show_token(options.address)
+    deploy_on_cluster(options, Screen(), _ray)
 
 
 @app.command()
@@ -152,7 +190,7 @@ def dev(
 ) -> None:
     """Serve an app in one process, without Ray, as a developer wants it."""
     if target is not None and Path(target).suffix in SUFFIXES:
-        raise ConfigError(f"{target!r} is a file of applications, for `run` and `plan`")
+        raise ConfigError(f"{target!r} is a file of applications, for `run`, `deploy` and `plan`")
     found = _resolve(target, read_project(Path.cwd()), app_dir)
     serve_in_one_process(found, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
 
@@ -201,16 +239,63 @@ def status(
     context: typer.Context,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="All that is known, for programs.")] = False,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Each replica, and each last error, also of what is healthy.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again whenever it changes, until Ctrl-C.")] = False,
     address: RunningAddress = None,
 ) -> None:
     """Show what runs on a cluster."""
-    instance = _connect(context)
-    try:
-        found, load = instance.status(), instance.load()
+    screen = Screen()
+
+    def show(found: Status) -> None:
+        load = instance.load()
         if as_json:
             print(json.dumps({**found, "load": {name: asdict(each) for name, each in load.items()}}, indent=2))
         else:
-            Screen().status(found, load)
+            screen.status(found, load, replicas=replicas)
+
+    instance = _connect(context)
+    try:
+        if watch:
+            watch_status(instance, screen, show)
+        else:
+            show(instance.status())
+    finally:
+        instance.close()
+
+
+@app.command()
+def scale(
+    context: typer.Context,
+    deployment: Annotated[str, typer.Argument(metavar="APP/DEPLOYMENT", help="Both names, as `status` shows them.")],
+    number: Annotated[int, typer.Argument(metavar="N", help="How many replicas are to run.")],
+    *,
+    wait: Wait = False,
+    wait_timeout_s: WaitTimeoutS = WAIT_S,
+    address: RunningAddress = None,
+) -> None:
+    """Run more or fewer replicas of a deployment, until it is deployed again. Nothing restarts."""
+    named = deployment_named(deployment)
+    screen = Screen()
+    instance = _connect(context)
+    try:
+        instance.scale(*named, number)
+        if wait:
+            with screen.progress() as progress:
+                until_serving(instance, [named[0]], wait_timeout_s, progress.show)
+    finally:
+        instance.close()
+
+
+@app.command()
+def delete(context: typer.Context, application: ApplicationArgument, *, address: RunningAddress = None) -> None:
+    """Stop serving an application: drain its replicas, and wait for them. Others go on."""
+    instance = _connect(context)
+    try:
+        instance.delete(application)
+        with Screen().waiting("Draining."):
+            until_gone(instance, application)
     finally:
         instance.close()
 
@@ -227,12 +312,12 @@ def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command `app-toolkit`. Ends the process: with 0, or with 2 for a mistake that its user can mend."""
+    """The command `app-toolkit`. Ends the process: with 0, or with 2 for what its user can mend, or try again."""
     try:
         app(None if arguments is None else list(arguments))
-    except ConfigError as error:
+    except ToolkitError as error:
         report(error)
-        sys.exit(error.exit_code)
+        sys.exit(ConfigError.exit_code)
 
 
 def _ray() -> Engine:
@@ -245,9 +330,27 @@ def _ray() -> Engine:
 def _connect(context: typer.Context) -> Instance:
     address = _chosen(context, read_project(Path.cwd())).address or "auto"
     check_cluster_answers(address)
-    if address != "auto":
-        show_ray_token()
+    _show_token(address)
     return _ray().connect(address)
+
+
+def _show_token(address: str | None) -> None:
+    if address not in (None, "auto"):
+        show_ray_token()
+
+
+def _served(context: typer.Context, target: str | None, app_dir: Path | None) -> tuple[Options, dict[str, Any]]:
+    """The options, and what they are about. What is misspelt, or not there, is told before anything starts."""
+    project = read_project(Path.cwd())
+    file = _file(context, target, project)
+    chosen = _chosen(context, project, file)
+    variables: Mapping[str, str] = {}
+    if file is None:
+        _resolve(target, project, app_dir)
+    else:
+        variables = read_variables(file.variables)
+        file.check(variables)
+    return chosen, {"target": target, "app_dir": app_dir, "file": file, "variables": variables}
 
 
 def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = None) -> Options:

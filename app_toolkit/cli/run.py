@@ -78,10 +78,10 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
     Raises `ConfigError` where an app cannot be served; nothing of it runs any more then.
     """
     check(options.http, options.address)
-    with Interrupts() as interrupts, _plannings(options) as plannings:
+    with Interrupts() as interrupts, plannings(options) as planned:
         ray = engine()  # imports Ray, while children import the apps
         try:
-            specs = results(plannings, interrupts.nobody_asked)
+            specs = results(planned, interrupts.nobody_asked)
             if specs is None:
                 return
             instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, specs, screen))
@@ -103,10 +103,11 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
 
 
 @contextmanager
-def _plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
+def plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
+    """Of the one target, or of all applications of the file."""
     if options.file is not None:
-        with plannings_of(options.file) as plannings:
-            yield plannings
+        with plannings_of(options.file) as several:
+            yield several
     else:
         with planning_of(options.target, options.app_dir, options.plan) as planning:
             yield [planning]

@@ -3,16 +3,16 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app_toolkit.cli.instance import Row, Status, rows
+from app_toolkit.cli.instance import SHOWN_LINES, SHOWN_NODE, Row, Status, groups
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
+from app_toolkit.core.difference import Difference
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
 from app_toolkit.errors import ToolkitError
 
@@ -31,6 +31,11 @@ class Screen:
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)
+
+    def begin_anew(self) -> None:
+        """What is said next stands instead of all before; where that cannot be, below it."""
+        if self._console.is_terminal:
+            self._console.clear()
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -68,17 +73,33 @@ class Screen:
         routes = [(route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes]
         self._rows(("path", "methods", "ingress"), routes)
 
-    def status(self, status: Status, load: Mapping[str, Load]) -> None:
-        """Every application with its proxies and deployments, a line for each, and where their requests are."""
+    def difference(self, difference: Difference, route_prefix: str | None) -> None:
+        """What deploying an application would change, a line for each of its deployments."""
+        changes = ["new"] if difference.is_new else [str(change) for change in difference.changes]
+        if difference.is_empty:
+            changes = ["nothing changes"]
+        at = f" at {route_prefix}" if route_prefix is not None else ""
+        self.say(f"application {difference.name}{at}" + (f": {', '.join(changes)}" if changes else ""))
+        for each in difference.deployments:
+            why = ", ".join(map(str, each.changes))
+            self.say(f"  {each.name}: {each.effect}" + (f" ({why})" if why else ""))
+
+    def status(self, status: Status, load: Mapping[str, Load], *, replicas: bool = False) -> None:
+        """Every application with its proxies and deployments, a line for each, and where their requests are.
+
+        Of those that are not healthy, or of all `replicas`: each replica, and the last error whole.
+        """
         for application in status["applications"]:
             at = application["route_prefix"]
             self.say(
                 f"application {application['name']}" + (f" at {at}" if at is not None else ", which serves no HTTP")
             )
-            for row in rows(status, application["name"]):
+            for row, group in groups(status, application["name"]):
                 self.say(f"  {row}")
+                if replicas or row.status != HEALTHY:
+                    self._replicas(group, load)
             loads = [
-                (name.rpartition("/")[2], *(str(number) for number in astuple(each)))
+                (name.rpartition("/")[2], *map(str, (each.proxies, each.handles, each.ongoing, each.buffered)))
                 for name, each in load.items()
                 if name.partition("/")[0] == application["name"]
             ]
@@ -98,6 +119,21 @@ class Screen:
             self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
         if not status["applications"]:
             self.say("no applications")
+
+    def _replicas(self, group: Mapping[str, Any], load: Mapping[str, Load]) -> None:
+        ongoing = load[group["name"]].replicas if group["name"] in load else {}
+        for replica in group["replicas"]:
+            said = [f"{replica['phase']} for {replica['age_s']:.0f} s"]
+            if replica["node"] is not None:
+                said.append(f"on node {replica['node'][:SHOWN_NODE]}")
+            if replica["id"] in ongoing:
+                said.append(f"{ongoing[replica['id']]} ongoing")
+            if replica["asks"] is not None:
+                said.append(f"asks for {replica['asks']}, and {replica['free']} is free")
+            self.say(f"    {replica['id']}: {', '.join(said)}")
+        lines = (group["last_error"] or "").strip().splitlines()
+        for line in lines[-SHOWN_LINES:]:
+            self.say(f"      {line}")
 
     def _rows(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         if self._console.is_terminal:

@@ -420,6 +420,10 @@ class ApplicationSpec(Model):
     code: Annotated[
         str, Field(description="the hash of what replicas unpack, where they import no target; the store has it")
     ] = ""
+    artifact: Annotated[
+        str,
+        Field(description="the hash of the files that replicas unpack, with its folders in them; the store has them"),
+    ] = ""
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = ""
     route_prefix: Annotated[
@@ -441,6 +445,11 @@ class ApplicationSpec(Model):
         return tuple(deployment.config.name for deployment in self.deployments if deployment.kind == "ingress")
 
     @property
+    def packed(self) -> frozenset[str]:
+        """The hashes of what its replicas unpack."""
+        return frozenset(filter(None, (self.code, self.artifact)))
+
+    @property
     def num_cpus(self) -> float:
         """The logical CPUs that the replicas it starts with book together."""
         return sum(each.config.starting_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
@@ -455,7 +464,8 @@ class ApplicationSpec(Model):
         }
         # An object can be given another `user_config`, but not forget that it had one.
         kept["user_config"] = config.live.user_config is not None
-        facts = [self.target, self.code, self.app_dir, self.working_dir, self.route_prefix, deployment, kept]
+        folders = [self.artifact, self.app_dir, self.working_dir]
+        facts = [self.target, self.code, *folders, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -132,7 +132,7 @@ class Controller:
         spec: ApplicationSpec,
         http: HTTPOptions | None = None,
         owner: str | None = None,
-        code: bytes | None = None,
+        code: Mapping[str, bytes] | None = None,
         expected: int | None = None,
     ) -> int:
         """Make this the application of its name, held by the lease of `owner`; `http` None leaves the proxies.
@@ -140,12 +140,13 @@ class Controller:
         Gives the application's revision, which counts what was applied under its name; `expected` is what it must have
         been before, 0 where there must be none.
 
-        `code`: what its replicas unpack, where `spec.code` is the hash of that. Applied again unchanged, it only lifts
-        a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application has its
-        prefix, `RevisionConflict` where somebody else was faster, `StaleEpoch` where this controller was replaced.
+        `code`: what its replicas unpack, by its hashes, where the store may not have it yet. Applied again unchanged,
+        it only lifts a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application
+        has its prefix, `RevisionConflict` where somebody else was faster, `StaleEpoch` where this controller was
+        replaced.
         """
         self._check_open()
-        revision = await self._wanted.apply(spec, http, owner, code, expected)
+        revision = await self._wanted.apply(spec, http, owner, code or {}, expected)
         self._lift(spec)
         return revision
 
@@ -178,6 +179,10 @@ class Controller:
     def _lift(self, spec: ApplicationSpec) -> None:
         for name in applications.group_names(spec):
             self._groups.lift(name)
+
+    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        """What was applied last under each name, and how the proxies listen."""
+        return dict(self._wanted.applications), self._wanted.proxies.http
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""

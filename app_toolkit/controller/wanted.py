@@ -86,7 +86,7 @@ class Wanted:
         spec: ApplicationSpec,
         http: HTTPOptions | None,
         owner: str | None,
-        code: bytes | None,
+        code: Mapping[str, bytes],
         expected: int | None,
     ) -> int:
         """Gives the application's revision."""

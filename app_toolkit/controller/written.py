@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.errors import Conflict, StaleEpoch
 from app_toolkit.interfaces import CODE, Store, code_key
+
+NOTHING: Mapping[str, bytes] = {}
 
 APPLICATIONS = "applications/"
 """Begins the key of an application's versions, and where it stands between them; what follows is its name."""
@@ -71,10 +73,10 @@ class Written:
             {} if leases is None else json.loads(leases),
         )
 
-    async def keep_application(self, rollout: Rollout, code: bytes | None = None) -> None:
-        """`code`, of the version that is wanted, first: whoever finds the application finds what it names."""
-        if code is not None:
-            await self._write(code_key(rollout.wanted.code), code)
+    async def keep_application(self, rollout: Rollout, code: Mapping[str, bytes] = NOTHING) -> None:
+        """`code`, by its hashes, first: whoever finds the application finds what its versions name."""
+        for hash, packed in code.items():
+            await self._write(code_key(hash), packed)
         await self._write(f"{APPLICATIONS}{rollout.name}", rollout.model_dump_json().encode())
 
     async def drop_application(self, name: str) -> None:
@@ -82,7 +84,7 @@ class Written:
 
     async def drop_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
         """Of what was packed only that stays which a version names: a replica that is started later unpacks it."""
-        named = {code_key(spec.code) for spec in versions}
+        named = {code_key(hash) for spec in versions for hash in spec.packed}
         for key in await self._store.keys(CODE):
             if key not in named:
                 await self._store.delete(key)

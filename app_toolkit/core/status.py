@@ -1,7 +1,7 @@
 """What people are told, derived from what is wanted and what is known. Nothing of it is stored."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import group_names
@@ -85,6 +85,8 @@ class Load:
     """Admitted at its replicas."""
     buffered: int
     """Of the ongoing: waiting for a batch to close."""
+    replicas: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """The ongoing once more, by replica."""
 
 
 @dataclass(frozen=True, slots=True)

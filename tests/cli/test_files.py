@@ -158,7 +158,7 @@ def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
 def test_dev_serves_one_app(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command_line.main(["dev", "app.yaml"])
-    assert capsys.readouterr().err == "Error: 'app.yaml' is a file of applications, for `run` and `plan`\n"
+    assert capsys.readouterr().err == "Error: 'app.yaml' is a file of applications, for `run`, `deploy` and `plan`\n"
 
 
 def test_a_variable_that_is_not_set_is_told_before_anything_starts(

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from copy import deepcopy
 from dataclasses import asdict, replace
 
 import pytest
@@ -96,8 +97,9 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
     assert capsys.readouterr().out.splitlines() == [
         "application shop at /shop",
         "  proxy: healthy, 1 of 1 running",
-        "  app: healthy, 1 of 1 running",
+        "  app: healthy, 1 of 1 running, 3 restarts",
         "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
+        "    shop.chat-1-2: starting for 1 s, asks for 1 GPU, and 0 GPU is free",
         "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  of them in a buffer=0",
         "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7",
     ]
@@ -118,6 +120,23 @@ def test_the_page_shows_what_a_target_goes_by(
     monkeypatch.setattr(running, "load", lambda: {"shop/shop": Load(0, 0, 6, 0), "shop/writer": Load(0, 0, 0, 0)})
     assert command("status") == 0
     assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
+
+
+def test_each_replica_is_told_with_what_it_does_where_somebody_asks(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = ReplicaStatus("shop.app-1-1", "running", 61.6, "r", "unix:/x", 0, None, None, node="3f" * 28)
+    (shop,) = deepcopy(STATUS["applications"])
+    shop["deployments"][0]["replicas"] = (asdict(serving),)
+    monkeypatch.setitem(STATUS, "applications", (shop,))
+    monkeypatch.setitem(LOAD, "shop/app", replace(LOAD["shop/app"], replicas={"shop.app-1-1": 100}))
+    assert command("status", "--replicas") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[2:5] == [
+        "  app: healthy, 1 of 1 running, 3 restarts",
+        "    shop.app-1-1: running for 62 s, on node 3f3f3f3f, 100 ongoing",
+        "      it died, once",
+    ]
 
 
 def test_where_several_nodes_have_proxies_each_is_a_line(

@@ -484,14 +484,14 @@ def packed(code, name="packed", prefix=None):
 
 async def test_what_was_packed_stays_as_long_as_a_version_may_come_back_that_names_it():
     async with house(deployed=application()) as h:
-        await h.controller.apply(packed("1a"), code=b"one")
+        await h.controller.apply(packed("1a"), code={"1a": b"one"})
         await h.until(lambda: h.word("packed") == "healthy")
         assert [start.spec.code for start in h.performed(Start, "packed/writer")] == ["1a"]
         await h.controller_dies()
         await h.controller_starts()
         assert await h.store.get("code/1a") == b"one"
-        await h.controller.apply(packed("1a", name="twin"), code=b"one")
-        await h.controller.apply(packed("2b"), code=b"two")
+        await h.controller.apply(packed("1a", name="twin"), code={"1a": b"one"})
+        await h.controller.apply(packed("2b"), code={"2b": b"two"})
         assert await h.store.keys("code/") == ["code/1a", "code/2b"]
         await h.controller.delete("twin")
         assert await h.store.keys("code/") == ["code/1a", "code/2b"], "it is what one goes back to"
@@ -504,17 +504,29 @@ async def test_what_was_packed_stays_as_long_as_a_version_may_come_back_that_nam
         assert b"one" not in json.dumps(asdict(h.controller.status())).encode()
 
 
+async def test_files_come_along_with_an_application_and_others_are_another_revision():
+    async with house(deployed=application()) as h:
+        deployed = packed("1a").model_copy(update={"artifact": "3c", "app_dir": "."})
+        await h.controller.apply(deployed, code={"1a": b"one", "3c": b"files"})
+        await h.until(lambda: h.word("packed") == "healthy")
+        assert h.controller.wanted()[0]["packed"] == deployed
+        await h.controller.apply(deployed.model_copy(update={"artifact": "4d"}), code={"4d": b"others"})
+        await h.until(lambda: h.word("packed") == "healthy")
+        assert [start.spec.artifact for start in h.performed(Start, "packed/writer")] == ["3c", "4d"]
+        assert b"".join([await h.store.get(key) for key in ("code/1a", "code/4d")]) == b"oneothers"
+
+
 async def test_an_application_without_a_prefix_serves_no_http_and_is_in_nobodys_way():
     async with house(deployed=application()) as h:
-        await h.controller.apply(packed("1a"), code=b"one")
-        await h.controller.apply(packed("1a", name="twin"), code=b"one")
+        await h.controller.apply(packed("1a"), code={"1a": b"one"})
+        await h.controller.apply(packed("1a", name="twin"), code={"1a": b"one"})
         await h.until(lambda: h.word("twin") == "healthy")
         assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["shop"]
 
 
 async def test_what_may_be_called_of_an_application_is_told():
     async with house(deployed=application()) as h:
-        await h.controller.apply(packed("1a"), code=b"one")
+        await h.controller.apply(packed("1a"), code={"1a": b"one"})
         assert h.controller.methods("packed", "writer") == {"write": "stream", "count": "sync"}
         with pytest.raises(ConfigError, match="no application 'pacted'; those that run: packed, shop"):
             h.controller.methods("pacted", "writer")

@@ -31,7 +31,7 @@ async def test_the_next_controller_reads_what_the_last_one_kept():
     store = MemoryStore()
     written, _ = await ours(store)
     await written.keep_application(SHOP)
-    await written.keep_application(PACKED, b"one")
+    await written.keep_application(PACKED, {"1a": b"one"})
     await written.keep_http(HTTPOptions(port=9000))
     await written.keep_port(4711)
     await written.keep_leases({"a terminal": [30.0, ["shop"]]})
@@ -45,7 +45,7 @@ async def test_the_next_controller_reads_what_the_last_one_kept():
 async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
     store = MemoryStore()
     written, _ = await ours(store)
-    await written.keep_application(PACKED, b"one")
+    await written.keep_application(PACKED, {"1a": b"one"})
     await written.keep_http(HTTPOptions(port=9000))
     await written.keep_port(4711)
     await written.keep_leases({})
@@ -56,8 +56,20 @@ async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
 async def test_code_that_no_application_names_is_dropped():
     store = MemoryStore()
     written, _ = await ours(store)
-    await written.keep_application(PACKED, b"one")
-    await written.keep_application(applied(PACKED, PACKED.wanted.model_copy(update={"code": "2b"})), b"two")
+    await written.keep_application(PACKED, {"1a": b"one"})
+    other = PACKED.wanted.model_copy(update={"code": "2b"})
+    await written.keep_application(applied(PACKED, other), {"2b": b"two"})
+    await written.drop_code_except_of(PACKED.versions)
+    assert await store.keys("code/") == ["code/1a"]
+
+
+async def test_files_stay_as_long_as_an_application_names_them():
+    store = MemoryStore()
+    written, _ = await ours(store)
+    both = PACKED.wanted.model_copy(update={"artifact": "3c"})
+    await written.keep_application(applied(PACKED, both), {"1a": b"one", "3c": b"files"})
+    await written.drop_code_except_of([both])
+    assert await store.keys("code/") == ["code/1a", "code/3c"]
     await written.drop_code_except_of(PACKED.versions)
     assert await store.keys("code/") == ["code/1a"]
 

@@ -26,7 +26,7 @@ class Block:
     @property
     def file(self) -> str | None:
         """The name that its first line, a comment, gives it."""
-        named = re.match(r"# (\S+\.py)\n", self.text)
+        named = re.match(r"# (\S+\.(py|yaml))\n", self.text)
         return named and named[1]
 
 

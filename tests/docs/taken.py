@@ -21,10 +21,11 @@ from fastapi_cli.cli import app as fastapi_cli
 from uvicorn.main import main as uvicorn_cli
 
 from app_toolkit.cli import main as command_line
+from app_toolkit.errors import InstanceEnded
 
 from .pages import ROOT, Command, Page
 
-THEIRS = {"createdb", "export", "git", "initdb", "mypy", "pg_ctl", "printf", "ruff", "venv"}
+THEIRS = {"createdb", "export", "git", "initdb", "mypy", "pg_ctl", "printf", "ray", "ruff", "venv"}
 """Programs of others, whose options are not held to anything here."""
 
 SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn|python\S* -m|cd \S+ &&) \S")
@@ -57,6 +58,13 @@ class Nobody:
     def load(self) -> dict[str, Any]:
         return {}
 
+    def progress(self, after: int, timeout_s: float) -> Any:
+        raise InstanceEnded
+
+    def delete(self, application: str) -> None: ...
+
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None: ...
+
     def shutdown(self) -> None: ...
 
     def close(self) -> None: ...
@@ -76,9 +84,11 @@ def only_taken(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_args", parse)
         patched.setattr(command_line, "serve_on_ray", lambda *_: None)
+        patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
         patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
         patched.setattr(command_line, "_connect", lambda _: Nobody())
         patched.setattr(sys, "path", list(sys.path))
+        patched.setenv("WRITER_TOKEN", "of the file in docs/cli.md")
         patched.chdir(folder)
         try:
             yield

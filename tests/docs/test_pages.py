@@ -21,15 +21,18 @@ WITH_PYTHON = [each for each in PAGES if each.code]
 UNTYPED = [page("docs/batching.md"), page("docs/parity.md")]
 """Asserts that compare what `gather` gives with a list; a plugin for the tests of somebody else who writes no types."""
 
-SCRIPTS = page("docs/scripts.md")
-"""It serves on a cluster: tests/e2e/test_scripts.py runs it on the session's."""
+ON_A_CLUSTER = [page("docs/scripts.md"), page("docs/operations.md")]
+"""They serve there: tests/e2e/test_scripts.py and tests/test_deployed.py run them on the session's."""
 
 DRAWING = None
 SHOWN = {
     "docs/architecture.md mermaid": DRAWING,
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
+    "docs/operations.md console": "tests/docs/test_operations.py::test_what_a_deploy_shows_is_what_the_page_shows",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
+    "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
+    "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
     "docs/outcomes.md json": "tests/proxy/test_outcomes.py::test_the_page_shows_a_refusal_and_a_line_as_they_are",
@@ -61,7 +64,7 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     del sys.modules["shop"]
 
 
-@pytest.mark.parametrize("page", [each for each in WITH_PYTHON if each != SCRIPTS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [each for each in WITH_PYTHON if each not in ON_A_CLUSTER], ids=lambda page: page.name)
 def test_python_on_every_page_can_be_run(page: Page) -> None:
     page.run()
 

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +31,7 @@ from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.replica.artifact import Unpacked
 from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
@@ -201,18 +203,19 @@ class _Replica(Controlled):
 
     @control
     def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
-        with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
-            os.chdir(spec.working_dir or os.curdir)
         if not ray.get_runtime_context().get_accelerator_ids()["GPU"]:
             settings.hide_devices()
         # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
         address = Address(f"unix:{_sockets() / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
 
         def start() -> Location:
+            here = _with_files(spec)
+            with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
+                os.chdir(here.working_dir or os.curdir)
             # Where there is one node only, no port is opened.
             remote_host = _host() if len(_living_nodes()) > 1 else None
-            around = partial(_calling, spec, secret)
-            local = self.server.start(spec, secret, address, remote_host, around, _code(spec))
+            around = partial(_calling, here, secret)
+            local = self.server.start(here, secret, address, remote_host, around, _packed(here.code))
             return Location(local, node(), self.server.remote_address, trunks=True)
 
         return self.run_as(group, revision, epoch, start)
@@ -305,9 +308,17 @@ ReplicaActor: Any = remote(max_restarts=0, concurrency_groups={**GROUPS, "payloa
 ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(_Proxy)
 
 
-def _code(spec: ReplicaSpec) -> bytes | None:
-    """What it unpacks, from the store, which has it as long as the application is there; None: it imports."""
-    return asyncio.run(RayStore().get(code_key(spec.code))) if spec.code else None
+def _packed(hash: str) -> bytes | None:
+    """What a replica unpacks, from the store, which has it as long as the application is there; None: nothing."""
+    return asyncio.run(RayStore().get(code_key(hash))) if hash else None
+
+
+def _with_files(spec: ReplicaSpec) -> ReplicaSpec:
+    """The same with its folders on this node, where the application's files are to the end of this process."""
+    if not spec.artifact:
+        return spec
+    folder = Unpacked(spec.artifact, partial(_packed, spec.artifact), _session() / "app_toolkit_artifacts").folder
+    return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(folder / spec.working_dir))
 
 
 def node() -> NodeId:

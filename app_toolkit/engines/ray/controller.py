@@ -52,7 +52,7 @@ class _Controller:
         spec: ApplicationSpec,
         http: HTTPOptions | None,
         owner: str | None,
-        code: bytes | None = None,
+        code: Mapping[str, bytes] | None = None,
         expected: int | None = None,
     ) -> int:
         return await (await self._ready).apply(spec, http, owner, code, expected)
@@ -62,6 +62,9 @@ class _Controller:
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
         return await (await self._ready).scale(application, deployment, num_replicas)
+
+    async def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        return (await self._ready).wanted()
 
     async def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         return (await self._ready).methods(application, deployment)

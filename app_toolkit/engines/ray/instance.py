@@ -15,7 +15,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.core.status import Load
+from app_toolkit.core.applications import scaled
+from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
@@ -53,11 +54,11 @@ class Instance:
         self._let_go = threading.Event()
 
     @classmethod
-    def start(cls, *, address: str | None = None, num_cpus: float | None = None) -> Self:
+    def start(cls, *, address: str | None = None, num_cpus: float | None = None, held: bool = True) -> Self:
         """Join the cluster at `address`, or start a Ray of our own with `num_cpus` logical CPUs, and hold it.
 
-        In a process that is a driver already, its cluster is the one. Raises `ConfigError` where there is no cluster at
-        the address, or Ray cannot be started.
+        In a process that is a driver already, its cluster is the one. Not `held`, its controller stays when this
+        process has gone. Raises `ConfigError` where there is no cluster at the address, or Ray cannot be started.
         """
         joined = _join(address or "local", num_cpus)
         guard = Guard() if address is None and joined else None
@@ -72,7 +73,8 @@ class Instance:
                 scheduling_strategy=here,
             ).remote()
             instance = cls(controller, guard, joined=joined)
-            instance.hold()
+            if held:
+                instance.hold()
         except BaseException:
             if joined:
                 ray.shutdown()
@@ -88,21 +90,52 @@ class Instance:
         In a process that is a part of a cluster already: the one that runs there. Raises `ConfigError` where there is
         none.
         """
+        instance = cls.find(address)
+        if instance is None:
+            where = "of this machine" if address in (None, "auto") else f"at {address}"
+            raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {where}")
+        return instance
+
+    @classmethod
+    def find(cls, address: str | None = None) -> Self | None:
+        """The same; None where there is a cluster, and no instance. Raises `ConfigError` where there is no cluster."""
         joined = _join(address or "auto", None)
         try:
             return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), joined=joined)
         except ValueError:
             if joined:
                 ray.shutdown()
-            where = "of this machine" if address in (None, "auto") else f"at {address}"
-            raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {where}") from None
+            return None
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions | None, code: bytes | None = None) -> None:
+    def deploy(
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None,
+        code: Mapping[str, bytes] | None = None,
+        *,
+        held: bool = True,
+    ) -> None:
         """Make the cluster serve this application; gives back as soon as that is written down.
 
-        `http` None leaves the proxies as they are; `code`: what its replicas unpack, where they import nothing.
+        `http` None leaves the proxies as they are; `code`: what its replicas unpack, by its hashes. Not `held`, it
+        stays when this process has gone.
         """
-        self._ask("apply", spec, http, self._owner, code)
+        self._ask("apply", spec, http, self._owner if held else None, code)
+
+    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        """What was applied last under each name, with the values of all references; and how the proxies listen."""
+        found: tuple[Mapping[str, ApplicationSpec], HTTPOptions] = self._ask("wanted")
+        return found
+
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
+        """Want so many replicas of a deployment; gives back as soon as that is written down.
+
+        Raises `ConfigError` where there is no such deployment, or it cannot have so many.
+        """
+        there, _ = self.wanted()
+        if application not in there:
+            raise ConfigError(f"there is no application {application!r}")
+        self._ask("apply", scaled(there[application], deployment, num_replicas), None, None, None)
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment. Raises `ConfigError` where there is none of that name."""
@@ -119,12 +152,17 @@ class Instance:
         self._ask("delete", application)
 
     def status(self) -> Mapping[str, Any]:
-        """The whole instance as plain data; see `core.status`."""
-        return asdict(self._ask("status"))
+        """The whole instance as plain data."""
+        return asdict(self.told())
+
+    def told(self) -> InstanceStatus:
+        """The whole instance."""
+        status: InstanceStatus = self._ask("status")
+        return status
 
     def load(self) -> Mapping[str, Load]:
         """Where requests are just now, by `APPLICATION/DEPLOYMENT`; a process that does not answer is not counted."""
-        status = self._ask("status")
+        status = self.told()
         proxies = [replica.id for group in status.proxies for replica in group.replicas]
         groups = {
             group.name: [replica.id for replica in group.replicas]
@@ -142,6 +180,7 @@ class Instance:
                 handles=sum(called[name].waiting for called in calling.values() if name in called),
                 ongoing=sum(each.ongoing for each in there),
                 buffered=sum(each.buffered for each in there),
+                replicas={id: found[id].ongoing for id in groups[name] if id in found},
             )
 
         return {name: load(name) for name in groups}
@@ -282,7 +321,8 @@ def _join(address: str, num_cpus: float | None) -> bool:
         ray.init(**options)
     except ConnectionError as error:
         where = "on this machine" if address == "auto" else f"at {address}"
-        raise ConfigError(f"no Ray cluster runs {where}") from error
+        start = ": start one with `ray start --head`" if address == "auto" else ""
+        raise ConfigError(f"no Ray cluster runs {where}{start}") from error
     except PermissionError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
     return True

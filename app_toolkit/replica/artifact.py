@@ -1,0 +1,169 @@
+"""The files of an application: packed by whoever deploys it, and unpacked once on each node that it runs on."""
+
+import fcntl
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from app_toolkit.errors import ConfigError, TargetError
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of all files together: the cluster's control store keeps them in memory."""
+
+LEFT_OUT = (
+    ".git",
+    ".hg",
+    ".svn",
+    ".venv",
+    "node_modules",
+    "__pycache__",
+    "*.pyc",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".hypothesis",
+    ".tox",
+    ".nox",
+    ".ipynb_checkpoints",
+    ".idea",
+    ".vscode",
+    ".DS_Store",
+)
+"""Names of files and folders that belong to no application, wherever they are. So does a folder with a `pyvenv.cfg`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Files as one archive. The same files give the same hash, whenever and wherever they lie."""
+
+    hash: str
+    archive: bytes
+
+
+def pack(folder: Path) -> Artifact:
+    """The files below a folder, but for those `LEFT_OUT`. Of links the files that they lead to; no empty folders.
+
+    Raises `ConfigError` for more than `MOST_BYTES`, and for what cannot be read.
+    """
+    tar = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name, path in sorted(_bounded(folder)):
+                entry = tarfile.TarInfo(name)  # nobody's, and of no time: these are not the application's
+                content = path.read_bytes()
+                entry.size = len(content)
+                entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+                archive.addfile(entry, io.BytesIO(content))
+    except OSError as error:
+        raise ConfigError(f"the files below {folder} cannot be packed: {error}") from None
+    content = tar.getvalue()
+    # Of what is compressed: two versions of a compressor may not agree on the bytes.
+    return Artifact(hashlib.sha256(content).hexdigest(), zlib.compress(content, 1))
+
+
+def _bounded(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Each file by its name in the archive. Raises `ConfigError` as soon as they are too many bytes to be packed."""
+    total, of = 0, dict[str, int]()
+    for name, path in _files(folder, "", (os.path.realpath(folder),)):
+        size = path.stat().st_size
+        total += size
+        first = name.partition("/")[0]
+        of[first] = of.get(first, 0) + size
+        if total > MOST_BYTES:
+            most = max(of, key=lambda name: of[name])
+            raise ConfigError(
+                f"the files below {folder} have more than the {MOST_BYTES} bytes that are packed, {most!r} alone "
+                f"{of[most]}: keep what is large elsewhere, or name the app's own folder (app_dir)"
+            )
+        yield name, path
+
+
+def _files(folder: Path, below: str, around: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if any(fnmatchcase(entry.name, name) for name in LEFT_OUT):
+            continue
+        path, name = Path(entry.path), f"{below}{entry.name}"
+        if entry.is_file():
+            yield name, path
+        elif entry.is_dir() and not (path / "pyvenv.cfg").exists():
+            real = os.path.realpath(path)
+            if real not in around:  # a link to a folder that it is in
+                yield from _files(path, f"{name}/", (*around, real))
+
+
+class Unpacked:
+    """The files of one artifact on this node, for as long as this lives: `folder` has them.
+
+    Whoever comes first unpacks them, the others wait for it and find them. They stay while any process holds them,
+    which the kernel knows, and then until another artifact is unpacked here.
+    """
+
+    def __init__(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
+        """`fetch` gives the archive, where it has to be unpacked; `below`: the folder of all artifacts of this node.
+
+        Raises `TargetError` where there is no archive, or it is not what was packed.
+        """
+        self.folder = below / hash
+        below.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _open(below, hash)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            while not self.folder.is_dir():
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if not self.folder.is_dir():
+                    _remove_unused(below, hash)
+                    _unpack(hash, fetch(), self.folder)
+                # To share the lock it is let go for a moment, in which another may take the folder away.
+                fcntl.flock(self._lock, fcntl.LOCK_SH)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the files; once. A process that ends does so, too."""
+        os.close(self._lock)
+
+
+def _open(below: Path, hash: str) -> int:
+    return os.open(below / f"{hash}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
+    if archive is None:
+        raise TargetError("the files of this application are not in the store any more: it has gone")
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed meanwhile
+    try:
+        content = zlib.decompress(archive)
+        if hashlib.sha256(content).hexdigest() != hash:
+            raise TargetError(f"the files of this application are not those that were packed as {hash}")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            tar.extractall(partial, filter="data")  # which lets nothing out of the folder
+    except (zlib.error, tarfile.TarError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise TargetError(f"the files of this application cannot be unpacked: {error}") from None
+    partial.mkdir(exist_ok=True)  # an application may have none
+    partial.rename(folder)
+
+
+def _remove_unused(below: Path, hash: str) -> None:
+    for folder in below.iterdir():
+        if not folder.is_dir() or folder.name == hash or folder.suffix:
+            continue
+        lock = _open(below, folder.name)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial = folder.with_suffix(".partial")
+            folder.rename(partial)  # at once, as it came: nobody finds half of it
+            shutil.rmtree(partial, ignore_errors=True)
+        except BlockingIOError:
+            pass  # somebody runs from it
+        finally:
+            os.close(lock)

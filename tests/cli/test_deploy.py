@@ -1,0 +1,302 @@
+"""`deploy` from its first line to its last, against a cluster that keeps what it is given; `delete`, and `--watch`."""
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from app_toolkit.cli import main as command_line
+from app_toolkit.cli.deploy import DeployOptions, deploy
+from app_toolkit.cli.instance import until_gone, until_serving
+from app_toolkit.cli.screen import Screen
+from app_toolkit.config.files import read_file
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import PlanOptions
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load
+from app_toolkit.errors import ConfigError, InstanceEnded, StartupError, WaitTimeout
+from app_toolkit.replica.artifact import Unpacked
+
+APP = """
+from fastapi import APIRouter
+from app_toolkit import DeploymentConfig, Toolkit
+
+app = Toolkit(title="Shop")
+app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="chat", num_replicas=2))
+"""
+
+Status = Mapping[str, Any]
+UP = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 0, None)
+PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
+
+
+def status(*groups: GroupStatus, leaving: tuple[GroupStatus, ...] = ()) -> Status:
+    shop = ApplicationStatus("shop", "starting", "/shop", groups)
+    return asdict(InstanceStatus(1, 1, "starting", (shop,), (PROXY,), leaving))
+
+
+class Cluster:
+    """A cluster on which an instance runs once somebody has started one."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.runs = False
+        self.applications: dict[str, ApplicationSpec] = {}
+        self.http = HTTPOptions()
+        self.code: dict[str, bytes] = {}
+
+    def find(self, address: str | None) -> "Cluster | None":
+        assert address == "auto"
+        return self if self.runs else None
+
+    def connect(self, address: str | None) -> "Cluster":
+        return self
+
+    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> "Cluster":
+        assert (address, num_cpus, held) == ("auto", None, False)
+        self.did.append("start")
+        self.runs = True
+        return self
+
+    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+        return self.applications, self.http
+
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions | None, code: Mapping[str, bytes], *, held: bool) -> None:
+        assert not held
+        self.did.append(f"deploy {spec.name}")
+        self.applications[spec.name] = spec
+        self.code.update(code)
+        self.http = http or self.http
+
+    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
+        up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
+        return after + 1, asdict(InstanceStatus(1, 1, "healthy", up, (PROXY,), ()))
+
+    def url(self) -> str:
+        return "http://127.0.0.1:8000"
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.py"
+    path.write_text(APP)
+    return path
+
+
+def deployed(cluster: Cluster, target: Path, **more: Any) -> list[str]:
+    """What `deploy` said, line by line."""
+    output = io.StringIO()
+    options = {"http": HTTPOptions(), "plan": PlanOptions(name="shop", route_prefix="/shop"), **more}
+    screen = Screen(Console(file=output, highlight=False, soft_wrap=True))
+    deploy(DeployOptions(target=str(target), app_dir=None, address="auto", **options), screen, lambda: cluster)
+    return output.getvalue().splitlines()
+
+
+def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: Path) -> None:
+    cluster = Cluster()
+    new = [
+        "application shop at /shop: new",
+        "  app: added (num_replicas none -> 1)",
+        "  chat: added (num_replicas none -> 2)",
+    ]
+    assert deployed(cluster, app, dry_run=True) == new
+    assert cluster.did == []
+    said = deployed(cluster, app)
+    assert said == [*new, "Applied. `app-toolkit status --watch` shows how it goes on."]
+    assert cluster.did == ["start", "deploy shop", "close"]
+    spec = cluster.applications["shop"]
+    assert (spec.app_dir, spec.working_dir, list(cluster.code)) == (".", ".", [spec.artifact])
+    unpacked = Unpacked(spec.artifact, lambda: cluster.code[spec.artifact], tmp_path / "node")
+    assert (unpacked.folder / "shop.py").read_text() == APP
+    unpacked.close()
+
+    assert deployed(cluster, app, dry_run=True) == [
+        "application shop at /shop: nothing changes",
+        "  app: unchanged",
+        "  chat: unchanged",
+    ]
+    app.write_text(APP.replace('"Shop"', '"Shops"').replace("num_replicas=2", "num_replicas=3"))
+    assert deployed(cluster, app, dry_run=True, http=HTTPOptions(port=9000), moves=True) == [
+        "application shop at /shop: files changed",
+        "  app: restarted",
+        "  chat: restarted (num_replicas 2 -> 3)",
+        "proxies: restarted (port 8000 -> 9000)",
+    ]
+    assert cluster.did == ["start", "deploy shop", "close", "close", "close"]
+    assert cluster.http == HTTPOptions()
+
+
+def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path, tmp_path: Path) -> None:
+    (tmp_path / "keyed.py").write_text(
+        "from app_toolkit import Deployment, Toolkit\n"
+        "class Door(Deployment):\n"
+        "    def reconfigure(self, config): ...\n"
+        "app = Toolkit(deployments=[Door.bind()])\n"
+    )
+    (tmp_path / "app.yaml").write_text(
+        "applications:\n"
+        "  shop: {target: 'shop:app', route_prefix: /shop}\n"
+        "  keyed: {target: 'keyed:app', deployments: {door: {user_config: {key: '${KEY}'}}}}\n"
+    )
+    cluster = Cluster()
+    file = read_file(tmp_path / "app.yaml")
+    deployed(cluster, tmp_path / "app.yaml", file=file, variables={"KEY": "s3cret-1"})
+    said = deployed(cluster, tmp_path / "app.yaml", file=file, variables={"KEY": "s3cret-2"}, wait=True)
+    assert said[:3] == ["application shop at /shop: nothing changes", "  app: unchanged", "  chat: unchanged"]
+    assert "  door: reconfigured (user_config changed)" in said
+    assert "Serving Shop at http://127.0.0.1:8000/shop" in said
+    assert "s3cret" not in "".join(said)
+    assert cluster.applications["keyed"].deployments[1].config.live.user_config == {"key": "s3cret-2"}
+
+
+class Scripted:
+    """An instance whose status takes the next step whenever somebody looks."""
+
+    def __init__(self, *script: Status | Exception) -> None:
+        self.script = iter(script)
+        self.did: list[object] = []
+
+    def connect(self, address: str | None) -> "Scripted":
+        return self
+
+    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
+        step = next(self.script)
+        if isinstance(step, Exception):
+            raise step
+        return after + 1, step
+
+    def load(self) -> dict[str, Load]:
+        return {}
+
+    def delete(self, application: str) -> None:
+        self.did.append(f"delete {application}")
+
+    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
+        self.did.append(f"scale {application} {deployment} {num_replicas}")
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+STARTING = GroupStatus("shop/app", "starting", 1, "r", {"starting": 1}, (), 0, None)
+UPDATING = GroupStatus("shop/app", "updating", 1, "r", {"running": 2}, (), 0, None)
+FAILED = GroupStatus("shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Traceback\n  line\nValueError: no model")
+
+
+def test_somebody_waits_until_all_is_up_and_nothing_of_before_answers() -> None:
+    instance = Scripted(status(), status(STARTING), status(UPDATING), status(UP))
+    until_serving(instance, ["shop"])  # type: ignore[arg-type]
+    assert list(instance.script) == []
+
+
+def test_somebody_waits_until_what_was_removed_is_gone() -> None:
+    removed = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    instance = Scripted(status(UP, leaving=(removed,)), status(UP))
+    until_serving(instance, ["shop"])  # type: ignore[arg-type]
+    assert list(instance.script) == []
+    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: shop/chat: stopping"):
+        until_serving(Scripted(status(UP, leaving=(removed,))), ["shop"], 0)  # type: ignore[arg-type]
+
+
+def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
+    with pytest.raises(StartupError, match="'app' did not come up: ValueError: no model") as told:
+        until_serving(Scripted(status(UPDATING), status(FAILED)), ["shop"])  # type: ignore[arg-type]
+    assert told.value.__notes__ == ["Traceback\n  line\nValueError: no model"]
+
+
+def test_what_was_rolled_back_is_told_though_all_is_well() -> None:
+    (shop,) = status(UP)["applications"]
+    back = {**shop, "status": "rolled_back", "last_error": "shop/app: Traceback\n  line\nValueError: no model"}
+    with pytest.raises(StartupError, match="'shop' was rolled back: ValueError: no model") as told:
+        until_serving(Scripted({**status(UP), "applications": [back]}), ["shop"])  # type: ignore[arg-type]
+    assert told.value.__notes__ == ["shop/app: Traceback\n  line\nValueError: no model"]
+
+
+def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
+    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: app: starting, 0 of 1 running"):
+        until_serving(Scripted(status(STARTING)), ["shop"], 0)  # type: ignore[arg-type]
+
+
+def test_what_is_deleted_is_waited_for_and_no_other() -> None:
+    other = GroupStatus("shopping/app", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    instance = Scripted(status(UP, leaving=(STARTING, other)), status(UP, leaving=(other,)))
+    until_gone(instance, "shop")  # type: ignore[arg-type]
+    assert list(instance.script) == []
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    def run(instance: object, *arguments: str) -> int:
+        monkeypatch.setattr(command_line, "_ray", lambda: instance)
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(arguments)
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    return run
+
+
+def test_an_application_is_deleted_by_its_name(command: Callable[..., int]) -> None:
+    instance = Scripted(status(UP))
+    assert command(instance, "delete", "shop") == 0
+    assert instance.did == ["delete shop", "close"]
+
+
+def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    instance = Scripted(status(STARTING), status(UP))
+    assert command(instance, "scale", "shop/app", "1", "--wait") == 0
+    assert instance.did == ["scale shop app 1", "close"]
+    assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
+    assert command(instance, "scale", "shop", "1") == 2
+    assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
+
+
+def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_runs(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = Scripted(status(STARTING), status(FAILED), InstanceEnded("the instance was shut down"))
+    assert command(instance, "status", "--watch") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "application shop at /shop",
+        "  proxy: healthy, 1 of 1 running",
+        "  app: starting, 0 of 1 running",
+        "application shop at /shop",
+        "  proxy: healthy, 1 of 1 running",
+        "  app: failed, 1 of 1 running, 3 restarts (ValueError: no model)",
+        "      Traceback",
+        "        line",
+        "      ValueError: no model",
+        "Nothing is left to see: the instance was shut down.",
+    ]
+    assert instance.did == ["close"]
+
+
+def test_where_no_cluster_answers_nothing_is_planned(app: Path) -> None:
+    options = DeployOptions(str(app), None, HTTPOptions(), PlanOptions(), address="127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
+        deploy(options, Screen(), lambda: pytest.fail("Ray was loaded"))
+
+
+@pytest.mark.parametrize(
+    ("said", "moves", "timeout_s"),
+    [([], False, 600.0), (["--port", "9000"], True, 600.0), (["--wait", "--wait-timeout-s", "5"], False, 5.0)],
+)
+def test_proxies_move_only_where_somebody_says_so(
+    said: list[str],
+    moves: bool,
+    timeout_s: float,
+    app: Path,
+    command: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[DeployOptions] = []
+    monkeypatch.setattr(command_line, "deploy_on_cluster", lambda options, *_: taken.append(options))
+    monkeypatch.chdir(app.parent)
+    assert command(None, "deploy", "shop.py", *said) == 0
+    assert [(each.moves, each.timeout_s, each.address) for each in taken] == [(moves, timeout_s, "auto")]

@@ -1,0 +1,152 @@
+"""What would be said of an apply before it is done."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, HTTPOptions, IngressSpec
+from app_toolkit.core.applications import group_specs
+from app_toolkit.core.difference import Change, DeploymentDifference, Difference, Effect, difference, options_changed
+from tests.core.specs import application
+
+
+def with_options(**options):
+    """The application whose class says these."""
+    spec = application(model=True)
+    ingress, _ = spec.deployments
+    return spec.model_copy(update={"deployments": (ingress, ClassSpec(config=ClassConfig(name="model", **options)))})
+
+
+def of_model(before, after):
+    found = difference(with_options(**before), with_options(**after))
+    assert found.deployments[0] == DeploymentDifference("web", Effect.UNCHANGED)
+    assert found.changes == ()
+    return found.deployments[1]
+
+
+def test_of_a_new_application_all_is_added():
+    assert difference(None, application(num_replicas=3, model=True)) == Difference(
+        "shop",
+        True,
+        (
+            DeploymentDifference("web", Effect.ADDED, (Change("num_replicas", "none", "3"),)),
+            DeploymentDifference("model", Effect.ADDED, (Change("num_replicas", "none", "1"),)),
+        ),
+    )
+
+
+def test_where_nothing_changes_that_is_said():
+    found = difference(application(model=True), application(model=True))
+    assert found.is_empty
+    assert {each.effect for each in found.deployments} == {Effect.UNCHANGED}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effect", "said"),
+    [
+        ({}, {"num_replicas": 4}, Effect.SCALED, ["num_replicas 1 -> 4"]),
+        ({}, {"max_ongoing_requests": 7}, Effect.RECONFIGURED, ["max_ongoing_requests 16 -> 7"]),
+        ({}, {"request_timeout_s": 2.5}, Effect.KEPT, ["request_timeout_s none -> 2.5"]),
+        ({}, {"health_check_period_s": 1}, Effect.KEPT, ["health_check_period_s 5 -> 1"]),
+        ({}, {"sync_threads": 2}, Effect.RESTARTED, ["sync_threads 1 -> 2"]),
+        ({}, {"ray_actor_options": {"num_gpus": 0.5}}, Effect.RESTARTED, ["ray_actor_options.num_gpus 0 -> 0.5"]),
+        (
+            {"ray_actor_options": {"resources": {"tpu": 1}}},
+            {},
+            Effect.RESTARTED,
+            ["ray_actor_options.resources.tpu 1 -> none"],
+        ),
+        ({}, {"batch": {"any": {"max_batch_size": 8}}}, Effect.RECONFIGURED, ["batch.any.max_batch_size none -> 8"]),
+        ({"user_config": {"key": 1}}, {"user_config": {"key": 2}}, Effect.RECONFIGURED, ["user_config changed"]),
+        ({}, {"user_config": {"key": "new"}}, Effect.RESTARTED, ["user_config changed"]),
+        (
+            {"ray_actor_options": {"runtime_env": {"env_vars": {"KEY": "old"}}}},
+            {"ray_actor_options": {"runtime_env": {"env_vars": {"KEY": "new"}}}},
+            Effect.RESTARTED,
+            ["ray_actor_options.runtime_env changed"],
+        ),
+        (
+            {},
+            {"num_replicas": 2, "max_queued_requests": 5, "max_ongoing_requests": 4},
+            Effect.RECONFIGURED,
+            ["max_queued_requests 1000 -> 5", "num_replicas 1 -> 2", "max_ongoing_requests 16 -> 4"],
+        ),
+    ],
+)
+def test_each_option_is_told_with_what_it_does(before, after, effect, said):
+    found = of_model(before, after)
+    assert (found.effect, sorted(map(str, found.changes))) == (effect, sorted(said))
+
+
+def test_other_files_restart_all_and_are_told_once():
+    before, after = (application(model=True).model_copy(update={"artifact": hash}) for hash in ("1a", "2b"))
+    found = difference(before, after)
+    assert [str(change) for change in found.changes] == ["files changed"]
+    assert {each.effect for each in found.deployments} == {Effect.RESTARTED}
+
+
+def test_what_concerns_the_whole_application_is_told():
+    before = application()
+    after = before.model_copy(update={"route_prefix": "/shop", "code": "1a", "routes": (), "target": "shop:api"})
+    assert [str(change) for change in difference(before, after).changes] == [
+        "code changed",
+        "target shop:app -> shop:api",
+        "route_prefix / -> /shop",
+        "routes changed",
+    ]
+
+
+def test_routes_alone_restart_nothing():
+    before = application()
+    found = difference(before, before.model_copy(update={"routes": ()}))
+    assert [each.effect for each in found.deployments] == [Effect.UNCHANGED]
+    assert not found.is_empty
+
+
+def test_what_is_not_there_any_more_is_removed_and_what_was_not_is_added():
+    before = application(model=True)
+    chat = IngressSpec(config=DeploymentConfig(name="chat", num_replicas=2))
+    after = before.model_copy(update={"deployments": (before.deployments[0], chat)})
+    assert [(each.name, each.effect) for each in difference(before, after).deployments] == [
+        ("web", Effect.UNCHANGED),
+        ("chat", Effect.ADDED),
+        ("model", Effect.REMOVED),
+    ]
+
+
+def test_of_proxies_the_options_are_told():
+    assert options_changed(HTTPOptions(), HTTPOptions()) == ()
+    said = options_changed(HTTPOptions(), HTTPOptions(port=9000, access_log=False))
+    assert [str(change) for change in said] == ["port 8000 -> 9000", "access_log true -> false"]
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "num_replicas": st.integers(1, 3),
+        "max_ongoing_requests": st.integers(1, 3),
+        "request_timeout_s": st.none() | st.floats(1, 3),
+        "sync_threads": st.integers(1, 2),
+        "max_replicas_per_node": st.none() | st.integers(1, 2),
+        "user_config": st.none() | st.dictionaries(st.sampled_from("ab"), st.integers(0, 1)),
+        "ray_actor_options": st.fixed_dictionaries({}, optional={"num_cpus": st.integers(1, 2)}),
+    },
+)
+
+
+@given(before=OPTIONS, after=OPTIONS)
+def test_what_is_said_is_what_the_controller_would_do(before, after):
+    """The effect is that of the groups which the two applications are made of, and nobody is told a secret."""
+    one, other = with_options(**before), with_options(**after)
+    found = of_model(before, after)
+    had, has = (group_specs([spec], spread=False)["shop/model"] for spec in (one, other))
+    assert (found.effect is Effect.RESTARTED) == (had.revision != has.revision)
+    if found.effect is not Effect.RESTARTED:
+        assert (found.effect is Effect.RECONFIGURED) == (had.live != has.live)
+    if found.effect is Effect.SCALED:
+        assert had.target != has.target
+    if found.effect in (Effect.KEPT, Effect.UNCHANGED):
+        assert (had.target, had.live, had.revision) == (has.target, has.live, has.revision)
+    assert (found.effect is Effect.UNCHANGED) == (one == other) == (not found.changes)
+    told = {change.option: (change.before, change.after) for change in found.changes}
+    assert told.get("user_config", ("", "")) == ("", "")

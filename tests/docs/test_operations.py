@@ -1,0 +1,42 @@
+"""What the page about deploying shows is what comes of it."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from app_toolkit.cli.screen import Screen
+from app_toolkit.config.files import read_file
+from app_toolkit.core.difference import Effect, difference
+from app_toolkit.planning import plan
+
+from .pages import page
+
+OPERATIONS = page("docs/operations.md")
+
+
+def test_what_a_deploy_shows_is_what_the_page_shows(tmp_path: Path) -> None:
+    (yaml,) = OPERATIONS.shown("yaml")
+    (tmp_path / "app.yaml").write_text(yaml)
+    names: dict[str, object] = {"__name__": "shop"}
+    exec(OPERATIONS.shown("python")[0], names)
+    where = {"target": "shop:app", "app_dir": ".", "name": "shop"}
+    before = plan(names["app"], **where)  # type: ignore[arg-type]
+    overrules = read_file(tmp_path / "app.yaml").application("shop").deployments
+    after = plan(names["app"], overrules=overrules, **where)  # type: ignore[arg-type]
+    output = io.StringIO()
+    Screen(Console(file=output, highlight=False, soft_wrap=True)).difference(difference(before, after), "/")
+    assert [f"$ app-toolkit deploy app.yaml --dry-run\n{output.getvalue()}"] == OPERATIONS.shown("console")
+
+
+def test_the_page_says_what_each_word_means() -> None:
+    told = [line.split("|")[1].strip() for line in OPERATIONS.text.splitlines() if line.startswith("| ")]
+    assert told == ["a deployment is", *Effect]
+
+
+@pytest.mark.parametrize("name", ["docs/operations.md", "docs/cli.md"])
+def test_the_file_of_a_page_is_read(name: str, tmp_path: Path) -> None:
+    (yaml,) = page(name).shown("yaml")
+    (tmp_path / "app.yaml").write_text(yaml)
+    assert "shop" in read_file(tmp_path / "app.yaml").applications

@@ -1,0 +1,160 @@
+"""`app-toolkit deploy` as operators meet it: the command ends, and what it has deployed stays."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app_toolkit.cli import main as command_line
+from tests.cluster import PATIENCE_S, Cluster
+
+ROOT = Path(__file__).parents[2]
+APP = """
+import os
+
+import words
+from app_toolkit import Toolkit
+
+app = Toolkit(title="Stays")
+
+
+@app.get("/")
+async def told() -> dict[str, object]:
+    with open("words.py") as file:
+        return {"word": words.WORD, "pid": os.getpid(), "lines": len(file.readlines())}
+"""
+EMPTY_CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster()
+cluster.add_node(num_cpus=2, object_store_memory=80_000_000, include_dashboard=False)
+print(cluster.address, cluster.head_node.get_session_dir_path(), flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "stays.py").write_text(APP)
+    (folder / "words.py").write_text('WORD = "first"\n')
+    return folder
+
+
+@pytest.fixture
+def empty() -> Iterator[tuple[str, Path]]:
+    """A Ray on which nobody has deployed anything: its address, and the folder of its session."""
+    with subprocess.Popen(
+        [sys.executable, "-c", EMPTY_CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as ray:
+        assert ray.stdout is not None
+        address, session = ray.stdout.readline().split()
+        yield address, Path(session)
+        ray.communicate()
+
+
+def command(*arguments: str) -> str:
+    """What a command of its own process says, which has ended with 0."""
+    done = subprocess.run(
+        [sys.executable, "-m", "app_toolkit.cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def answer(url: str, condition: Callable[[Any], bool]) -> Any:
+    """The first answer that is as wanted; until then there may be none."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        told = httpx.get(url, trust_env=False, timeout=PATIENCE_S)
+        if told.status_code == 200 and condition(told.json()):
+            return told.json()
+        assert time.monotonic() < deadline, told.text
+        time.sleep(0.05)
+
+
+def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_from(
+    empty: tuple[str, Path], app: Path
+) -> None:
+    address, session = empty
+    said = command("deploy", str(app / "stays.py"), "--address", address, "--port", "0", "--wait")
+    (url,) = re.findall(r"Serving Stays at (http\S+)", said)
+    first = answer(url, lambda told: True)
+    assert (first["word"], first["lines"]) == ("first", 1)
+
+    # Long after: neither the folder is there, nor has the node what it had unpacked, as if it were another one.
+    shutil.rmtree(app)
+    (unpacked,) = [path for path in (session / "app_toolkit_artifacts").iterdir() if path.is_dir()]
+    shutil.rmtree(unpacked)
+    os.kill(first["pid"], signal.SIGKILL)
+    later = answer(url, lambda told: told["pid"] != first["pid"])
+    assert (later["word"], later["lines"]) == ("first", 1)
+    assert (unpacked / "words.py").is_file()
+
+    status = json.loads(command("status", "--json", "--address", address))
+    assert [each["name"] for each in status["applications"]] == ["default"]
+    command("shutdown", "--address", address)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, trust_env=False)
+
+
+def here(*arguments: str) -> int:
+    """The exit code of a command in this process, which is a part of the session's cluster."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_it_is_updated_and_deleted_by_its_name(cluster: Cluster, app: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deploy = ("deploy", str(app / "stays.py"), "--name", "stays", "--route-prefix", "/stays")
+    assert here(*deploy, "--wait") == 0
+    assert "application stays at /stays: new" in capsys.readouterr().out
+    url = f"{cluster.proxy_url()}/stays"
+    first = answer(url, lambda told: True)
+
+    assert here(*deploy, "--wait") == 0
+    assert "application stays at /stays: nothing changes" in capsys.readouterr().out
+    assert answer(url, lambda told: True) == first
+
+    (app / "words.py").write_text('WORD = "second"\n')
+    assert here(*deploy, "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines() == ["application stays at /stays: files changed", "  app: restarted"]
+    assert answer(url, lambda told: True) == first
+    assert here(*deploy, "--wait") == 0
+    with httpx.Client(trust_env=False) as client:
+        told = [client.get(url).json() for _ in range(20)]
+    assert {each["word"] for each in told} == {"second"}
+
+    (app / "words.py").write_text('raise RuntimeError("no words")\n')
+    capsys.readouterr()
+    assert here(*deploy, "--wait", "--dry-run") == 2  # it is imported to be planned
+    (app / "words.py").write_text('import ray\nif ray.is_initialized():\n    raise RuntimeError("no words")\n')
+    assert here(*deploy, "--wait") == 2
+    said = capsys.readouterr().err
+    assert "'app' did not come up: RuntimeError: no words" in said
+    assert answer(url, lambda told: True) == told[-1]
+
+    assert here("delete", "stays") == 0
+    assert httpx.get(url, trust_env=False).status_code == 404
+    assert "stays" not in [each["name"] for each in cluster.instance.status()["applications"]]
+    assert here("delete", "stays") == 2
+    assert "there is no application 'stays'" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""`deploy`, `status` and `delete` as scripts use them, sync and async, on the session's cluster."""
+
+import inspect
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import Request
+
+import app_toolkit
+from app_toolkit import ConfigError, Deployment, aio, running
+from tests.cluster import Cluster
+from tests.docs.pages import page
+from tests.engines.chain import app as chain
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(cluster: Cluster) -> Iterator[None]:
+    before = names()
+    yield
+    app_toolkit.shutdown()
+    assert names() == before
+
+
+def names() -> list[str]:
+    return [each.name for each in app_toolkit.status().applications]
+
+
+class Counter(Deployment, ray_actor_options={"num_cpus": 0.1}):
+    async def count(self, prompt: str) -> int:
+        return len(prompt.split())
+
+
+async def hello(request: Request) -> str:
+    return "hello"
+
+
+def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
+    app_toolkit.deploy(Counter.bind(), name="counter")
+    app_toolkit.shutdown()  # which takes back what was run
+    (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
+    assert (counter.status, counter.route_prefix) == ("healthy", None)
+    assert app_toolkit.get_handle("counter", "counter").count("two words") == 2
+    before = [each.id for each in counter.deployments[0].replicas]
+    app_toolkit.scale("counter/counter", 2)
+    (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
+    after = [each.id for each in counter.deployments[0].replicas]
+    assert (len(after), set(after) > set(before)) == (2, True)
+    app_toolkit.delete("counter")
+    assert "counter" not in names()
+    with pytest.raises(ConfigError, match="there is no application 'counter'"):
+        app_toolkit.delete("counter")
+
+
+async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
+    await aio.deploy(hello, name="hello", route_prefix="/hello")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{cluster.proxy_url()}/hello")).json() == "hello"
+        await aio.deploy(chain.app, name="hello", route_prefix="/hello")
+        assert (await client.get(f"{cluster.proxy_url()}/hello/more/5")).json() == 16
+        left = await aio.get_handle("hello", "left")
+        assert await left.more(5) == 16
+        assert "hello" in [each.name for each in (await aio.status()).applications]
+        await aio.delete("hello")
+        assert (await client.get(f"{cluster.proxy_url()}/hello")).status_code == 404
+    assert await (await aio.run(Counter.bind(), name="counter")).count("two words") == 2
+    await aio.shutdown()
+
+
+def test_each_async_form_takes_what_the_other_takes() -> None:
+    public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
+    assert public == {"run", "deploy", "scale", "delete", "status", "get_handle", "shutdown"}
+    for name in public:
+        takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))
+        assert [*takes] == [each for each in other if each != "blocking"]
+        assert {each.default for each in takes.values()} <= {each.default for each in other.values()}
+
+
+def test_the_page_says_how_it_is_done_from_python(cluster: Cluster) -> None:
+    names = page("docs/operations.md").run()
+    assert names["counter"].count("two words") == 2
+    app_toolkit.delete("counter")
