@@ -7,7 +7,7 @@ from app_toolkit.observability.context import deadline, replica_context, request
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.router.handle import options, remote
-from app_toolkit.running import Application, delete, deploy, get_handle, run, scale, shutdown, status
+from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "remote",
     "replica_context",
     "request_id",
+    "rollback",
     "run",
     "scale",
     "shutdown",

@@ -52,6 +52,13 @@ async def scale(
     )
 
 
+async def rollback(
+    application: str, *, wait: bool = True, wait_timeout_s: float = WAIT_S, address: str | None = None
+) -> None:
+    """As `app_toolkit.rollback`."""
+    await asyncio.to_thread(running.rollback, application, wait=wait, wait_timeout_s=wait_timeout_s, address=address)
+
+
 async def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:
     """As `app_toolkit.delete`."""
     await asyncio.to_thread(running.delete, application, wait=wait, address=address)

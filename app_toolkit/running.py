@@ -154,6 +154,20 @@ def scale(
             until_serving(instance, [application], wait_timeout_s)
 
 
+def rollback(
+    application: str, *, wait: bool = True, wait_timeout_s: float = WAIT_S, address: str | None = None
+) -> None:
+    """Go back to the last good version of an application, other than the present one.
+
+    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such version or,
+    with `wait`, where it does not come up.
+    """
+    with _lock, _instance(address) as instance:
+        instance.rollback(application)
+        if wait:
+            until_serving(instance, [application], wait_timeout_s)
+
+
 def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:
     """Stop serving an application, whoever deployed it; its name and its prefix are free again.
 

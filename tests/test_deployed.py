@@ -48,6 +48,9 @@ def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
     after = [each.id for each in counter.deployments[0].replicas]
     assert (len(after), set(after) > set(before)) == (2, True)
+    app_toolkit.rollback("counter")
+    (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
+    assert len(counter.deployments[0].replicas) == 1
     app_toolkit.delete("counter")
     assert "counter" not in names()
     with pytest.raises(ConfigError, match="there is no application 'counter'"):

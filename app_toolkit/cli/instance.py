@@ -48,6 +48,10 @@ class Instance(Protocol):
         """Want so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
         ...
 
+    def rollback(self, application: str) -> None:
+        """Want its last good version other than the present one. Raises `ConfigError` where there is none."""
+        ...
+
     def delete(self, application: str) -> None:
         """Stop serving an application; it drains from then on."""
         ...

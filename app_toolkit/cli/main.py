@@ -1,4 +1,4 @@
-"""The command line: `app-toolkit run | dev | plan | deploy | status | scale | delete | shutdown`."""
+"""The command line: `app-toolkit run | dev | plan | deploy | status | scale | rollback | delete | shutdown`."""
 
 import json
 import sys
@@ -284,6 +284,27 @@ def scale(
         if wait:
             with screen.progress() as progress:
                 until_serving(instance, [named[0]], wait_timeout_s, progress.show)
+    finally:
+        instance.close()
+
+
+@app.command()
+def rollback(
+    context: typer.Context,
+    application: ApplicationArgument,
+    *,
+    wait: Wait = False,
+    wait_timeout_s: WaitTimeoutS = WAIT_S,
+    address: RunningAddress = None,
+) -> None:
+    """Go back to the last good version of an application, other than the present one."""
+    screen = Screen()
+    instance = _connect(context)
+    try:
+        instance.rollback(application)
+        if wait:
+            with screen.progress() as progress:
+                until_serving(instance, [application], wait_timeout_s, progress.show)
     finally:
         instance.close()
 

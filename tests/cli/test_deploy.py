@@ -180,6 +180,9 @@ class Scripted:
     def scale(self, application: str, deployment: str, num_replicas: int) -> None:
         self.did.append(f"scale {application} {deployment} {num_replicas}")
 
+    def rollback(self, application: str) -> None:
+        self.did.append(f"rollback {application}")
+
     def close(self) -> None:
         self.did.append("close")
 
@@ -255,6 +258,15 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
     assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
     assert command(instance, "scale", "shop", "1") == 2
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
+
+
+def test_an_application_is_rolled_back_by_its_name(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = Scripted(status(STARTING), status(UP))
+    assert command(instance, "rollback", "shop", "--wait") == 0
+    assert instance.did == ["rollback shop", "close"]
+    assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
 
 
 def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_runs(

@@ -15,7 +15,6 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.core.applications import scaled
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
@@ -132,10 +131,14 @@ class Instance:
 
         Raises `ConfigError` where there is no such deployment, or it cannot have so many.
         """
-        there, _ = self.wanted()
-        if application not in there:
-            raise ConfigError(f"there is no application {application!r}")
-        self._ask("apply", scaled(there[application], deployment, num_replicas), None, None, None)
+        self._ask("scale", application, deployment, num_replicas)
+
+    def rollback(self, application: str) -> None:
+        """Want its last good version other than the present one; gives back as soon as that is written down.
+
+        Raises `ConfigError` where there is none.
+        """
+        self._ask("rollback", application)
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment. Raises `ConfigError` where there is none of that name."""
