@@ -24,7 +24,7 @@ async def run(app: Bound[T], **said: Unpack[RunKeywords]) -> T: ...
 async def run(app: FastAPI | Callable[[Request], Any], **said: Unpack[RunKeywords]) -> Application: ...
 async def run(app: Any, **said: Unpack[RunKeywords]) -> Any:
     """As `app_toolkit.run`, which alone can stay in the foreground."""
-    return await asyncio.to_thread(running.run, app, **said)
+    return await asyncio.to_thread(lambda: running.run(app, **said))
 
 
 async def deploy(

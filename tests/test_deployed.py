@@ -8,7 +8,7 @@ import pytest
 from fastapi import Request
 
 import app_toolkit
-from app_toolkit import ConfigError, Deployment, aio, running
+from app_toolkit import ConfigError, Deployment, aio, remote, running
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
@@ -42,7 +42,7 @@ def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
     app_toolkit.shutdown()  # which takes back what was run
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
     assert (counter.status, counter.route_prefix) == ("healthy", None)
-    assert app_toolkit.get_handle("counter", "counter").count("two words") == 2
+    assert remote(app_toolkit.get_handle("counter", "counter").count, "two words").result(30) == 2
     before = [each.id for each in counter.deployments[0].replicas]
     app_toolkit.scale("counter/counter", 2)
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
@@ -58,6 +58,8 @@ def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
 
 
 async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
+    counter = await aio.run(Counter.bind(), name="counter")
+    assert await counter.count("two words") == 2
     await aio.deploy(hello, name="hello", route_prefix="/hello")
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.get(f"{cluster.proxy_url()}/hello")).json() == "hello"
@@ -68,7 +70,6 @@ async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
         assert "hello" in [each.name for each in (await aio.status()).applications]
         await aio.delete("hello")
         assert (await client.get(f"{cluster.proxy_url()}/hello")).status_code == 404
-    assert await (await aio.run(Counter.bind(), name="counter")).count("two words") == 2
     await aio.shutdown()
 
 

@@ -84,7 +84,8 @@ class Cluster:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    path = tmp_path / "shop.py"
+    path = tmp_path / "app" / "shop.py"
+    path.parent.mkdir()
     path.write_text(APP)
     return path
 
@@ -132,22 +133,22 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     assert cluster.http == HTTPOptions()
 
 
-def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path, tmp_path: Path) -> None:
-    (tmp_path / "keyed.py").write_text(
+def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path) -> None:
+    (app.parent / "keyed.py").write_text(
         "from app_toolkit import Deployment, Toolkit\n"
         "class Door(Deployment):\n"
         "    def reconfigure(self, config): ...\n"
         "app = Toolkit(deployments=[Door.bind()])\n"
     )
-    (tmp_path / "app.yaml").write_text(
+    (app.parent / "app.yaml").write_text(
         "applications:\n"
         "  shop: {target: 'shop:app', route_prefix: /shop}\n"
         "  keyed: {target: 'keyed:app', deployments: {door: {user_config: {key: '${KEY}'}}}}\n"
     )
     cluster = Cluster()
-    file = read_file(tmp_path / "app.yaml")
-    deployed(cluster, tmp_path / "app.yaml", file=file, variables={"KEY": "s3cret-1"})
-    said = deployed(cluster, tmp_path / "app.yaml", file=file, variables={"KEY": "s3cret-2"}, wait=True)
+    file = read_file(app.parent / "app.yaml")
+    deployed(cluster, app.parent / "app.yaml", file=file, variables={"KEY": "s3cret-1"})
+    said = deployed(cluster, app.parent / "app.yaml", file=file, variables={"KEY": "s3cret-2"}, wait=True)
     assert said[:3] == ["application shop at /shop: nothing changes", "  app: unchanged", "  chat: unchanged"]
     assert "  door: reconfigured (user_config changed)" in said
     assert "Serving Shop at http://127.0.0.1:8000/shop" in said
@@ -187,13 +188,14 @@ class Scripted:
         self.did.append("close")
 
 
+NOTHING_YET = asdict(InstanceStatus(1, 0, "healthy", (), (), ()))
 STARTING = GroupStatus("shop/app", "starting", 1, "r", {"starting": 1}, (), 0, None)
 UPDATING = GroupStatus("shop/app", "updating", 1, "r", {"running": 2}, (), 0, None)
 FAILED = GroupStatus("shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Traceback\n  line\nValueError: no model")
 
 
 def test_somebody_waits_until_all_is_up_and_nothing_of_before_answers() -> None:
-    instance = Scripted(status(), status(STARTING), status(UPDATING), status(UP))
+    instance = Scripted(NOTHING_YET, status(STARTING), status(UPDATING), status(UP))
     until_serving(instance, ["shop"])  # type: ignore[arg-type]
     assert list(instance.script) == []
 

@@ -23,11 +23,12 @@ REFUSED = (Exception, SystemExit, pytest.fail.Exception)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The root of the repository, with an app in it."""
+    """The root of the repository, with an app and a file of applications in it."""
     for each in ROOT.iterdir():
         if not each.name.startswith("."):
             (tmp_path / each.name).symlink_to(each)
     (tmp_path / "main.py").write_text(APP)
+    (tmp_path / "app.yaml").write_text("applications: {shop: {target: 'main:app'}}")
     with only_taken(tmp_path):
         yield tmp_path
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app_toolkit.cli import main as command_line
-from tests.cluster import PATIENCE_S, Cluster
+from tests.cluster import PATIENCE_S, Served
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -124,11 +124,11 @@ def here(*arguments: str) -> int:
     return ended.value.code
 
 
-def test_it_is_updated_and_deleted_by_its_name(cluster: Cluster, app: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deploy = ("deploy", str(app / "stays.py"), "--name", "stays", "--route-prefix", "/stays")
     assert here(*deploy, "--wait") == 0
     assert "application stays at /stays: new" in capsys.readouterr().out
-    url = f"{cluster.proxy_url()}/stays"
+    url = f"{victim.cluster.proxy_url()}/stays/"
     first = answer(url, lambda told: True)
 
     assert here(*deploy, "--wait") == 0
@@ -155,6 +155,6 @@ def test_it_is_updated_and_deleted_by_its_name(cluster: Cluster, app: Path, caps
 
     assert here("delete", "stays") == 0
     assert httpx.get(url, trust_env=False).status_code == 404
-    assert "stays" not in [each["name"] for each in cluster.instance.status()["applications"]]
+    assert "stays" not in [each["name"] for each in victim.cluster.instance.status()["applications"]]
     assert here("delete", "stays") == 2
     assert "there is no application 'stays'" in capsys.readouterr().err

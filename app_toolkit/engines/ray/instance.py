@@ -165,7 +165,7 @@ class Instance:
 
     def load(self) -> Mapping[str, Load]:
         """Where requests are just now, by `APPLICATION/DEPLOYMENT`; a process that does not answer is not counted."""
-        status = self.told()
+        status = self._ask("status")
         proxies = [replica.id for group in status.proxies for replica in group.replicas]
         groups = {
             group.name: [replica.id for replica in group.replicas]
