@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +45,13 @@ def asked_all_the_time(served: Served) -> Iterator[list[tuple[int, str]]]:
             client.join()
 
 
+def next_texts(served: Served, answers: list[tuple[int, str]]) -> set[str]:
+    """What the next requests are answered; of those that were under way there are two at most."""
+    before = len(answers)
+    served.wait(lambda _: len(answers) > before + 20)
+    return {text for _, text in answers[before + 2 :]}
+
+
 def controller(method: str, *arguments: Any) -> Any:
     actor: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     return ray.get(getattr(actor, method).remote(*arguments))
@@ -64,14 +70,10 @@ def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_ba
     with asked_all_the_time(served) as answers:
         assert update(served, "two") == 2
         served.wait(lambda now: now["status"] == "healthy")
-        time_of_two = len(answers)
-        served.wait(lambda _: len(answers) > time_of_two + 20)
-        assert {text for _, text in answers[time_of_two + 2 :]} == {'"two"'}, "nothing old answers"
+        assert next_texts(served, answers) == {'"two"'}, "nothing old answers"
 
         update(served, "raises")
-        began = time.monotonic()
         raised = served.wait(lambda now: now["status"] == "rolled_back")
-        assert time.monotonic() - began < 30
         assert "FileNotFoundError: there are no weights of this version" in raised["last_error"]
         os.kill(cluster.controller_pid(), signal.SIGKILL)
         assert served.wait(lambda now: now["status"] == "rolled_back")["last_error"] == raised["last_error"]
@@ -81,10 +83,10 @@ def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_ba
         assert "RuntimeError: I have a cold" in unwell["last_error"]
         served.wait(lambda now: all(each["status"] == "healthy" for each in now["deployments"]))
         assert served.status()["revision"] == 4
+        assert next_texts(served, answers) == {'"two"'}
 
     assert {status for status, _ in answers} == {200}
     assert {text for _, text in answers} <= {'"one"', '"two"', '"unwell"'}
-    assert answers[-1][1] == '"two"'
 
     assert controller("rollback", served.spec.name) == 5
     served.wait(lambda now: now["status"] == "healthy")
