@@ -166,12 +166,13 @@ class Callers:
                 self._take(key, snapshot)
 
     def _take(self, key: str, snapshot: Snapshot) -> None:
-        caller = self._callers.get(key.removeprefix(REPLICAS))
+        name = key.removeprefix(REPLICAS)
+        caller = self._callers.get(name)
         if caller is None:
             return
         if snapshot.value is not None:
             caller.router.policy = Policy(**snapshot.value["policy"])
-        caller.router.update(self._published.take(key, snapshot.value))
+        caller.router.update(self._published.take(name, snapshot.value))
 
     async def aclose(self) -> None:
         """Fail who waits, and close the connections."""

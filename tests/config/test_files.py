@@ -194,7 +194,7 @@ def test_the_project_may_have_applications_and_tells_its_mistakes_by_name(tmp_pa
         f"{path}: [tool.app_toolkit] has no option 'prot'; 'port' is one",
         f"{path}: [tool.app_toolkit].applications.shop needs 'target'",
         f"{path}: [tool.app_toolkit].applications.shop.deployments.a.num_replicas = 0: input should be greater than "
-        "or equal to 1",
+        'or equal to 1, or "auto"',
         f"{path}: [tool.app_toolkit].port = '9000': it should be a number",
     ]
 
