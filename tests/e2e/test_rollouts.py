@@ -1,0 +1,98 @@
+"""Updates under load, good and bad: no request fails, and what does not hold goes back by itself."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import ray
+
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.errors import RevisionConflict
+from tests.cluster import Cluster, Served
+
+
+@pytest.fixture
+def served(cluster: Cluster) -> Iterator[Served]:
+    served = cluster.deploy("versions:one")
+    yield served
+    served.delete()
+
+
+@contextmanager
+def asked_all_the_time(served: Served) -> Iterator[list[tuple[int, str]]]:
+    """What two clients were answered, one GET after the other."""
+    answers: list[tuple[int, str]] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        with served.client() as client:
+            while not over.wait(0.01):
+                answer = client.get("/")
+                answers.append((answer.status_code, answer.text))
+
+    clients = [threading.Thread(target=ask) for _ in range(2)]
+    for client in clients:
+        client.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
+
+
+def next_texts(served: Served, answers: list[tuple[int, str]]) -> set[str]:
+    """What the next requests are answered; of those that were under way there are two at most."""
+    before = len(answers)
+    served.wait(lambda _: len(answers) > before + 20)
+    return {text for _, text in answers[before + 2 :]}
+
+
+def controller(method: str, *arguments: Any) -> Any:
+    actor: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+    return ray.get(getattr(actor, method).remote(*arguments))
+
+
+def update(served: Served, version: str) -> int:
+    """Deploy this version; gives the application's revision."""
+    served.cluster.instance.deploy(served.spec.model_copy(update={"target": f"versions:{version}"}), None)
+    revision: int = served.status()["revision"]
+    return revision
+
+
+def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_back(
+    cluster: Cluster, served: Served
+) -> None:
+    with asked_all_the_time(served) as answers:
+        assert update(served, "two") == 2
+        served.wait(lambda now: now["status"] == "healthy")
+        assert next_texts(served, answers) == {'"two"'}, "nothing old answers"
+
+        update(served, "raises")
+        raised = served.wait(lambda now: now["status"] == "rolled_back")
+        assert "FileNotFoundError: there are no weights of this version" in raised["last_error"]
+        os.kill(cluster.controller_pid(), signal.SIGKILL)
+        assert served.wait(lambda now: now["status"] == "rolled_back")["last_error"] == raised["last_error"]
+
+        update(served, "unwell")
+        unwell = served.wait(lambda now: now["status"] == "rolled_back")
+        assert "RuntimeError: I have a cold" in unwell["last_error"]
+        served.wait(lambda now: all(each["status"] == "healthy" for each in now["deployments"]))
+        assert served.status()["revision"] == 4
+        assert next_texts(served, answers) == {'"two"'}
+
+    assert {status for status, _ in answers} == {200}
+    assert {text for _, text in answers} <= {'"one"', '"two"', '"unwell"'}
+
+    assert controller("rollback", served.spec.name) == 5
+    served.wait(lambda now: now["status"] == "healthy")
+    with served.client() as client:
+        assert client.get("/").json() == "one"
+    assert controller("scale", served.spec.name, "model", 1) == 6
+    served.wait(lambda _: len(served.ingress("model")["replicas"]) == 1)
+    with pytest.raises(RevisionConflict, match="has revision 6, and revision 5 was expected"):
+        controller("rollback", served.spec.name, 5)
