@@ -207,6 +207,7 @@ def until_serving(
             if error := rolled_back(status, name) or hopeless(each):
                 raise error
         left = [group for name in applications for group in leaving(status, name)]
+        left += [each for each in status["applications"] if each["name"] in found and each["status"] == UPDATING]
         if not left and all(is_serving(each, status) for each in found.values()):
             return
         if time.monotonic() >= deadline:

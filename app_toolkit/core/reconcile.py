@@ -346,8 +346,8 @@ def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) ->
     for replica in record.replicas:
         steps = sorted(_next(wanted, replica), key=lambda step: step[0])
         due_now = [action for at, action in steps if now >= at]
-        # Who is to be killed is told nothing more.
-        actions += [action for action in due_now if isinstance(action, Kill)][:1] or due_now
+        # Who is to be killed, or has to go, is told nothing more.
+        actions += [action for action in due_now if isinstance(action, (Kill, Retire))][:1] or due_now
     # What is due for one by itself goes first: who is killed frees a place, and is a failure that holds back
     # a start.
     for action in actions:

@@ -108,6 +108,9 @@ class Writer(Deployment):
     async def score(self, texts: list[str]) -> list[str]:
         return texts
 
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        pass
+
 
 def app(ingress: dict[str, Any], of_class: dict[str, Any]) -> Toolkit:
     """With an ingress, a class and these options of theirs."""

@@ -497,7 +497,7 @@ async def test_what_was_packed_stays_as_long_as_a_version_may_come_back_that_nam
         assert await h.store.keys("code/") == ["code/1a", "code/2b"], "it is what one goes back to"
         for code in ("2b", "3c", "3c"):
             await h.until(lambda: h.word("packed") == "healthy")
-            await h.controller.apply(packed(code), code=code.encode())
+            await h.controller.apply(packed(code), code={code: code.encode()})
         assert await h.store.keys("code/") == ["code/2b", "code/3c"]
         await h.controller.delete("packed")
         assert await h.store.keys("code/") == []

@@ -60,7 +60,7 @@ def test_callers_are_told_what_they_keep_to():
             "address": "unix:/shop.web-1-1",
             "remote_address": None,
             "node": HOME,
-            "trunks": True,
+            "trunks": False,
             "max_ongoing_requests": 7,
         }
     ]

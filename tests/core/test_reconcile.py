@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -58,6 +58,7 @@ def another_live(rng):
 
 
 @WORLDS
+@example(seed=925159)  # one that had to go was to take up options, too
 @given(seed=st.integers(0, 2**32))
 def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
     world = World(seed, group_spec())

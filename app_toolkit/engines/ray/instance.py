@@ -138,7 +138,8 @@ class Instance:
 
         Raises `ConfigError` where there is none.
         """
-        self._ask("rollback", application)
+        revision = next((each.revision for each in self.told().applications if each.name == application), None)
+        self._ask("rollback", application, revision)  # asked twice it would lead forward again
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment. Raises `ConfigError` where there is none of that name."""
