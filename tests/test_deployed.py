@@ -50,7 +50,7 @@ def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
     assert (len(after), set(after) > set(before)) == (2, True)
     app_toolkit.rollback("counter")
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
-    assert len(counter.deployments[0].replicas) == 1
+    assert counter.deployments[0].target == 1
     app_toolkit.delete("counter")
     assert "counter" not in names()
     with pytest.raises(ConfigError, match="there is no application 'counter'"):
@@ -75,7 +75,7 @@ async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
 
 def test_each_async_form_takes_what_the_other_takes() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
-    assert public == {"run", "deploy", "scale", "delete", "status", "get_handle", "shutdown"}
+    assert public == {"run", "deploy", "scale", "rollback", "delete", "status", "get_handle", "shutdown"}
     for name in public:
         takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))
         assert [*takes] == [each for each in other if each != "blocking"]
