@@ -291,7 +291,7 @@ class Circuit(asyncio.Transport):
     def _allow_again(self) -> None:
         """Let the other end send what was taken, not for every few bytes."""
         taken = self._taken
-        if taken > self._window // 2:
+        if taken > WINDOW // 2:
             self._unpaused += taken
             # It narrows as it is taken from: what was allowed once may come.
             window = WIDE if self._unpaused > KEEPS_UP else max(WINDOW, self._window - taken)

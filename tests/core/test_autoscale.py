@@ -7,7 +7,7 @@ from math import ceil, inf, pi, sin
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import AutoscalingConfig
@@ -451,6 +451,7 @@ def test_in_any_world_each_decision_says_what_the_definitions_say(seed):
 
 
 @WORLDS
+@example(seed=2199)  # with no delay at all the last ones go together
 @given(seed=SEEDS)
 def test_in_any_world_a_target_changes_for_a_reason_and_whenever_there_is_one(seed):
     world = World(seed, seconds=60)
@@ -479,7 +480,7 @@ def test_in_any_world_a_target_changes_for_a_reason_and_whenever_there_is_one(se
             to_zero = config.downscale_to_zero_delay_s
             delay = config.downscale_delay_s if new or to_zero is None else to_zero
             if new == 0:
-                assert old == 1
+                assert old == 1 or not delay
                 assert at - before >= delay - SOON
             assert exact(at) - exact(delay) >= account.seen_at
             assert max(throughout(at, delay)) <= new

@@ -125,8 +125,8 @@ def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: S
 def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Served) -> None:
     before = pids(victim), pids(victim, "/other/pid")
     epoch = victim.cluster.instance.status()["epoch"]
-    os.kill(victim.cluster.controller_pid(), signal.SIGKILL)
-    with victim.client() as client:
+    with victim.client() as client:  # the next controller does not know at once where proxies listen
+        os.kill(victim.cluster.controller_pid(), signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
         while victim.cluster.instance.status()["epoch"] == epoch:
             assert client.get("/pid").status_code == 200

@@ -289,7 +289,7 @@ async def test_a_body_that_must_not_be_there_is_not_sent_and_the_connection_serv
     assert following.body == b"1"
     assert following.connection is empty.connection
     assert served.server.statistics().ongoing == 0
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.name != "asyncio"]  # which tells of others, once collected
 
 
 async def test_a_circuit_of_who_left_while_the_trunk_was_dialled_serves_the_next(serve: Serve, pool: Pool) -> None:

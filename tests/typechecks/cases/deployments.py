@@ -41,7 +41,7 @@ class MisspeltWithin(Deployment, ray_actor_options={"gpus": 1}): ...  # type: ig
 class Scaled(Deployment, num_replicas="auto", autoscaling_config={"max_replicas": 3}): ...
 
 
-class MisspeltBound(Deployment, autoscaling_config={"most_replicas": 3}): ...  # type: ignore[typeddict-unknown-key]
+class MisspeltBound(Deployment, autoscaling_config={"most_replicas": 3}): ...  # type: ignore[arg-type]
 
 
 class MisspeltLimit(Deployment, batch={"embed": {"batch_size": 1}}): ...  # type: ignore[typeddict-unknown-key]
