@@ -139,7 +139,7 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
     await IN_PROCESS.start([writer])
     try:
         await app(dict(GET), receive, send)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while len(events) < streams:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
     finally:
@@ -177,7 +177,7 @@ async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None
     await IN_PROCESS.start([writer])
     try:
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while not events:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
         asked.cancel()
