@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -255,14 +256,11 @@ def status(
         else:
             screen.status(found, load, replicas=replicas)
 
-    instance = _connect(context)
-    try:
+    with closing(_connect(context)) as instance:
         if watch:
             watch_status(instance, screen, show)
         else:
             show(instance.status())
-    finally:
-        instance.close()
 
 
 @app.command()
@@ -277,15 +275,10 @@ def scale(
 ) -> None:
     """Run more or fewer replicas of a deployment, until it is deployed again. Nothing restarts."""
     named = deployment_named(deployment)
-    screen = Screen()
-    instance = _connect(context)
-    try:
+    with closing(_connect(context)) as instance:
         instance.scale(*named, number)
         if wait:
-            with screen.progress() as progress:
-                until_serving(instance, [named[0]], wait_timeout_s, progress.show)
-    finally:
-        instance.close()
+            _wait(instance, named[0], wait_timeout_s)
 
 
 @app.command()
@@ -298,38 +291,26 @@ def rollback(
     address: RunningAddress = None,
 ) -> None:
     """Go back to the last good version of an application, other than the present one."""
-    screen = Screen()
-    instance = _connect(context)
-    try:
+    with closing(_connect(context)) as instance:
         instance.rollback(application)
         if wait:
-            with screen.progress() as progress:
-                until_serving(instance, [application], wait_timeout_s, progress.show)
-    finally:
-        instance.close()
+            _wait(instance, application, wait_timeout_s)
 
 
 @app.command()
 def delete(context: typer.Context, application: ApplicationArgument, *, address: RunningAddress = None) -> None:
     """Stop serving an application: drain its replicas, and wait for them. Others go on."""
-    instance = _connect(context)
-    try:
+    with closing(_connect(context)) as instance:
         instance.delete(application)
         with Screen().waiting("Draining."):
             until_gone(instance, application)
-    finally:
-        instance.close()
 
 
 @app.command()
 def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
     """Drain what runs on a cluster, wait for it, and remove it; the cluster itself stays."""
-    instance = _connect(context)
-    try:
-        with Screen().waiting("Draining."):
-            instance.shutdown()
-    finally:
-        instance.close()
+    with closing(_connect(context)) as instance, Screen().waiting("Draining."):
+        instance.shutdown()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -353,6 +334,11 @@ def _connect(context: typer.Context) -> Instance:
     check_cluster_answers(address)
     _show_token(address)
     return _ray().connect(address)
+
+
+def _wait(instance: Instance, application: str, timeout_s: float) -> None:
+    with Screen().progress() as progress:
+        until_serving(instance, [application], timeout_s, progress.show)
 
 
 def _show_token(address: str | None) -> None:

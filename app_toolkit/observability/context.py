@@ -1,6 +1,7 @@
 """What user code may ask about the request that it serves, and about where it runs; and what it reads meanwhile."""
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -16,7 +17,12 @@ TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
 
 
 class Errand:
-    """What a thread does in one context. Only that context holds it, so it is gone once the thread has come back."""
+    """What a thread does in one context. Only that context holds it, and those that were copied from it meanwhile: so
+    it is gone once the thread has come back.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
 
 
 ERRAND: ContextVar[Errand | None] = ContextVar("app_toolkit_errand", default=None)
@@ -25,7 +31,8 @@ ERRAND: ContextVar[Errand | None] = ContextVar("app_toolkit_errand", default=Non
 def errand() -> weakref.ref[Errand]:
     """That of the thread that asks."""
     found = ERRAND.get()
-    if found is None:
+    # A context is copied with all that is in it: what a script's thread did is found by every task that it starts.
+    if found is None or found.thread != threading.get_ident():
         found = Errand()
         ERRAND.set(found)
     return weakref.ref(found)

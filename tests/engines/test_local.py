@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from app_toolkit import Deployment, Toolkit, batch, remote
 from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.observability.context import errand
 from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
 
@@ -78,6 +79,14 @@ class Writer(Deployment):
             self.events.append("closed")
 
 
+async def receive() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def send(message: Message) -> None:
+    raise AssertionError(f"nobody waits for {message}")
+
+
 Read = Callable[[Writer], AsyncIterator[str] | Iterator[str]]
 
 
@@ -110,8 +119,9 @@ def uncollected() -> Iterator[None]:
         (in_threads_one_within_another, 2),
     ],
 )
+@pytest.mark.parametrize("in_a_script", [False, True])
 async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_its_client_goes(
-    read: Read, streams: int
+    read: Read, streams: int, in_a_script: bool
 ) -> None:
     """Whoever is cancelled while it sends is in nobody's `async for`: the framework leaves it to the collector."""
     events: list[str] = []
@@ -136,10 +146,12 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
             sending.set()
             await asyncio.Event().wait()
 
+    if in_a_script:
+        errand()  # that of whoever reads a stream in the thread in which it begins to serve afterwards
     await IN_PROCESS.start([writer])
     try:
         await app(dict(GET), receive, send)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(2):
             while len(events) < streams:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
     finally:
@@ -168,16 +180,10 @@ async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None
         reading.append(asyncio.create_task(read(model)))
         await asyncio.Event().wait()
 
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        raise AssertionError(f"nobody waits for {message}")
-
     await IN_PROCESS.start([writer])
     try:
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(2):
             while not events:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
         asked.cancel()
@@ -209,12 +215,6 @@ async def test_a_thread_that_goes_on_without_its_request_goes_on_reading_and_wha
     async def begin(model: Annotated[Writer, Depends(writer)]) -> None:
         reading.append(asyncio.create_task(asyncio.to_thread(read, model)))
         await asyncio.Event().wait()
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        raise AssertionError(f"nobody waits for {message}")
 
     await IN_PROCESS.start([writer])
     try:
