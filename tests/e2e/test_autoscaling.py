@@ -61,7 +61,7 @@ async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Clust
             for group in ("front", "worker"):
                 told = served.ingress(group)["scaling"]
                 assert (told["min_replicas"], told["max_replicas"]) == (0, scaled.MOST)
-                assert told["load"] > 0
+                assert told["average"] > 0  # at a single moment all clients may be between two requests
         await until_there_are(served, 0)
         assert served.status()["status"] == "healthy"
         again = await asyncio.gather(*map(client.get, PATHS))
