@@ -1,6 +1,6 @@
 """What a controller costs by itself: its ticks, and what it writes, with 10,000 replicas of 1,000 deployments.
 
-python -m benchmarks.controller
+python -m benchmarks.controller --write-docs
 python -m benchmarks.controller --applications 10 --replicas 5
 
 No process is started: whoever is told to do something has done it at once, so all the time that is measured is the
@@ -9,9 +9,14 @@ controller's. The clock is turned by hand. What is written is counted at the sto
 
 import argparse
 import asyncio
+import platform
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from app_toolkit.clock import ManualClock
@@ -22,8 +27,10 @@ from app_toolkit.core.replica_state import Drained, Exited, ProbePassed, Reconfi
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.interfaces import Emit, Location
 from app_toolkit.types import Address, NodeId, ReplicaId
+from benchmarks.__main__ import machine
 from benchmarks.report import table
 
+DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-controller.md"
 DEPLOYMENTS = 10
 """Of one application."""
 PERIOD_S = 5.0
@@ -63,7 +70,7 @@ class AtOnce:
         id: ReplicaId = action.replica
         match action:
             case Start():
-                self._emit(Started(id, Location(Address(f"unix:/{id}"), self.home)))
+                self._emit(Started(id, Location(Address(f"tcp:127.0.0.1:{8_000 + self.performed % 1_000}"), self.home)))
             case Probe():
                 self._emit(ProbePassed(id))
             case Reconfigure(_, live):
@@ -160,7 +167,12 @@ async def measure(applications: int, replicas: int) -> list[Cost]:
     return costs
 
 
-def report(costs: list[Cost]) -> str:
+def middle(rounds: Sequence[Sequence[Cost]]) -> list[Cost]:
+    """Of each cost the median of its time; the rest is the same in every round."""
+    return [replace(each[0], seconds=median(cost.seconds for cost in each)) for each in zip(*rounds, strict=True)]
+
+
+def report(costs: Sequence[Cost]) -> str:
     head = ("", "CPU, ms", "orders", "us an order", "questions to the store", "bytes written")
     return table(
         head,
@@ -178,14 +190,49 @@ def report(costs: list[Cost]) -> str:
     )
 
 
+def document(costs: Sequence[Cost], options: argparse.Namespace) -> str:
+    found, deployments = machine(), options.applications * DEPLOYMENTS
+    replicas = f"{deployments * options.replicas:,} replicas of {deployments:,} deployments"
+    versions = f"Python {platform.python_version()}, " + ", ".join(
+        f"{name} {version(name)}" for name in ("app-toolkit", "pydantic")
+    )
+    return f"""# The controller, measured
+
+Made by `python -m benchmarks.controller --write-docs`; no figure here was typed. Measured on
+{datetime.now(UTC):%Y-%m-%d}: CPU time, the median of {options.rounds} rounds.
+
+{replicas} in {options.applications:,} applications. No process is started: whoever is told to do
+something has done it at once, so all the time is the controller's own. An *order* is what it has somebody do: start,
+probe, reconfigure, drain, stop. What it asks of the store and writes there is counted at the store.
+
+{report(costs)}
+
+Nothing polls: a second in which nothing comes due costs nothing, and only a group to which something happened is
+planned for. Where a process comes or goes, all of them are looked through once for the nodes that need a proxy; where
+something is applied, the routes of all applications are put together. In every `health_check_period_s`
+({PERIOD_S:g} s) each replica is probed once, so the second row is what the controller is busy with all the time.
+
+{found["cores"]} cores, {found["cpu"]}, {found["system"]}. Versions: {versions}.
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.controller", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--applications", type=int, default=100, help=f"with {DEPLOYMENTS} deployments each (100)")
     parser.add_argument("--replicas", type=int, default=10, help="of each deployment (10)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
-    print(report(asyncio.run(measure(options.applications, options.replicas))))
+    rounds = []
+    for number in range(options.rounds):
+        print(f"Round {number + 1} of {options.rounds}", flush=True)
+        rounds.append(asyncio.run(measure(options.applications, options.replicas)))
+    costs = middle(rounds)
+    print(report(costs))
+    if options.write_docs:
+        DOCS.write_text(document(costs, options))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,9 @@ class Groups:
 
     def specify(self, wanted: Mapping[str, GroupSpec], *, proxies_linger: bool) -> None:
         """From now on exactly these groups are wanted."""
-        self.known = groups.specified(self.known, wanted, starts=self._minted, proxies_linger=proxies_linger)
-        self.touch()
+        before = self.known
+        self.known = groups.specified(before, wanted, starts=self._minted, proxies_linger=proxies_linger)
+        self._touched.update(name for name, group in self.known.items() if group is not before.get(name))
 
     def scale(self, name: str, target: int) -> None:
         """So many replicas are wanted of a group that is."""

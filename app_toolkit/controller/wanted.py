@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from app_toolkit.clock import Clock
@@ -17,6 +18,15 @@ from app_toolkit.core.rollout import Rollout
 from app_toolkit.errors import ConfigError, ControlError, RevisionConflict
 from app_toolkit.observability.story import Story
 from app_toolkit.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class _Specs:
+    """The groups of one application, as it stood when they were worked out."""
+
+    rollout: Rollout
+    spread: bool
+    specs: Mapping[str, GroupSpec]
 
 
 class Wanted:
@@ -37,6 +47,7 @@ class Wanted:
         self._written = written
         self._port_written = 0
         self._leases_written: dict[str, Any] = {}
+        self._specs: dict[str, _Specs] = {}
         self._followed: dict[str, GroupSpec] = {}
         """The proxies that were last told to be wanted."""
         self._clock = clock
@@ -59,8 +70,16 @@ class Wanted:
     def specs(self) -> dict[str, GroupSpec]:
         """The groups that are wanted now, by name."""
         self._followed = self.proxies.wanted()
-        deployments = applications.group_specs(rollout.kept(self.rollouts.values()), spread=self.proxies.spread)
+        self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
+        deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
         return farewell.wanted(self.farewell, deployments, self._followed if self.rollouts else {})
+
+    def _specs_of(self, stands: Rollout) -> "_Specs":
+        """To work them out takes a while; of an application that stands as it stood they are known."""
+        before, spread = self._specs.get(stands.name), self.proxies.spread
+        if before is not None and before.rollout is stands and before.spread == spread:
+            return before
+        return _Specs(stands, spread, applications.group_specs(stands.kept, spread=spread))
 
     @property
     def applications(self) -> dict[str, ApplicationSpec]:

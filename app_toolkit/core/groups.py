@@ -30,27 +30,30 @@ class Group:
 def specified(
     groups: Mapping[str, Group], wanted: Mapping[str, GroupSpec], *, starts: int, proxies_linger: bool = False
 ) -> dict[str, Group]:
-    """The groups once exactly those in `wanted` are: what is new is there without replicas, what is left over retires.
+    """The groups once exactly those in `wanted` are: what is new is there without replicas, what is left over retires,
+    and of whose spec stays as it is the same object is given.
 
     `starts` is the highest that any group has counted to in this epoch: one that comes back under an old name counts
     on from there. `proxies_linger`: those that are left over stay once they have drained.
     """
     known = {name: groups.get(name) or Group(GroupRecord(name, starts=starts)) for name in (*groups, *wanted)}
     return {
-        name: replace(group, spec=wanted[name], wanted=True)
+        name: _wanted(group, wanted[name])
         if name in wanted
         else _left_over(group, lingers=proxies_linger and are_proxies(name))
         for name, group in known.items()
     }
 
 
+def _wanted(group: Group, spec: GroupSpec) -> Group:
+    return group if group.wanted and group.spec == spec else replace(group, spec=spec, wanted=True)
+
+
 def _left_over(group: Group, *, lingers: bool) -> Group:
-    return replace(
-        group,
-        spec=group.spec and replace(group.spec, target=0, lingers=lingers),
-        wanted=False,
-        quarantine=None if group.wanted else group.quarantine,
-    )
+    spec = group.spec and replace(group.spec, target=0, lingers=lingers)
+    if not group.wanted and group.spec == spec:
+        return group
+    return replace(group, spec=spec, wanted=False, quarantine=None if group.wanted else group.quarantine)
 
 
 def lifted(group: Group) -> Group:

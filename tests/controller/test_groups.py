@@ -59,6 +59,16 @@ def test_what_is_wanted_is_started_and_then_left_alone_until_it_comes_due(b):
     assert b.groups.plan(2.0) == []
 
 
+def test_only_those_are_looked_at_again_of_which_something_else_is_wanted(b):
+    b.want(SPECS)
+    b.groups.plan(0.0)
+    b.want({**SPECS, WEB: group_spec(group=WEB, target=2)})
+    assert b.groups.touched == {WEB}
+    assert b.groups.plan(0.0) == [WEB]
+    b.want({WEB: group_spec(group=WEB, target=2)})
+    assert b.groups.touched == {MODEL}
+
+
 def test_an_event_touches_its_own_group(b):
     b.want(SPECS)
     b.groups.plan(0.0)
