@@ -15,6 +15,7 @@
   - RequestError            one request failed; carries the HTTP status that its client sees
       BadRequest            400  the head or the framing is not HTTP as we accept it
       NoApplication         404  no application has a route prefix above the path
+      NoRoute               404  a route that code of the application has, and no deployment of it serves
       RequestTimeout        408  the request did not arrive in time
       ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
@@ -114,6 +115,11 @@ class BadRequest(RequestError):
 
 
 class NoApplication(RequestError):
+    status = 404
+    reason = "not_found"
+
+
+class NoRoute(RequestError):
     status = 404
     reason = "not_found"
 
