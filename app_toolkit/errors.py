@@ -14,8 +14,7 @@
   - BatchError              a batch function gave an item no answer; an error of the app like any other
   - RequestError            one request failed; carries the HTTP status that its client sees
       BadRequest            400  the head or the framing is not HTTP as we accept it
-      NoApplication         404  no application has a route prefix above the path
-      NoRoute               404  a route that code of the application has, and no deployment of it serves
+      NotFound              404  no application has a route prefix above the path, or it serves the path no more
       RequestTimeout        408  the request did not arrive in time
       ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
@@ -114,12 +113,7 @@ class BadRequest(RequestError):
     reason = "bad_request"
 
 
-class NoApplication(RequestError):
-    status = 404
-    reason = "not_found"
-
-
-class NoRoute(RequestError):
+class NotFound(RequestError):
     status = 404
     reason = "not_found"
 

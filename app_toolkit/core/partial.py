@@ -37,7 +37,7 @@ def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection
         lambda each: each.config.name,
         lambda each: each.config.name in names,
     )
-    whole = plan if plan.default in names else living
+    whole = plan if plan.default in names and living.default in names else living
     after = living.model_copy(
         update={
             "title": whole.title,
