@@ -491,7 +491,8 @@ class ApplicationSpec(Origin):
 
     def revision(self, deployment: str) -> str:
         """A hash of what only a new replica of this deployment would take up."""
-        config, origin = self.deployment(deployment).config, self.origin_of(deployment)
+        spec = self.deployment(deployment)
+        config, origin = spec.config, spec.origin or self
         kept = {
             name: config.model_dump(mode="json")[name]
             for name, field in type(config).model_fields.items()

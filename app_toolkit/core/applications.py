@@ -84,7 +84,7 @@ def group_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dic
 
 
 def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> GroupSpec:
-    config, origin = deployment.config, spec.origin_of(deployment.config.name)
+    config, origin = deployment.config, deployment.origin or spec
     revision = spec.revision(config.name)
     return GroupSpec(
         group=name,

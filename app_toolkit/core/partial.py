@@ -46,7 +46,7 @@ def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection
             "routes": _routes(living, plan, deployments, names),
         }
     )
-    _check_rest(after, living)
+    _check_rest(after)
     if mistakes := list(_mistakes(after, living, plan, names)):
         raise ConfigError("; ".join(mistakes))
     return _in_short(after)
@@ -154,16 +154,15 @@ def _routes(
     return (*served, *others)
 
 
-def _check_rest(after: ApplicationSpec, living: ApplicationSpec) -> None:
+def _check_rest(after: ApplicationSpec) -> None:
     """That it is an application still."""
     there = [each.config.name for each in after.deployments]
     if not there:
-        (last,) = (each.config.name for each in living.deployments)
-        raise ConfigError(f"{last!r} is all that there is of application {living.name!r}: delete that")
+        raise ConfigError(f"nothing would be left of application {after.name!r}: delete all of it")
     if after.default is not None and after.default not in there:
         raise ConfigError(
-            f"{after.default!r} cannot be deleted: it answers what no route of application {living.name!r} matches; "
-            "delete the application"
+            f"{after.default!r} cannot be deleted: it answers what no route of application {after.name!r} matches; "
+            "delete all of it"
         )
 
 

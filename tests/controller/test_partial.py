@@ -17,6 +17,11 @@ def newer(spec):
     return spec.model_copy(update={"target": "shop:two"})
 
 
+def targets(h, group):
+    """What its replicas import."""
+    return {h.world.processes[id].order.spec.target for id in h.world.of(group)}
+
+
 def routes(h):
     [app] = h.proxy.view["routes"]["applications"]
     return [tuple(row[-2:]) for row in app["routes"]]
@@ -31,17 +36,16 @@ async def test_a_deployment_is_updated_alone_and_no_other_replica_restarts():
         await h.until_healthy(within_s=90)
         await h.until(lambda: not old & set(h.world.of(CHAT)))
         assert h.world.of(SHOP) == shop
-        targets = {h.world.processes[id].order.spec.target for id in h.world.of(CHAT)}
-        assert targets == {"shop:two"}
+        assert targets(h, CHAT) == {"shop:two"}
         await h.controller_dies()
         await h.controller_starts()
         await h.until_healthy()
         h.world.crash(shop[0])
         await h.until(lambda: h.world.of(SHOP, "running") not in ([], shop))
-        assert {h.world.processes[id].order.spec.target for id in h.world.of(SHOP)} == {"shop:app"}, "as it was"
+        assert targets(h, SHOP) == {"shop:app"}, "as it was"
         await h.controller.apply(newer(application()))
         await h.until_healthy(within_s=90)
-        assert {h.world.processes[id].order.spec.target for id in h.world.of(SHOP)} == {"shop:two"}
+        await h.until(lambda: targets(h, SHOP) == {"shop:two"})
         assert h.controller.application("shop") == (newer(application()), 3), "of one origin again"
 
 

@@ -87,7 +87,7 @@ def plans(draw, number):
     )
 
 
-@settings(derandomize=True, max_examples=120)
+@settings(derandomize=True, max_examples=120, deadline=None)
 @given(st.data())
 def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed(data):
     living = data.draw(plans(0))
@@ -202,11 +202,11 @@ def test_what_is_in_use_is_not_deleted_and_who_uses_it_is_told():
 
 def test_who_answers_what_no_route_matches_and_who_is_the_last_is_not_deleted():
     assert refusal(lambda: without(shop(), "app")) == (
-        "'app' cannot be deleted: it answers what no route of application 'shop' matches; delete the application"
+        "'app' cannot be deleted: it answers what no route of application 'shop' matches; delete all of it"
     )
     alone = planned(1, {}, {"writer": {}}, default=None, prefix=None)
     assert refusal(lambda: without(alone, "writer")) == (
-        "'writer' is all that there is of application 'shop': delete that"
+        "nothing would be left of application 'shop': delete all of it"
     )
 
 
@@ -237,6 +237,13 @@ def test_who_answers_what_no_route_matches_and_who_is_the_last_is_not_deleted():
 )
 def test_what_would_not_fit_together_is_refused_by_name(plan, names, said):
     assert refusal(lambda: taken_over(shop(), plan, names)) == said
+
+
+def test_the_default_ingress_has_another_name_where_both_are_named():
+    one, two = planned(1, {"app": ["/a"], "chat": []}), planned(2, {"web": ["/a"], "chat": []}, default="web")
+    after = taken_over(one, two, {"app", "web"})
+    assert (after.default, after.title, names_of(after)) == ("web", "Version 2", ["web", "chat"])
+    assert taken_over(one, two, {"web"}).default == "app"
 
 
 def test_a_class_may_have_more_methods_than_its_callers_know():
