@@ -464,7 +464,7 @@ class ApplicationSpec(Origin):
     @property
     def packed(self) -> frozenset[str]:
         """The hashes of what its replicas unpack."""
-        origins = (self.origin, *(each.origin for each in self.deployments if each.origin is not None))
+        origins = [each.origin or self for each in self.deployments]
         return frozenset(hash for origin in origins for hash in (origin.code, origin.artifact) if hash)
 
     @property

@@ -153,6 +153,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
         assert "RuntimeError: no words" in capsys.readouterr().err
         parts.until("rolled_back")
 
+        assert parts.told("/chat") == chat
         assert here("delete", "parts/chat") == 0
         assert httpx.get(f"{parts.url}/chat", trust_env=False).status_code == 404
         assert here("delete", "parts/writer") == 2
@@ -164,15 +165,19 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
     assert set(statuses["/chat"][:deleted]) == {200}
     assert set(statuses["/chat"][deleted:]) == {404}
 
-    assert parts.deploy("five", "chat") == 0
-    assert parts.told("/chat")[0] == "five"
-    assert parts.deploy("five", "talk") == 0, "which the code does not have any more"
+
+def test_what_was_deleted_is_created_again_and_the_next_whole_deploy_makes_all_of_one_code(parts: Parts) -> None:
+    own = parts.told("/")
+    assert here("delete", "parts/chat") == 0
+    assert parts.deploy("two", "chat", "talk", talks=True) == 0
+    assert {parts.told(path)[0] for path in ("/chat", "/talk/you")} == {"two"}
+    assert parts.deploy("three", "chat", "talk") == 0, "the code has only one of them"
     assert httpx.get(f"{parts.url}/talk/you", trust_env=False).status_code == 404
-    assert parts.told("/") == own
-    before = parts.told("/chat")
-    assert parts.deploy("five") == 0
-    assert {parts.told(path)[0] for path in ("/", "/written", "/chat")} == {"five"}
-    assert parts.told("/chat") == before != chat, "it had that code already"
+    chat = parts.told("/chat")
+    assert (chat[0], parts.told("/")) == ("three", own)
+    assert parts.deploy("three") == 0
+    assert {parts.told(path)[0] for path in ("/", "/written")} == {"three"}
+    assert parts.told("/chat") == chat, "it had that code already"
 
 
 class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus": 0.1}):
