@@ -4,7 +4,7 @@ Each works in a thread. Cancelled, it is not waited for any more, and what it ha
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, Unpack, overload
 
 from fastapi import FastAPI, Request
@@ -30,12 +30,13 @@ async def run(app: Any, **said: Unpack[RunKeywords]) -> Any:
 async def deploy(
     app: Bound[Any] | FastAPI | Callable[[Request], Any],
     *,
+    only: Collection[str] = (),
     wait: bool = True,
     wait_timeout_s: float = WAIT_S,
     **said: Unpack[RunKeywords],
 ) -> None:
     """As `app_toolkit.deploy`."""
-    await asyncio.to_thread(running.deploy, app, wait=wait, wait_timeout_s=wait_timeout_s, **said)
+    await asyncio.to_thread(running.deploy, app, only=only, wait=wait, wait_timeout_s=wait_timeout_s, **said)
 
 
 async def scale(
@@ -59,9 +60,9 @@ async def rollback(
     await asyncio.to_thread(running.rollback, application, wait=wait, wait_timeout_s=wait_timeout_s, address=address)
 
 
-async def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:
+async def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
     """As `app_toolkit.delete`."""
-    await asyncio.to_thread(running.delete, application, wait=wait, address=address)
+    await asyncio.to_thread(running.delete, name, wait=wait, address=address)
 
 
 async def status(*, address: str | None = None) -> InstanceStatus:

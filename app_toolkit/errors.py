@@ -14,7 +14,7 @@
   - BatchError              a batch function gave an item no answer; an error of the app like any other
   - RequestError            one request failed; carries the HTTP status that its client sees
       BadRequest            400  the head or the framing is not HTTP as we accept it
-      NoApplication         404  no application has a route prefix above the path
+      NotFound              404  no application has a route prefix above the path, or it serves the path no more
       RequestTimeout        408  the request did not arrive in time
       ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
@@ -113,7 +113,7 @@ class BadRequest(RequestError):
     reason = "bad_request"
 
 
-class NoApplication(RequestError):
+class NotFound(RequestError):
     status = 404
     reason = "not_found"
 

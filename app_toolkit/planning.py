@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 
 from app_toolkit.config.files import as_written
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, overruled
@@ -15,7 +16,7 @@ from app_toolkit.deployment import Bound, configure, unfit
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.artifact import pack
-from app_toolkit.replica.graph import find
+from app_toolkit.replica.graph import calls, find
 from app_toolkit.replica.http import answers_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table
@@ -63,8 +64,8 @@ def plan(
         title=app.title,
         default=default,
         deployments=(
-            *(IngressSpec(config=known[each.name]) for each in configs),
-            *(ClassSpec(config=known[each.name], methods=methods_of(each.cls)) for each in classes),
+            *(IngressSpec(config=known[each.name], calls=calls(app, _routes_of(app, each.name))) for each in configs),
+            *(_class_spec(each, known[each.name]) for each in classes),
         ),
         routes=tuple(route_table(app, {each.name: known[each.name] for each in configs})),
     )
@@ -86,6 +87,10 @@ def plan_bound(
     made of it; the rest as of `plan`, but that `num_replicas` overrides its own alone. Raises as `plan` does.
     """
     http = answers_http(bound.cls)
+    classes = find(bound)
+    configs = {each.name: each.config for each in classes}
+    if num_replicas is not None:
+        configs[bound.name] = _of_number(bound.config, num_replicas)
     return ApplicationSpec(
         name=name,
         target=f"{bound.cls.__module__}:{bound.cls.__qualname__}",
@@ -95,7 +100,7 @@ def plan_bound(
         route_prefix=route_prefix if http else None,
         title=bound.name,
         default=bound.name if http else None,
-        deployments=tuple(_class_spec(each, num_replicas if each is bound else None) for each in find(bound)),
+        deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
     )
 
 
@@ -146,11 +151,13 @@ def _unfit_for_ingress(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...
         yield (option,), f"{option!r} is an option of classes, and this is an ingress"
 
 
-def _class_spec(bound: Deployable, num_replicas: int | None = None) -> ClassSpec:
-    config: ClassConfig = bound.config
-    if num_replicas is not None:
-        config = _of_number(config, num_replicas)
-    return ClassSpec(config=config, methods=methods_of(bound.cls))
+def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
+    return ClassSpec(config=config, methods=methods_of(bound.cls), calls=tuple(each.name for each in bound.needs))
+
+
+def _routes_of(app: FastAPI, ingress: str) -> list[BaseRoute]:
+    """Those at the top of an app that one of its ingresses serves."""
+    return [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress]
 
 
 def _of_number(config: C, num_replicas: int) -> C:

@@ -3,7 +3,7 @@
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 from fastapi import FastAPI, Request
 
 from app_toolkit.cli.addresses import check
-from app_toolkit.cli.deploy import WAIT_S
-from app_toolkit.cli.instance import LOOK_S, deployment_named, logical_cpus, rows, until_gone, until_serving, url_of
+from app_toolkit.cli.deploy import WAIT_S, part
+from app_toolkit.cli.instance import (
+    LOOK_S,
+    deletion_named,
+    deployment_named,
+    logical_cpus,
+    rows,
+    until_gone,
+    until_serving,
+    url_of,
+)
 from app_toolkit.cli.run import Interrupts, say_where
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
@@ -112,6 +121,7 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
 def deploy(
     app: Bound[Any] | FastAPI | Callable[[Request], Any],
     *,
+    only: Collection[str] = (),
     wait: bool = True,
     wait_timeout_s: float = WAIT_S,
     **said: Unpack[RunKeywords],
@@ -122,14 +132,24 @@ def deploy(
     this machine runs. The files of its folder go along. `wait`: until it is up, and nothing of what it replaces answers
     any more, `wait_timeout_s` seconds at most. Its methods are called through `get_handle`.
 
+    `only`: of the application of this name that runs, these deployments alone are taken from `app`, by their names or
+    by endpoints such as `"POST /embed"`; what `app` does not have of them is deleted.
+
     Raises `ConfigError` where it cannot be deployed and, with `wait`, where it does not come up: it is not taken back.
     """
+    if isinstance(only, str):
+        raise ConfigError(f"only = {only!r}: it should be a list of names")
     chosen = choose(read_project(Path.cwd()), Options(**said))
     with _lock:
         spec, code = _planned(app if isinstance(app, Bound | FastAPI) else of_function(app), chosen)
         spec, files = with_files(spec)
-        with _instance(chosen.address, begin=True) as instance:
-            instance.deploy(spec, _listening(chosen), {**code, **files}, held=False)
+        packed: Mapping[str, bytes] = {**code, **files}
+        with _instance(chosen.address, begin=not only) as instance:
+            revision = None
+            if only:
+                deployed = part(instance, spec, packed, only)
+                spec, packed, revision = deployed.spec, deployed.code, deployed.expected
+            instance.deploy(spec, _listening(chosen), packed, held=False, expected=revision)
             if wait:
                 until_serving(instance, [spec.name], wait_timeout_s)
 
@@ -168,16 +188,17 @@ def rollback(
             until_serving(instance, [application], wait_timeout_s)
 
 
-def delete(application: str, *, wait: bool = True, address: str | None = None) -> None:
-    """Stop serving an application, whoever deployed it; its name and its prefix are free again.
+def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
+    """Stop serving `APPLICATION`, or `APPLICATION/DEPLOYMENT` of it, whoever deployed it; the name is free again.
 
     `wait`: until its replicas have drained and are gone. `address`: as of `deploy`. Raises `ConfigError` where there is
-    none of that name.
+    none of that name, and where it is in use.
     """
+    what = deletion_named(name)
     with _lock, _instance(address) as instance:
-        instance.delete(application)
+        instance.delete(*what)
         if wait:
-            until_gone(instance, application)
+            until_gone(instance, *what)
 
 
 def status(*, address: str | None = None) -> InstanceStatus:

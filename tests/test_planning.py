@@ -17,7 +17,7 @@ from starlette.routing import Host, Mount
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import PlanningError
-from app_toolkit.planning import find, plan, with_files
+from app_toolkit.planning import find, plan, plan_bound, with_files
 
 
 class Model(Deployment):
@@ -103,6 +103,36 @@ def test_what_a_deployment_is_bound_with_comes_before_it() -> None:
     left, right = model("left", base.handle), model("right", [{"deep": base.handle}])
     front = model("front", left.handle, right.handle)
     assert find(app_with(front)) == (base, left, right, front)
+
+
+def test_of_each_deployment_it_is_known_what_it_calls_itself() -> None:
+    base, anywhere = model("base"), model("anywhere")
+    front, own = model("front", base.handle), model("own")
+    router = APIRouter()
+    router.get("/chat", dependencies=[Depends(front), Depends(anywhere)])(nothing)
+    app = Toolkit(deployments=[anywhere])
+    app.get("/", dependencies=[Depends(own)])(nothing)
+    app.include_router(router, deployment=DeploymentConfig(name="chat"))
+    calls = {each.config.name: set(each.calls) for each in plan(app, target="x:app", app_dir="/").deployments}
+    assert calls == {
+        "app": {"anywhere", "own"},
+        "chat": {"anywhere", "front"},
+        "front": {"base"},
+        "anywhere": set(),
+        "base": set(),
+        "own": set(),
+    }
+    plain = plan(app_with(front), target="x:app", app_dir="/")
+    assert [(each.config.name, each.calls) for each in plain.deployments] == [
+        ("app", ("front",)),
+        ("base", ()),
+        ("front", ("base",)),
+    ]
+    bound = plan_bound(front, b"", app_dir="/", num_replicas=3)
+    assert [(each.config.name, each.config.num_replicas, each.calls) for each in bound.deployments] == [
+        ("base", 1, ()),
+        ("front", 3, ("base",)),
+    ]
 
 
 def test_a_circle_is_shown() -> None:

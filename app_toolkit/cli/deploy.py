@@ -1,6 +1,6 @@
 """`deploy`: applications onto a cluster that runs, and stays; what that changes is shown before."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app_toolkit.cli.addresses import check_cluster_answers
@@ -9,8 +9,10 @@ from app_toolkit.cli.plan import results
 from app_toolkit.cli.run import RunOptions, plannings, say_where
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.files import applied
-from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.difference import difference, options_changed
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core import partial
+from app_toolkit.core.difference import Difference, difference, of_part, options_changed
+from app_toolkit.errors import ConfigError
 from app_toolkit.planning import with_files
 
 WAIT_S = 600.0
@@ -28,6 +30,8 @@ class DeployOptions(RunOptions):
     wait: bool = False
     """Until all is up, or has failed."""
     timeout_s: float = WAIT_S
+    only: Sequence[str] = ()
+    """Of the one application: these deployments, by their names or by endpoints. Empty: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,10 @@ class Deployed:
     spec: ApplicationSpec
     """With the values of all references. These are secrets, so nobody shows it."""
     code: Mapping[str, bytes]
+    difference: Difference
+    """What applying it changes."""
+    expected: int | None = None
+    """The revision number that it has to have until then; None: any."""
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
@@ -50,16 +58,24 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
     with plannings(options) as planned:
         ray = engine()  # imports Ray, while children import the apps
         specs = results(planned, lambda: True) or []
-    wanted = [_deployed(spec, options) for spec in specs]
+    packed = [with_files(spec if options.file is None else applied(spec, options.variables)) for spec in specs]
     instance = ray.find(options.address)
     try:
-        _show(instance, wanted, options, screen)
+        running, listening = ({}, None) if instance is None else instance.wanted()
+        if not options.only:
+            wanted = [Deployed(spec, code, difference(running.get(spec.name), spec)) for spec, code in packed]
+        elif instance is None:
+            raise ConfigError(f"there is no application {specs[0].name!r} of which a part could be deployed")
+        else:
+            wanted = [part(instance, spec, code, options.only) for spec, code in packed]
+        _show(wanted, listening, options, screen)
         if options.dry_run:
             return
         if instance is None:
             instance = ray.start(address=options.address, num_cpus=None, held=False)
         for each in wanted:
-            instance.deploy(each.spec, options.http if options.moves else None, each.code, held=False)
+            http = options.http if options.moves else None
+            instance.deploy(each.spec, http, each.code, held=False, expected=each.expected)
         if not options.wait:
             screen.say("Applied. `app-toolkit status --watch` shows how it goes on.")
             return
@@ -69,21 +85,29 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         except KeyboardInterrupt:
             screen.say("Not waiting: the cluster goes on with it.")
             raise
-        for spec in specs:
-            say_where(instance, spec, screen)
+        for each in wanted:
+            say_where(instance, each.spec, screen)
     finally:
         if instance is not None:
             instance.close()
 
 
-def _deployed(spec: ApplicationSpec, options: DeployOptions) -> Deployed:
-    return Deployed(*with_files(spec if options.file is None else applied(spec, options.variables)))
+def part(instance: Instance, plan: ApplicationSpec, code: Mapping[str, bytes], only: Iterable[str]) -> Deployed:
+    """The application that lives, with `only` these deployments as planned, by their names or by endpoints.
+
+    Raises `ConfigError` where there is no such application, it has no such deployment, and where the parts would not
+    fit together.
+    """
+    living, revision = instance.application(plan.name)
+    names = partial.named(only, living, plan)
+    spec = partial.taken_over(living, plan, names)
+    needed = {hash: packed for hash, packed in code.items() if hash in spec.packed}
+    return Deployed(spec, needed, of_part(difference(living, spec), names), revision)
 
 
-def _show(instance: Instance | None, wanted: Sequence[Deployed], options: DeployOptions, screen: Screen) -> None:
+def _show(wanted: Sequence[Deployed], listening: HTTPOptions | None, options: DeployOptions, screen: Screen) -> None:
     """What applying these would change."""
-    running, listening = ({}, None) if instance is None else instance.wanted()
     for each in wanted:
-        screen.difference(difference(running.get(each.spec.name), each.spec), each.spec.route_prefix)
+        screen.difference(each.difference, each.spec.route_prefix)
     if options.moves and listening is not None and (changes := options_changed(listening, options.http)):
         screen.say(f"proxies: restarted ({', '.join(map(str, changes))})")

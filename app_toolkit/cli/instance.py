@@ -36,8 +36,12 @@ class Instance(Protocol):
         code: Mapping[str, bytes] | None = None,
         *,
         held: bool = True,
+        expected: int | None = None,
     ) -> None:
-        """Make the cluster serve an application; not `held`, it stays when this process has gone."""
+        """Make the cluster serve an application; not `held`, it stays when this process has gone.
+
+        Raises `RevisionConflict` where its revision number is not the `expected` one until then.
+        """
         ...
 
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
@@ -52,8 +56,15 @@ class Instance(Protocol):
         """Want its last good version other than the present one. Raises `ConfigError` where there is none."""
         ...
 
-    def delete(self, application: str) -> None:
-        """Stop serving an application; it drains from then on."""
+    def application(self, name: str) -> tuple[ApplicationSpec, int]:
+        """The version that is to run, and its revision number. Raises `ConfigError` where there is none."""
+        ...
+
+    def delete(self, application: str, deployment: str | None = None) -> None:
+        """Stop serving an application, or one deployment of it; it drains from then on.
+
+        Raises `ConfigError` where there is none, or it is in use.
+        """
         ...
 
     def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
@@ -231,14 +242,20 @@ def leaving(status: Status, application: str) -> list[Mapping[str, Any]]:
     return [group for group in status["leaving"] if group["name"].startswith(f"{application}/")]
 
 
-def until_gone(instance: Instance, application: str) -> None:
-    """Wait until nothing is left of what was deleted."""
+def until_gone(instance: Instance, application: str, deployment: str | None = None) -> None:
+    """Wait until nothing is left of what was deleted, an application or one deployment of it."""
     after = 0
     with suppress(InstanceEnded):
         while True:
             after, status = instance.progress(after, LOOK_S)
-            if not leaving(status, application):
+            left = [group["name"].partition("/")[2] for group in leaving(status, application)]
+            if not left or deployment not in (None, *left):
                 return
+
+
+def deletion_named(name: str) -> tuple[str, str | None]:
+    """What `APPLICATION` or `APPLICATION/DEPLOYMENT` names. Raises `ConfigError` where it is neither."""
+    return deployment_named(name) if "/" in name else (name, None)
 
 
 def deployment_named(name: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,15 @@ from app_toolkit.cli.addresses import check_cluster_answers
 from app_toolkit.cli.deploy import WAIT_S, DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import dev as serve_in_one_process
-from app_toolkit.cli.instance import Engine, Instance, Status, deployment_named, until_gone, until_serving
+from app_toolkit.cli.instance import (
+    Engine,
+    Instance,
+    Status,
+    deletion_named,
+    deployment_named,
+    until_gone,
+    until_serving,
+)
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
@@ -94,6 +102,9 @@ MaxConnections = Annotated[int | None, _option("max_connections", default="what 
 KeepAliveTimeout = Annotated[float | None, _option("keep_alive_timeout_s")]
 HeadTimeout = Annotated[float | None, _option("head_timeout_s")]
 AccessLog = Annotated[bool | None, _option("access_log")]
+FileApplication = Annotated[
+    str | None, typer.Option("--application", help="Of a file: this one alone. [default: all of them]")
+]
 ApplicationArgument = Annotated[str, typer.Argument(metavar="APP", help="The application's name.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show how it goes on until all is up, or has failed.")]
 WaitTimeoutS = Annotated[float, typer.Option(help="Seconds to wait; what was asked for goes on after that.", min=0)]
@@ -141,6 +152,15 @@ def deploy(
     context: typer.Context,
     target: ServedArgument = None,
     *,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the application that runs, this deployment alone, or the one that serves an endpoint such as "
+            "'POST /embed'; may be given more than once. [default: all of it]",
+        ),
+    ] = None,
+    application: FileApplication = None,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
@@ -161,9 +181,12 @@ def deploy(
     app_dir: AppDir = None,
 ) -> None:
     """Bring an app, or all of a file, onto a Ray cluster that runs. It stays there until it is deleted."""
-    chosen, what = _served(context, target, app_dir)
+    chosen, what = _served(context, target, app_dir, application)
+    if only and what["file"] is not None and len(what["file"].applications) > 1:
+        raise ConfigError("--only is about one application, and the file has several: say --application, too")
     options = DeployOptions(
         **what,
+        only=only or (),
         http=chosen.part(HTTPOptions),
         plan=chosen.part(PlanOptions),
         address=chosen.address or "auto",
@@ -206,7 +229,7 @@ def plan(
     name: Name = None,
     route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
-    application: Annotated[str | None, typer.Option(help="Of a file: this one alone. [default: all of them]")] = None,
+    application: FileApplication = None,
 ) -> None:
     """Show how an app would be laid out, or all of a file: its ingresses, and who owns which route. Starts nothing."""
     folder = Path.cwd()
@@ -215,8 +238,7 @@ def plan(
     chosen = _chosen(context, project, file)
     said: dict[str, Mapping[str, Said]] = {}
     if file is None:
-        if application is not None:
-            raise ConfigError(f"--application {application}: the target is one app, and no file of applications")
+        _refuse_application(application)
         options = chosen.part(PlanOptions)
         specs = [plan_here(_resolve(target, project, app_dir), options, written=format is Format.yaml)]
         if options.num_replicas is not None:
@@ -298,12 +320,20 @@ def rollback(
 
 
 @app.command()
-def delete(context: typer.Context, application: ApplicationArgument, *, address: RunningAddress = None) -> None:
-    """Stop serving an application: drain its replicas, and wait for them. Others go on."""
+def delete(
+    context: typer.Context,
+    named: Annotated[
+        str, typer.Argument(metavar="APP[/DEPLOYMENT]", help="An application, or one deployment of it, by name.")
+    ],
+    *,
+    address: RunningAddress = None,
+) -> None:
+    """Stop serving an application, or one deployment of it: drain its replicas, and wait for them. Others go on."""
+    what = deletion_named(named)
     with closing(_connect(context)) as instance:
-        instance.delete(application)
+        instance.delete(*what)
         with Screen().waiting("Draining."):
-            until_gone(instance, application)
+            until_gone(instance, *what)
 
 
 @app.command()
@@ -346,18 +376,31 @@ def _show_token(address: str | None) -> None:
         show_ray_token()
 
 
-def _served(context: typer.Context, target: str | None, app_dir: Path | None) -> tuple[Options, dict[str, Any]]:
-    """The options, and what they are about. What is misspelt, or not there, is told before anything starts."""
+def _served(
+    context: typer.Context, target: str | None, app_dir: Path | None, application: str | None = None
+) -> tuple[Options, dict[str, Any]]:
+    """The options, and what they are about. What is misspelt, or not there, is told before anything starts.
+
+    `application`: of a file, this one alone.
+    """
     project = read_project(Path.cwd())
     file = _file(context, target, project)
     chosen = _chosen(context, project, file)
     variables: Mapping[str, str] = {}
     if file is None:
+        _refuse_application(application)
         _resolve(target, project, app_dir)
     else:
+        if application is not None:
+            file = replace(file, applications={application: file.application(application)})
         variables = read_variables(file.variables)
         file.check(variables)
     return chosen, {"target": target, "app_dir": app_dir, "file": file, "variables": variables}
+
+
+def _refuse_application(application: str | None) -> None:
+    if application is not None:
+        raise ConfigError(f"--application {application}: the target is one app, and no file of applications")
 
 
 def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = None) -> Options:

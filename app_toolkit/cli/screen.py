@@ -70,7 +70,9 @@ class Screen:
             for each in spec.deployments
         ]
         self._rows(("deployment", "kind", "replicas", "max ongoing requests", "routes"), deployments)
-        routes = [(route.path, ",".join(route.methods or ()) or route.kind, route.owner) for route in spec.routes]
+        routes = [
+            (route.path, ",".join(route.methods or ()) or route.kind, route.owner or "nobody") for route in spec.routes
+        ]
         self._rows(("path", "methods", "ingress"), routes)
 
     def difference(self, difference: Difference, route_prefix: str | None) -> None:

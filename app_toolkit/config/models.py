@@ -384,38 +384,21 @@ class Route(Model):
     pattern: Annotated[str, Field(description="the route's own regular expression, on the path below the prefix")]
     methods: Annotated[tuple[str, ...] | None, Field(description="None: every method")] = None
     path: Annotated[str, Field(description="the template that people read")]
-    owner: Annotated[Name, Field(description="the ingress whose replicas serve it")]
+    owner: Annotated[
+        Name | None,
+        Field(description="the ingress whose replicas serve it; None: code that runs has it, and nobody serves it"),
+    ]
 
     @property
-    def row(self) -> tuple[str, str, list[str] | None, str, str]:
+    def row(self) -> tuple[str, str, list[str] | None, str, str | None]:
         """As `core.routes` and the board know it: what JSON can say."""
         methods = None if self.methods is None else list(self.methods)
         return self.kind, self.pattern, methods, self.path, self.owner
 
 
-class IngressSpec(Model):
-    """One ingress of an application: its replicas serve some of the routes."""
+class Origin(Model):
+    """Where replicas have their code from."""
 
-    kind: Literal["ingress"] = "ingress"
-    config: DeploymentConfig
-
-
-class ClassSpec(Model):
-    """One class of an application: its replicas are called by handles."""
-
-    kind: Literal["class"] = "class"
-    config: ClassConfig
-    methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
-
-
-DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
-
-
-class ApplicationSpec(Model):
-    """An application as plain data: all that the control plane and the proxies ever know of it."""
-
-    schema_version: Literal[1] = 1
-    name: Name
     target: Annotated[str, Field(description="`module:attribute`, imported by every replica")]
     code: Annotated[
         str, Field(description="the hash of what replicas unpack, where they import no target; the store has it")
@@ -426,6 +409,40 @@ class ApplicationSpec(Model):
     ] = ""
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = ""
+
+
+class DeployedSpec(Model):
+    """What an ingress and a class have alike."""
+
+    calls: Annotated[
+        tuple[Name, ...], Field(description="the classes of the application that its code may call, as far as is known")
+    ] = ()
+    origin: Annotated[Origin | None, Field(description="its own; None: that of the application")] = None
+
+
+class IngressSpec(DeployedSpec):
+    """One ingress of an application: its replicas serve some of the routes."""
+
+    kind: Literal["ingress"] = "ingress"
+    config: DeploymentConfig
+
+
+class ClassSpec(DeployedSpec):
+    """One class of an application: its replicas are called by handles."""
+
+    kind: Literal["class"] = "class"
+    config: ClassConfig
+    methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
+
+
+DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
+
+
+class ApplicationSpec(Origin):
+    """An application as plain data: all that the control plane and the proxies ever know of it."""
+
+    schema_version: Literal[1] = 1
+    name: Name
     route_prefix: Annotated[
         str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$", description="None: it serves no HTTP")
     ] = "/"
@@ -447,7 +464,25 @@ class ApplicationSpec(Model):
     @property
     def packed(self) -> frozenset[str]:
         """The hashes of what its replicas unpack."""
-        return frozenset(filter(None, (self.code, self.artifact)))
+        origins = [each.origin or self for each in self.deployments]
+        return frozenset(hash for origin in origins for hash in (origin.code, origin.artifact) if hash)
+
+    @property
+    def origin(self) -> Origin:
+        """That of every deployment that has none of its own."""
+        return Origin(**{name: getattr(self, name) for name in Origin.model_fields})
+
+    def deployment(self, name: str) -> DeploymentSpec:
+        """The one of this name. Raises `ConfigError` where there is none."""
+        for each in self.deployments:
+            if each.config.name == name:
+                return each
+        names = ", ".join(each.config.name for each in self.deployments)
+        raise ConfigError(f"application {self.name!r} has no deployment {name!r}; it has {names}")
+
+    def origin_of(self, deployment: str) -> Origin:
+        """Where the replicas of this deployment have their code from."""
+        return self.deployment(deployment).origin or self.origin
 
     @property
     def num_cpus(self) -> float:
@@ -456,7 +491,8 @@ class ApplicationSpec(Model):
 
     def revision(self, deployment: str) -> str:
         """A hash of what only a new replica of this deployment would take up."""
-        config = next(d.config for d in self.deployments if d.config.name == deployment)
+        spec = self.deployment(deployment)
+        config, origin = spec.config, spec.origin or self
         kept = {
             name: config.model_dump(mode="json")[name]
             for name, field in type(config).model_fields.items()
@@ -464,8 +500,8 @@ class ApplicationSpec(Model):
         }
         # An object can be given another `user_config`, but not forget that it had one.
         kept["user_config"] = config.live.user_config is not None
-        folders = [self.artifact, self.app_dir, self.working_dir]
-        facts = [self.target, self.code, *folders, self.route_prefix, deployment, kept]
+        folders = [origin.artifact, origin.app_dir, origin.working_dir]
+        facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

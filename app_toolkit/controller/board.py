@@ -113,12 +113,12 @@ class Board:
         return sorted(self._callers)
 
     def callers_of(self, beginning: str) -> list[str]:
-        """Those that live and go by a snapshot of a key with this beginning."""
+        """Those that live and go by a snapshot of a key with this beginning, as `watch` reads it."""
         self._forget_the_dead()
         return sorted(
             name
             for name, caller in self._callers.items()
-            if any(key.startswith(beginning) for key in (*caller.holds, *caller.told))
+            if any(_begins(key, beginning) for key in (*caller.holds, *caller.told))
         )
 
     def close(self) -> None:
@@ -132,8 +132,9 @@ class Board:
     ) -> dict[str, Snapshot]:
         """The keys that are newer than `seen`, at once or as soon as there are any; none after `timeout_s`.
 
-        Only keys with this `beginning`, or one of these: of what a caller is never told, it need not take note. What is
-        passed as seen is thereby acknowledged. A removed key is told as a snapshot of None.
+        Only keys with this `beginning`, or one of these: of what a caller is never told, it need not take note; a key
+        with a slash behind it is the beginning of that one alone. What is passed as seen is thereby acknowledged. A
+        removed key is told as a snapshot of None.
         """
         self._forget_the_dead()
         timeout_s = min(timeout_s, LONGEST_WATCH_S)
@@ -158,7 +159,7 @@ class Board:
         news = {
             key: s
             for key, s in self._snapshots.items()
-            if key.startswith(beginning) and (key not in seen or seen[key] < s.version)
+            if _begins(key, beginning) and (key not in seen or seen[key] < s.version)
         }
         for key, version in seen.items():
             if key in self._snapshots:
@@ -199,6 +200,10 @@ class Board:
         dead = [name for name, caller in self._callers.items() if caller.until <= now]
         for name in dead:
             del self._callers[name]
+
+
+def _begins(key: str, beginning: str | tuple[str, ...]) -> bool:
+    return f"{key}/".startswith(beginning)
 
 
 async def within(clock: Clock, seconds: float, future: asyncio.Future[Any]) -> bool:

@@ -15,7 +15,8 @@ from app_toolkit.controller.publication import Publication
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.wanted import Wanted
 from app_toolkit.controller.written import Written
-from app_toolkit.core import applications, farewell, groups, rollout
+from app_toolkit.core import applications, farewell, groups, partial, rollout
+from app_toolkit.core.applications import group_names
 from app_toolkit.core.posted import route_tables
 from app_toolkit.core.reconcile import Kill, Start, are_proxies, group_of, node_of
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
@@ -142,10 +143,11 @@ class Controller:
 
         `code`: what its replicas unpack, by its hashes, where the store may not have it yet. Applied again unchanged,
         it only lifts a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application
-        has its prefix, `RevisionConflict` where somebody else was faster, `StaleEpoch` where this controller was
-        replaced.
+        has its prefix, or calls a deployment that it would lose, `RevisionConflict` where somebody else was faster,
+        `StaleEpoch` where this controller was replaced.
         """
         self._check_open()
+        self._check_unused(spec)
         revision = await self._wanted.apply(spec, http, owner, code or {}, expected)
         self._lift(spec)
         return revision
@@ -177,7 +179,7 @@ class Controller:
         return await self.apply(version, None, owner, None, there.revision if expected is None else expected)
 
     def _lift(self, spec: ApplicationSpec) -> None:
-        for name in applications.group_names(spec):
+        for name in group_names(spec):
             self._groups.lift(name)
 
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
@@ -188,21 +190,38 @@ class Controller:
         """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""
         return applications.methods(self._wanted.applications, application, deployment)
 
-    async def delete(self, name: str) -> None:
-        """Retire an application. Raises `ConfigError` where there is none of that name, or another one calls it."""
+    def application(self, name: str) -> tuple[ApplicationSpec, int]:
+        """The version that is to run, and its revision number. Raises `ConfigError` where there is none."""
+        there = self._wanted.rollout(name)
+        return there.present, there.revision
+
+    async def delete(self, application: str, deployment: str | None = None) -> None:
+        """Retire an application, or one deployment of it. Raises `ConfigError` where there is none, or it is in use."""
         self._check_open()
-        callers = self._callers_of(name)
+        if deployment is not None:
+            there = self._wanted.rollout(application)
+            await self._apply_again(there, partial.without(there.present, deployment), None)
+            return
+        callers = self._callers_of(application)
         if callers:
             raise ConfigError(
-                f"application {name!r} cannot be deleted: its deployments are called by {', '.join(sorted(callers))}"
+                f"application {application!r} cannot be deleted: its deployments are called by "
+                f"{', '.join(sorted(callers))}"
             )
-        await self._wanted.delete(name)
+        await self._wanted.delete(application)
+
+    def _check_unused(self, spec: ApplicationSpec) -> None:
+        before = self._wanted.applications.get(spec.name)
+        lost = [] if before is None else [name for name in group_names(before) if name not in group_names(spec)]
+        for name in lost:
+            if callers := self._callers_of(name):
+                raise ConfigError(f"{name!r} cannot be deleted: it is called by {', '.join(sorted(callers))}")
 
     def _callers_of(self, name: str) -> set[str]:
-        """Other applications whose replicas hold handles to this one's deployments."""
+        """Other applications whose replicas hold handles to this deployment, or to any of this application."""
         groups = map(group_of, map(ReplicaId, self.board.callers_of(f"{REPLICAS}{name}/")))
         callers = {applications.application_of(group) for group in groups if not are_proxies(group)}
-        return callers & self._wanted.rollouts.keys() - {name}
+        return callers & self._wanted.rollouts.keys() - {applications.application_of(name)}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Take or renew a lease. Where it runs out, what was applied under it is deleted.

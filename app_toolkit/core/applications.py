@@ -52,12 +52,7 @@ def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: 
 
 def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:
     """The same application with so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
-    for each in spec.deployments:
-        if each.config.name == deployment:
-            break
-    else:
-        names = ", ".join(each.config.name for each in spec.deployments)
-        raise ConfigError(f"application {spec.name!r} has no deployment {deployment!r}; it has {names}")
+    each = spec.deployment(deployment)
     options = each.config.model_dump()
     if options["num_replicas"] == "auto":
         raise ConfigError(
@@ -89,7 +84,7 @@ def group_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dic
 
 
 def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> GroupSpec:
-    config = deployment.config
+    config, origin = deployment.config, deployment.origin or spec
     revision = spec.revision(config.name)
     return GroupSpec(
         group=name,
@@ -100,8 +95,8 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
             application=spec.name,
             deployment=config.name,
             revision=revision,
-            target=spec.target,
-            app_dir=spec.app_dir,
+            target=origin.target,
+            app_dir=origin.app_dir,
             root_path=(spec.route_prefix or "").rstrip("/"),
             live=config.live,
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
@@ -109,9 +104,9 @@ def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *,
             kind=deployment.kind,
             callees=spec.callees,
             sync_threads=getattr(config, "sync_threads", 1),
-            working_dir=spec.working_dir,
-            code=spec.code,
-            artifact=spec.artifact,
+            working_dir=origin.working_dir,
+            code=origin.code,
+            artifact=origin.artifact,
         ),
         policy=config.policy,
         options=config.ray_actor_options,

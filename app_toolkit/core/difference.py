@@ -1,11 +1,11 @@
 """What an apply would change: said of each deployment, with what that does to its replicas."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model
+from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model, Origin
 
 HIDDEN = ("user_config", "ray_actor_options.runtime_env")
 """Options with values that may be secrets: of them it is said that they change, and no more."""
@@ -81,6 +81,11 @@ def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Differ
     )
 
 
+def of_part(difference: Difference, deployments: Collection[str]) -> Difference:
+    """What it says of these deployments, and of the application as a whole."""
+    return replace(difference, deployments=tuple(each for each in difference.deployments if each.name in deployments))
+
+
 def options_changed(before: Model, after: Model) -> tuple[Change, ...]:
     """The options that two say differently, by their dotted names; of a part that only one has, each option."""
     one, other = dict(_flat(before.model_dump(mode="json"))), dict(_flat(after.model_dump(mode="json")))
@@ -95,6 +100,9 @@ def _of_deployment(
     before: ApplicationSpec, after: ApplicationSpec, one: DeploymentSpec, other: DeploymentSpec
 ) -> DeploymentDifference:
     name, changes = other.config.name, options_changed(one.config, other.config)
+    from_elsewhere = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
+    if from_elsewhere != tuple(_of_origin(before.origin, after.origin)):  # which is said once, of the whole
+        changes = (*from_elsewhere, *changes)
     if before.revision(name) != after.revision(name):
         effect = Effect.RESTARTED
     elif one.config.live != other.config.live:
@@ -107,16 +115,22 @@ def _of_deployment(
 
 
 def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
+    yield from _of_origin(before.origin, after.origin)
+    if before.route_prefix != after.route_prefix:
+        yield Change("route_prefix", _shown(before.route_prefix), _shown(after.route_prefix))
+    if before.routes != after.routes or before.default != after.default:
+        yield Change("routes")
+
+
+def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:
     if before.artifact != after.artifact:
         yield Change("files")
     if before.code != after.code:
         yield Change("code")
-    for fact in ("target", "route_prefix", "app_dir", "working_dir"):
+    for fact in ("target", "app_dir", "working_dir"):
         one, other = getattr(before, fact), getattr(after, fact)
         if one != other:
             yield Change(fact, _shown(one), _shown(other))
-    if before.routes != after.routes or before.default != after.default:
-        yield Change("routes")
 
 
 def _flat(options: Mapping[str, Any], around: str = "") -> Iterator[tuple[str, Any]]:

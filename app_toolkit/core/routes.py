@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 Kind = Literal["http", "websocket"]
-Row = tuple[str, str, Sequence[str] | None, str, str]
-"""(kind, or "both" for a mount; pattern; methods, None for every one; path template; owner)."""
+Row = tuple[str, str, Sequence[str] | None, str, str | None]
+"""(kind, or "both" for a mount; pattern; methods, None for every one; path template; owner, None for nobody)."""
 
-_Entry = tuple[int, str, re.Pattern[str], frozenset[str] | None, str]
+_Entry = tuple[int, str, re.Pattern[str], frozenset[str] | None, str | None]
 
 
 class _Node:
@@ -44,11 +44,14 @@ class RouteTable:
             allowed = None if methods is None else frozenset(methods)
             node.entries.append((position, kind, re.compile(pattern), allowed, owner))
 
-    def owner(self, kind: Kind, method: str, path: str) -> str:
-        """The ingress that owns a request; `path` is decoded and below the application's prefix."""
+    def owner(self, kind: Kind, method: str, path: str) -> str | None:
+        """The ingress that owns a request; `path` is decoded and below the application's prefix.
+
+        None: nobody, though the code of some ingress has a route for it.
+        """
         if len(self._owners) == 1:
             return self.default
-        partial: tuple[int, str] | None = None
+        partial: tuple[int, str | None] | None = None
         for position, row_kind, pattern, methods, owner in self._candidates(path):
             if row_kind not in (kind, "both") or pattern.match(path) is None:
                 continue

@@ -98,7 +98,9 @@ class Embedded:
         root_path: str = scope.get("root_path", "")
         if root_path and path.startswith(root_path):
             path = path[len(root_path) :]
-        return self._table.owner(scope["type"], scope.get("method", ""), path)
+        owner = self._table.owner(scope["type"], scope.get("method", ""), path)
+        assert owner is not None  # all that the app has is served here
+        return owner
 
 
 class Ingress(Local):

@@ -65,6 +65,7 @@ def listing(routes: Routes) -> dict[str, Any]:
                     "ingress": owner,
                 }
                 for kind, _, methods, path, owner in application.rows
+                if owner is not None
             ],
         }
         for application in routes.applications

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from app_toolkit.config.models import Policy
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
-from app_toolkit.errors import NoApplication, NoReplica
+from app_toolkit.errors import NoReplica, NotFound
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.published import Published
@@ -95,15 +95,17 @@ class Routes:
         self._published = Published(pool, node)
 
     def find(self, kind: str, method: str, path: str) -> str:
-        """The owner, by its name in `routers`. Raises `NoApplication`; before any routes `NoReplica`."""
+        """The owner, by its name in `routers`. Raises `NotFound`; before any routes `NoReplica`."""
         if not self.ready:
             raise NoReplica("this proxy has no routes yet")
         for application in self.applications:
             below = strip_prefix(application.prefix, path)
             if below is not None:
                 owner = application.table.owner("websocket" if kind == "websocket" else "http", method, below)
+                if owner is None:
+                    raise NotFound(f"application {application.name!r} does not serve {path[:200]!r} any more")
                 return f"{application.name}/{owner}"
-        raise NoApplication(f"no application has a route prefix above {path[:200]!r}")
+        raise NotFound(f"no application has a route prefix above {path[:200]!r}")
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Take what is new on the board; replica sets first, so that a new route finds its replicas."""
@@ -180,6 +182,7 @@ class Routes:
             f"{application.name}/{owner}"
             for application in self.applications
             for owner in (application.default, *(row[4] for row in application.rows))
+            if owner is not None
         }
 
     def _close_unnamed(self) -> None:

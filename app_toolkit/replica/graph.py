@@ -11,6 +11,15 @@ from app_toolkit.errors import PlanningError
 from app_toolkit.interfaces import Deployable
 
 
+def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
+    """Which deployments the code behind these routes of an app may call itself, as far as is known, by name.
+
+    Those that `Toolkit(deployments=...)` names may be called by any route.
+    """
+    direct = (*getattr(app, "deployments", ()), *_used_by(routes))
+    return tuple(dict.fromkeys(each.name for each in direct))
+
+
 def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
     """The deployments that an app calls, and those that they call, each after those that it is bound with.
 

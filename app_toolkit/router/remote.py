@@ -111,16 +111,16 @@ class Callers:
             if name not in self._callers:
                 self._callers[name] = RemoteCaller(self, deployment)
                 try:
-                    self.loop.call_soon_threadsafe(self._meet, application, name)
+                    self.loop.call_soon_threadsafe(self._meet, name)
                 except RuntimeError:  # the loop is closed
                     raise NoReplica(ENDED) from None
             return self._callers[name]
 
-    def _meet(self, application: str, name: str) -> None:
+    def _meet(self, name: str) -> None:
         seen = self._seen.get(f"{REPLICAS}{name}")
         if seen is not None:
             self._take(f"{REPLICAS}{name}", seen)
-        self._beginnings.add(f"{REPLICAS}{application}/")
+        self._beginnings.add(f"{REPLICAS}{name}/")  # and no other's: who is followed is in use
         if not self._met.done():
             self._met.set_result(None)
 

@@ -64,9 +64,22 @@ class Cluster:
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         return self.applications, self.http
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions | None, code: Mapping[str, bytes], *, held: bool) -> None:
+    def application(self, name: str) -> tuple[ApplicationSpec, int]:
+        if name not in self.applications:
+            raise ConfigError(f"there is no application {name!r}")
+        return self.applications[name], 7
+
+    def deploy(
+        self,
+        spec: ApplicationSpec,
+        http: HTTPOptions | None,
+        code: Mapping[str, bytes],
+        *,
+        held: bool,
+        expected: int | None,
+    ) -> None:
         assert not held
-        self.did.append(f"deploy {spec.name}")
+        self.did.append(f"deploy {spec.name}" + (f" after {expected}" if expected is not None else ""))
         self.applications[spec.name] = spec
         self.code.update(code)
         self.http = http or self.http
@@ -156,6 +169,32 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
     assert cluster.applications["keyed"].deployments[1].config.live.user_config == {"key": "s3cret-2"}
 
 
+def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> None:
+    cluster = Cluster()
+    with pytest.raises(ConfigError, match="there is no application 'shop' of which a part could be deployed"):
+        deployed(cluster, app, only=["chat"])
+    deployed(cluster, app)
+    before, files = cluster.applications["shop"], set(cluster.code)
+    app.write_text(APP.replace("num_replicas=2", "num_replicas=3"))
+    shown = ["application shop at /shop", "  chat: restarted (files changed, num_replicas 2 -> 3)"]
+    assert deployed(cluster, app, only=["chat"], dry_run=True) == shown
+    assert cluster.applications["shop"] == before
+    assert deployed(cluster, app, only=["chat"])[:2] == shown
+    assert cluster.did[-2:] == ["deploy shop after 7", "close"]
+    after = cluster.applications["shop"]
+    assert (after.deployment("app"), after.origin) == (before.deployment("app"), before.origin)
+    assert after.packed == set(cluster.code) > files
+
+    app.write_text("from app_toolkit import Toolkit\napp = Toolkit()\n")
+    assert deployed(cluster, app, only=["chat"], dry_run=True) == ["application shop at /shop", "  chat: removed"]
+    with pytest.raises(ConfigError, match=r"'shop' has no deployment 'writer', .* there are app, chat$"):
+        deployed(cluster, app, only=["writer"])
+    with pytest.raises(ConfigError, match="route prefix '/shop': a part of it cannot be deployed with '/'"):
+        deployed(cluster, app, only=["chat"], plan=PlanOptions(name="shop"))
+    with pytest.raises(ConfigError, match="there is no application 'shoe'"):
+        deployed(cluster, app, only=["chat"], plan=PlanOptions(name="shoe"))
+
+
 class Scripted:
     """An instance whose status takes the next step whenever somebody looks."""
 
@@ -175,8 +214,8 @@ class Scripted:
     def load(self) -> dict[str, Load]:
         return {}
 
-    def delete(self, application: str) -> None:
-        self.did.append(f"delete {application}")
+    def delete(self, application: str, deployment: str | None = None) -> None:
+        self.did.append(f"delete {application}" + (f" {deployment}" if deployment else ""))
 
     def scale(self, application: str, deployment: str, num_replicas: int) -> None:
         self.did.append(f"scale {application} {deployment} {num_replicas}")
@@ -233,6 +272,10 @@ def test_what_is_deleted_is_waited_for_and_no_other() -> None:
     instance = Scripted(status(UP, leaving=(STARTING, other)), status(UP, leaving=(other,)))
     until_gone(instance, "shop")  # type: ignore[arg-type]
     assert list(instance.script) == []
+    chat = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    instance = Scripted(status(UP, leaving=(chat, STARTING)), status(UP, leaving=(STARTING,)))
+    until_gone(instance, "shop", "chat")  # type: ignore[arg-type]
+    assert list(instance.script) == []
 
 
 @pytest.fixture
@@ -251,6 +294,14 @@ def test_an_application_is_deleted_by_its_name(command: Callable[..., int]) -> N
     instance = Scripted(status(UP))
     assert command(instance, "delete", "shop") == 0
     assert instance.did == ["delete shop", "close"]
+
+
+def test_a_deployment_is_deleted_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    instance = Scripted(status(UP))
+    assert command(instance, "delete", "shop/chat") == 0
+    assert instance.did == ["delete shop chat", "close"]
+    assert command(instance, "delete", "shop/") == 2
+    assert capsys.readouterr().err == "Error: 'shop/' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
 
 
 def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,6 +346,27 @@ def test_where_no_cluster_answers_nothing_is_planned(app: Path) -> None:
     options = DeployOptions(str(app), None, HTTPOptions(), PlanOptions(), address="127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
         deploy(options, Screen(), lambda: pytest.fail("Ray was loaded"))
+
+
+def test_what_is_named_is_of_one_application_of_a_file(
+    app: Path, command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[DeployOptions] = []
+    monkeypatch.setattr(command_line, "deploy_on_cluster", lambda options, *_: taken.append(options))
+    monkeypatch.chdir(app.parent)
+    (app.parent / "app.yaml").write_text(
+        "applications:\n  shop: {target: 'shop:app'}\n  b: {target: 'shop:app', route_prefix: /b}\n"
+    )
+    assert command(None, "deploy", "app.yaml", "--only", "chat") == 2
+    assert "the file has several: say --application, too" in capsys.readouterr().err
+    assert command(None, "deploy", "app.yaml", "--only", "chat", "--only", "GET /", "--application", "b") == 0
+    ((options, file),) = [(each, each.file) for each in taken]
+    assert file is not None
+    assert (options.only, [*file.applications]) == (["chat", "GET /"], ["b"])
+    assert command(None, "deploy", "app.yaml", "--application", "c") == 2
+    assert "app.yaml has no application 'c', only shop, b" in capsys.readouterr().err
+    assert command(None, "deploy", "shop.py", "--application", "c") == 2
+    assert "the target is one app, and no file of applications" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,7 @@ async def test_who_goes_by_what_is_known_as_long_as_he_lives():
     b.post("replicas/b/x", 1)
     await b.watch("me", {}, 1.0, "replicas/a/")
     assert (b.callers_of("replicas/a/"), b.callers_of("replicas/b/")) == (["me"], [])
+    assert (b.callers_of("replicas/a/x/"), b.callers_of("replicas/a/y/")) == (["me"], [])
     await clock.advance(LEASE_S + 0.1)
     assert b.callers_of("replicas/a/") == []
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
 from app_toolkit.core.applications import group_names, group_specs
 from app_toolkit.core.groups import Group, specified
+from app_toolkit.core.partial import taken_over
 from app_toolkit.core.reconcile import GroupRecord, Start
 from app_toolkit.core.replica_state import Phase, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
@@ -193,6 +194,10 @@ def test_in_any_world_what_is_good_runs_in_the_end_and_what_is_bad_is_taken_back
     for _ in range(100):
         if rng.random() < 0.08:
             spec, last = another_version(rng, numbers, last)
+            if rng.random() < 0.4:  # of that version some deployments alone
+                there = town.rollout.present
+                names = rng.sample(sorted({*group_names(there), *group_names(spec)}), k=1)
+                spec = taken_over(there, spec, {name.partition("/")[2] for name in names})
             if rng.random() < 0.4:
                 town.bad[spec.revision(rng.choice(spec.deployments).config.name)] = rng.choice(
                     ["raises", "hangs", "unwell", "dies"]

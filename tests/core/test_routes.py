@@ -145,6 +145,15 @@ def test_a_wrong_method_belongs_to_the_first_route_of_that_path() -> None:
     assert table.owner("http", "DELETE", "/a") == "one"
 
 
+def test_what_is_nobodys_is_not_the_default_ingresss() -> None:
+    table = RouteTable("app", [("http", "^/a$", ["GET"], "/a", "app"), ("http", "^/b$", ["GET"], "/b", None)])
+    assert [table.owner("http", method, path) for method in ("GET", "POST") for path in ("/a", "/b")] == [
+        *("app", None),
+        *("app", None),
+    ]
+    assert table.owner("http", "GET", "/nowhere") == "app"
+
+
 @pytest.mark.parametrize(
     ("prefix", "path", "below"),
     [

@@ -61,7 +61,7 @@ class Nobody:
     def progress(self, after: int, timeout_s: float) -> Any:
         raise InstanceEnded
 
-    def delete(self, application: str) -> None: ...
+    def delete(self, application: str, deployment: str | None = None) -> None: ...
 
     def scale(self, application: str, deployment: str, num_replicas: int) -> None: ...
 
@@ -103,7 +103,8 @@ def take(command: Command, away: bool = False) -> None:
     """Raises where the program would not take it, or a file that is named is not there."""
     if not away:
         assert not command.words[0].startswith(".venv/bin/") or (Path(sys.executable).parent / command.program).exists()
-        words = [] if command.words[:2] == ("app-toolkit", "scale") else command.arguments  # whose names have a slash
+        slashed = command.words[0] == "app-toolkit" and command.words[1] in ("scale", "delete")  # the names there
+        words = [] if slashed else command.arguments
         for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
             assert Path(command.folder, path).exists(), f"there is no {path}"
     if takes := PROGRAMS.get(command.program):

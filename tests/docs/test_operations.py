@@ -8,7 +8,8 @@ from rich.console import Console
 
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.files import read_file
-from app_toolkit.core.difference import Effect, difference
+from app_toolkit.core.difference import Effect, difference, of_part
+from app_toolkit.core.partial import taken_over
 from app_toolkit.planning import plan
 
 from .pages import page
@@ -26,8 +27,15 @@ def test_what_a_deploy_shows_is_what_the_page_shows(tmp_path: Path) -> None:
     overrules = read_file(tmp_path / "app.yaml").application("shop").deployments
     after = plan(names["app"], overrules=overrules, **where)  # type: ignore[arg-type]
     output = io.StringIO()
-    Screen(Console(file=output, highlight=False, soft_wrap=True)).difference(difference(before, after), "/")
-    assert [f"$ app-toolkit deploy app.yaml --dry-run\n{output.getvalue()}"] == OPERATIONS.shown("console")
+    screen = Screen(Console(file=output, highlight=False, soft_wrap=True))
+    whole, alone = OPERATIONS.shown("console")
+    screen.difference(difference(before, after), "/")
+    assert whole == f"$ app-toolkit deploy app.yaml --dry-run\n{output.getvalue()}"
+    output.truncate(0)
+    output.seek(0)
+    other = before.model_copy(update={"artifact": "of other files"})
+    screen.difference(of_part(difference(before, taken_over(before, other, {"chat"})), {"chat"}), "/")
+    assert alone == f"$ app-toolkit deploy shop.py --name shop --only chat --dry-run\n{output.getvalue()}"
 
 
 def test_the_page_says_what_each_word_means() -> None:

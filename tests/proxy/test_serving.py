@@ -72,6 +72,18 @@ def test_below_no_prefix_there_is_nothing(world: World) -> None:
         assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "ok"}
 
 
+def test_what_the_code_of_an_application_has_and_nobody_serves_is_not_found(world: World) -> None:
+    replica = world.one()
+    deleted = ["http", "^/path/(?P<rest>.*)$", ["GET"], "/path/{rest:path}", None]
+    shop = {"name": "shop", "prefix": "/", "default": "web", "routes": [deleted]}
+    world.edge.post({"routes": {"applications": [shop]}})
+    with world.raw() as raw:
+        got = raw.send(GET % b"/path/x").answer()
+        assert (got.status, got.error) == (404, "not_found")
+        assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
+        assert raw.send(GET % b"/-/routes").answer().json()["/"]["routes"] == []
+
+
 def test_before_the_first_routes_it_is_not_healthy(own: World) -> None:
     with own.raw() as raw:
         assert raw.send(GET % b"/-/healthz").answer().status == 503

@@ -35,7 +35,9 @@ class Board:
         while True:
             self._news.clear()
             news = {
-                key: posted for key, posted in self.posted.items() if key.startswith(beginnings) and key not in seen
+                key: posted
+                for key, posted in self.posted.items()
+                if f"{key}/".startswith(beginnings) and key not in seen
             }
             if news:
                 return news
@@ -69,12 +71,12 @@ async def test_who_calls_nobody_does_not_ask() -> None:
         assert board.asked == []
 
 
-async def test_an_application_that_is_called_for_the_first_time_is_asked_for_at_once() -> None:
+async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked_for_at_once_and_no_other() -> None:
     async with following("writer") as (callers, board):
         bank = callers.caller(Elsewhere("bank", "teller", {"pay": "coroutine"}))
         board.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
-        assert board.asked[:2] == [("replicas/shop/",), ("replicas/bank/", "replicas/shop/")]
+        assert board.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
 
 
 async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -> None:

@@ -69,8 +69,11 @@ class _Controller:
     async def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         return (await self._ready).methods(application, deployment)
 
-    async def delete(self, application: str) -> None:
-        await (await self._ready).delete(application)
+    async def application(self, name: str) -> tuple[ApplicationSpec, int]:
+        return (await self._ready).application(name)
+
+    async def delete(self, application: str, deployment: str | None = None) -> None:
+        await (await self._ready).delete(application, deployment)
 
     async def here(self) -> int:
         """The process that decides just now."""

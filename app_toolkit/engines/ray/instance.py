@@ -113,13 +113,15 @@ class Instance:
         code: Mapping[str, bytes] | None = None,
         *,
         held: bool = True,
+        expected: int | None = None,
     ) -> None:
         """Make the cluster serve this application; gives back as soon as that is written down.
 
         `http` None leaves the proxies as they are; `code`: what its replicas unpack, by its hashes. Not `held`, it
-        stays when this process has gone.
+        stays when this process has gone. `expected`: the revision number that it must have until then; where it has
+        another one, this raises `RevisionConflict`.
         """
-        self._ask("apply", spec, http, self._owner if held else None, code)
+        self._ask("apply", spec, http, self._owner if held else None, code, expected)
 
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """What was applied last under each name, with the values of all references; and how the proxies listen."""
@@ -151,9 +153,17 @@ class Instance:
         with suppress(InstanceEnded, RayError):
             self._ask("forget", caller)
 
-    def delete(self, application: str) -> None:
-        """Stop serving an application; gives back as soon as that is written down."""
-        self._ask("delete", application)
+    def application(self, name: str) -> tuple[ApplicationSpec, int]:
+        """The version that is to run, and its revision number. Raises `ConfigError` where there is none."""
+        found: tuple[ApplicationSpec, int] = self._ask("application", name)
+        return found
+
+    def delete(self, application: str, deployment: str | None = None) -> None:
+        """Stop serving an application, or one deployment of it; gives back as soon as that is written down.
+
+        Raises `ConfigError` where there is none, or it is in use.
+        """
+        self._ask("delete", application, deployment)
 
     def status(self) -> Mapping[str, Any]:
         """The whole instance as plain data."""

@@ -1,0 +1,195 @@
+"""A part of an application changes and the rest stays: which deployments are meant, and what comes of it."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Route
+from app_toolkit.errors import ConfigError
+from app_toolkit.types import Kind
+
+T = TypeVar("T")
+
+
+def named(names: Iterable[str], living: ApplicationSpec, plan: ApplicationSpec) -> frozenset[str]:
+    """The deployments that are meant, by their names or by endpoints such as `POST /embed` and `/chat`.
+
+    An endpoint is that of the plan, else of what lives, and means the ingress that serves it. Raises `ConfigError` for
+    what neither has, and for an endpoint of several ingresses.
+    """
+    return frozenset(_named(name, living, plan) for name in names)
+
+
+def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]) -> ApplicationSpec:
+    """The application that lives, its deployments of these names as a plan has them: created, updated or deleted.
+
+    All others stay as they are, with the code that they run. Raises `ConfigError` where the code of one would call what
+    is not there, where nobody would answer what no route matches, and where the plan has another route prefix.
+    """
+    if plan.route_prefix not in (None, living.route_prefix):
+        raise ConfigError(
+            f"application {living.name!r} has the route prefix {living.route_prefix!r}: "
+            f"a part of it cannot be deployed with {plan.route_prefix!r}"
+        )
+    deployments = _woven(
+        [each for each in _with_origins(living) if each.config.name not in names],
+        _with_origins(plan),
+        lambda each: each.config.name,
+        lambda each: each.config.name in names,
+    )
+    whole = plan if plan.default in names and living.default in names else living
+    after = living.model_copy(
+        update={
+            "title": whole.title,
+            "default": whole.default,
+            "deployments": tuple(deployments),
+            "routes": _routes(living, plan, deployments, names),
+        }
+    )
+    _check_rest(after)
+    if mistakes := list(_mistakes(after, living, plan, names)):
+        raise ConfigError("; ".join(mistakes))
+    return _in_short(after)
+
+
+def without(living: ApplicationSpec, deployment: str) -> ApplicationSpec:
+    """The same with one deployment less, and without its routes. Raises `ConfigError` where it is in use."""
+    living.deployment(deployment)
+    others = tuple(each for each in living.deployments if each.config.name != deployment)
+    return taken_over(living, living.model_copy(update={"deployments": others}), {deployment})
+
+
+# Names
+
+
+def _named(name: str, living: ApplicationSpec, plan: ApplicationSpec) -> str:
+    there = list(dict.fromkeys(each.config.name for spec in (plan, living) for each in spec.deployments))
+    if name in there:
+        return name
+    owners = _owners(name, plan) or _owners(name, living)
+    if len(owners) == 1:
+        return owners[0]
+    if owners:
+        raise ConfigError(f"{name!r} is served by {' and '.join(owners)}: say its method, too, or who is meant")
+    endpoints = dict.fromkeys(
+        f"{','.join(route.methods or ())} {route.path}".strip()
+        for spec in (plan, living)
+        for route in spec.routes
+        if route.owner is not None
+    )
+    kind, known = ("endpoint", endpoints) if "/" in name else ("deployment", there)
+    raise ConfigError(
+        f"application {living.name!r} has no {kind} {name!r}, neither as it lives nor as it is planned; "
+        f"there are {', '.join(known) or 'none'}"
+    )
+
+
+def _owners(endpoint: str, spec: ApplicationSpec) -> list[str]:
+    method, _, path = endpoint.strip().rpartition(" ")
+    method = method.strip().upper()
+    found = dict.fromkeys(
+        route.owner
+        for route in spec.routes
+        if route.path == path and (not method or route.methods is None or method in route.methods)
+    )
+    return [owner for owner in found if owner is not None]
+
+
+# What comes of it
+
+
+def _with_origins(spec: ApplicationSpec) -> list[DeploymentSpec]:
+    """Its deployments, each with the origin of its own code."""
+    return [each.model_copy(update={"origin": each.origin or spec.origin}) for each in spec.deployments]
+
+
+def _in_short(spec: ApplicationSpec) -> ApplicationSpec:
+    """The same, where a deployment has an origin only if it is not that of the default, or else of the first one."""
+    name = spec.default or spec.deployments[0].config.name
+    origin = spec.origin_of(name)
+    deployments = tuple(
+        each.model_copy(update={"origin": None if each.origin == origin else each.origin}) for each in spec.deployments
+    )
+    return spec.model_copy(update={**dict(origin), "deployments": deployments})
+
+
+def _woven(
+    staying: Iterable[T], planned: Iterable[T], key: Callable[[T], object], is_new: Callable[[T], bool]
+) -> list[T]:
+    """What stays and what is new, each in its own order; before something new stands what is planned before it."""
+    left = deque(staying)
+    ahead = set(map(key, left))
+    woven: list[T] = []
+    for each in planned:
+        if is_new(each):
+            woven.append(each)
+        while key(each) in ahead:
+            woven.append(left.popleft())
+            ahead.discard(key(woven[-1]))
+    return [*woven, *left]
+
+
+def _routes(
+    living: ApplicationSpec, plan: ApplicationSpec, deployments: Sequence[DeploymentSpec], names: Collection[str]
+) -> tuple[Route, ...]:
+    """Those that are served; behind them, as nobody's, what else the code of an ingress has.
+
+    That code would answer 421 there, for it takes the route for another ingress's.
+    """
+    ingresses = {each.config.name for each in deployments if each.kind == "ingress"}
+    served = _woven(
+        [route for route in living.routes if route.owner in ingresses - set(names)],
+        [route for route in plan.routes if route.owner in ingresses],
+        lambda route: route,
+        lambda route: route.owner in names,
+    )
+    known = {(route.kind, route.pattern, route.methods) for route in served}
+    codes = [spec for spec, run in ((living, ingresses - set(names)), (plan, ingresses & set(names))) if run]
+    others = dict.fromkeys(
+        route.model_copy(update={"owner": None})
+        for spec in codes
+        for route in spec.routes
+        if (route.kind, route.pattern, route.methods) not in known
+    )
+    return (*served, *others)
+
+
+def _check_rest(after: ApplicationSpec) -> None:
+    """That it is an application still."""
+    there = [each.config.name for each in after.deployments]
+    if not there:
+        raise ConfigError(f"nothing would be left of application {after.name!r}: delete all of it")
+    if after.default is not None and after.default not in there:
+        raise ConfigError(
+            f"{after.default!r} cannot be deleted: it answers what no route of application {after.name!r} matches; "
+            "delete all of it"
+        )
+
+
+def _mistakes(
+    after: ApplicationSpec, living: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]
+) -> Iterator[str]:
+    """What its code may call and it has not."""
+    there = _methods(after)
+    in_use: dict[str, list[str]] = {}
+    for each in after.deployments:
+        name, is_new = each.config.name, each.config.name in names
+        expected = _methods(plan if is_new else living)
+        for called in each.calls:
+            if called not in there and is_new:
+                yield f"{name!r} calls {called!r}, which application {after.name!r} does not have: name that, too"
+            elif called not in there:
+                in_use.setdefault(called, []).append(name)
+            elif lost := expected[called].items() - there[called].items():
+                methods = " and ".join(sorted(method for method, _ in lost))
+                yield (
+                    f"{name!r} may call {methods} of {called!r}, which would not be there as it knows it: "
+                    f"name {called if is_new else name!r}, too"
+                )
+    for called, callers in in_use.items():
+        yield f"{called!r} cannot be deleted: it is called by {' and '.join(callers)}"
+
+
+def _methods(spec: ApplicationSpec) -> dict[str, dict[str, Kind]]:
+    """What may be called of its classes."""
+    return {each.config.name: each.methods for each in spec.deployments if each.kind == "class"}
