@@ -12,6 +12,10 @@ LONGEST_S = 3.0
 MATTERS = 0.1
 """A load that changed by a smaller share of itself need not be told before that."""
 
+JUMP = 2
+"""A load of more than so many times what is known of it is told at once, since replicas take long to start. Where none
+is known, that is one of more than so many requests."""
+
 Loads = Mapping[str, tuple[int, int]]
 """By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, and how many are ongoing."""
 
@@ -34,7 +38,7 @@ def to_tell(told: Told, loads: Loads, now: float, *, unserved: bool = False) -> 
     every = {**dict.fromkeys(told.loads, NONE), **loads}  # what is not there any more has no load
     news = {name: load for name, load in every.items() if any(load) or any(told.loads.get(name, NONE))}
     before = {name: sum(told.loads.get(name, NONE)) for name in news}
-    if unserved and any(sum(load) and not before[name] for name, load in news.items()):
+    if any(_cannot_wait(before[name], sum(load), unserved) for name, load in news.items()):
         return news
     elapsed = now - told.at
     if elapsed < LEAST_S:
@@ -42,6 +46,10 @@ def to_tell(told: Told, loads: Loads, now: float, *, unserved: bool = False) -> 
     if elapsed >= LONGEST_S or any(_matters(before[name], sum(load)) for name, load in news.items()):
         return news
     return {}
+
+
+def _cannot_wait(before: int, load: int, unserved: bool) -> bool:
+    return load > JUMP * max(before, 1) or (unserved and not before and load > 0)
 
 
 def _matters(before: int, load: int) -> bool:

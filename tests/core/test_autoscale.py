@@ -1,6 +1,8 @@
 """How many replicas are wanted: by examples to the microsecond, and in random worlds against the plainest account."""
 
+import pickle
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, inf, pi, sin
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import AWAY_S, FORGOTTEN_S, Autoscaler, Report
+from app_toolkit.core.reports import Told, to_tell
+from app_toolkit.observability.reports import LOOK_S
 
 WORLDS = settings(
     max_examples=60,
@@ -561,17 +565,21 @@ def test_after_any_world_silence_ends_and_nothing_is_due_any_more(seed):
 
 @WORLDS
 @given(seed=SEEDS)
-def test_what_it_keeps_is_bounded_by_the_look_back_and_by_the_most_replicas(seed):
-    world = World(seed, seconds=300)
-    autoscaler, span = world.autoscaler(), world.config.look_back_period_s
-    for number, (at, each) in enumerate(world.heard):
-        in_time(autoscaler, world.heard[number - 1][0] if number else world.begin, at, lambda at, decision: None)
-        autoscaler.hear(each, at)
-        lately = number + 1 - bisect_left(world.heard, at - span - FORGOTTEN_S, key=lambda each: each[0])
-        assert len(autoscaler._window.steps) <= 2 * lately  # each counts, and is forgotten
-        assert len(autoscaler._reports) <= 4
-        for least in (autoscaler._least, autoscaler._most):
-            assert len(least._past) <= world.config.max_replicas
+def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_passed(seed):
+    world = World(seed, seconds=30)
+    autoscaler, calm = Autoscaler(world.config, world.first, 0.0), 4_096
+    sizes = []
+    for begin in range(2**17, 2**17 + 4 * calm, calm):  # moments that are written with as many bytes
+        now = begin
+        sizes.append([])
+        for at, each in world.heard:
+            at += begin - world.begin
+            in_time(autoscaler, now, at, lambda at, decision: None)
+            autoscaler.hear(replace(each, at=each.at + begin - world.begin), at)
+            sizes[-1].append(len(pickle.dumps(autoscaler)))
+            now = at
+        in_time(autoscaler, now, begin + calm, lambda at, decision: None)
+    assert all(size == sizes[1] for size in sizes[2:])
 
 
 # Hours of load
@@ -672,10 +680,29 @@ def test_a_step_and_a_ramp_end_where_they_should():
 
     site = Site(3, arrivals).run(hours=1.5)
     enough = next(at for at, target in site.changes if target >= 48 * SERVICE_S / 4)
-    assert 600 < enough < 600 + 5 + 2 + 1
+    assert 600 < enough < 600 + 5 + 0.5 + 1
     fell = [target for at, target in site.changes if at > 1_500]
     assert fell[-1] in (1, 2)
     assert sum(a < b for a, b in pairwise(fell)) <= 3, "down a ramp it goes down"
+
+
+@WORLDS
+@given(target=st.integers(1, 10), stepped_at=st.floats(20, 23))
+def test_after_a_step_from_one_client_to_forty_the_defaults_ask_for_more_within_two_seconds(target, stepped_at):
+    autoscaler = Autoscaler(AutoscalingConfig(target_ongoing_requests=target), 1, 0.0)
+    told, changes = Told(), []
+    for look in range(round(40 / LOOK_S)):
+        now = look * LOOK_S
+        loads = {"shop/chat": (0, 1 if now < stepped_at else 40)}
+        if news := to_tell(told, loads, now):
+            told = Told(news, now)
+            autoscaler.hear(Report("proxy", now, *news["shop/chat"]), now)
+        in_time(autoscaler, now, now + LOOK_S, lambda at, decision: changes.append((at, decision.target)))
+    asked_at = {number: next(at for at, target in changes if target >= number) for _, number in changes}
+    assert stepped_at < asked_at[2] < stepped_at + 2
+    right = ceil(40 / target)
+    assert asked_at[right] < stepped_at + 5 + 0.5 + LOOK_S
+    assert changes[-1][1] == max(asked_at) == right
 
 
 # Another config

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.autoscale import FORGOTTEN_S
-from app_toolkit.core.reports import LEAST_S, LONGEST_S, MATTERS, Told, to_tell
+from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, MATTERS, Told, to_tell
 
 A, B = "shop/a", "shop/b"
 LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(st.integers(0, 30), st.integers(0, 30)))
@@ -12,7 +12,7 @@ LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=4
 
 
 @given(LOOKS)
-def test_who_listens_knows_each_load_to_a_tenth_and_never_for_longer_than_three_seconds_without_news(looks):
+def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_and_has_news_every_three(looks):
     told, heard, now = Told(), {}, 100.0
     for passed, loads, unserved in looks:
         now += passed
@@ -20,7 +20,8 @@ def test_who_listens_knows_each_load_to_a_tenth_and_never_for_longer_than_three_
         said = to_tell(told, loads, now, unserved=unserved)
         if said:
             unknown = unserved and any(sum(load) and not before[name] for name, load in loads.items())
-            assert unknown or now - told.at >= LEAST_S
+            jumped = any(sum(load) > JUMP * max(before[name], 1) for name, load in loads.items())
+            assert unknown or jumped or now - told.at >= LEAST_S
             told = Told(said, now)
             heard |= said
         elif now - told.at >= LEAST_S:
@@ -41,10 +42,35 @@ def test_the_end_of_a_load_is_told_once():
     assert to_tell(Told({A: (0, 0)}, 101.0), {A: (0, 0), B: (0, 0)}, 110.0) == {}
 
 
-def test_nobody_tells_twice_in_a_second():
+def test_nobody_tells_twice_in_a_second_what_has_not_more_than_doubled():
     told = Told({A: (0, 3)}, 100.0)
-    assert to_tell(told, {A: (0, 9)}, 100.9) == {}
-    assert to_tell(told, {A: (0, 9)}, 101.0) == {A: (0, 9)}
+    for load in (0, 4, 6):
+        assert to_tell(told, {A: (0, load)}, 100.9) == {}
+        assert to_tell(told, {A: (0, load)}, 101.0) == {A: (0, load)}
+
+
+def test_a_load_that_has_more_than_doubled_is_told_at_once():
+    told = Told({A: (0, 1), B: (0, 7)}, 100.0)
+    assert to_tell(told, {A: (0, 2), B: (0, 7)}, 100.1) == {}
+    assert to_tell(told, {A: (0, 40), B: (0, 7)}, 100.1) == {A: (0, 40), B: (0, 7)}
+    told = Told({A: (0, 40), B: (0, 7)}, 100.1)
+    assert to_tell(told, {A: (41, 39), B: (0, 7)}, 100.2) == {}
+    assert to_tell(told, {A: (41, 40), B: (0, 7)}, 100.2) == {A: (41, 40), B: (0, 7)}
+
+
+def test_what_comes_where_nothing_was_is_told_at_once_from_three_requests_on():
+    assert to_tell(Told({A: (0, 0)}, 100.0), {A: (0, 2)}, 100.1) == {}
+    assert to_tell(Told({A: (0, 0)}, 100.0), {A: (0, 3)}, 100.1) == {A: (0, 3)}
+
+
+def test_a_load_that_comes_and_goes_is_told_at_most_twice_in_a_second():
+    told, times = Told(), []
+    for look in range(400):
+        loads = {A: (0, 30 * (look // 2 % 2))}
+        if said := to_tell(told, loads, look / 4):
+            told = Told(said, look / 4)
+            times.append(look / 4)
+    assert all(second - first >= LEAST_S for first, second in zip(times, times[2:], strict=False))
 
 
 def test_a_load_that_rests_is_told_every_three_seconds():
@@ -63,5 +89,5 @@ def test_what_waits_and_no_replica_is_there_for_is_told_at_once_and_then_as_all_
     told = Told({B: (0, 7)}, 100.0)
     assert to_tell(told, {A: (1, 0), B: (0, 7)}, 100.0, unserved=True) == {A: (1, 0), B: (0, 7)}
     told = Told({A: (1, 0), B: (0, 7)}, 100.0)
-    assert to_tell(told, {A: (900, 0), B: (0, 7)}, 100.5, unserved=True) == {}
-    assert to_tell(told, {A: (900, 0), B: (0, 7)}, 101.0, unserved=True) == {A: (900, 0), B: (0, 7)}
+    assert to_tell(told, {A: (2, 0), B: (0, 7)}, 100.5, unserved=True) == {}
+    assert to_tell(told, {A: (2, 0), B: (0, 7)}, 101.0, unserved=True) == {A: (2, 0), B: (0, 7)}
