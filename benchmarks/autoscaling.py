@@ -219,7 +219,7 @@ def figures(walk: Walk, looks: Sequence[Look], needed: int) -> Figures:
     if rising:
         found |= {"p50_ms": median(rising), "p99_ms": percentile(rising, 99)}
     if walk.asked_at is not None:
-        gone_at = next(each.at for each in looks if each.at >= walk.empty_at and each.running == 0)
+        gone_at = next(each.at for each in looks if each.at >= walk.left_at and each.running == 0)
         found["gone_s"] = gone_at - walk.empty_at
         last = walk.answers[-1]
         if last.replica is not None and (started := start_up(looks, walk.asked_at)):
