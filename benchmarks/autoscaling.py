@@ -27,10 +27,10 @@ from benchmarks.__main__ import ROOT, _failure, _note, _versions, machine
 from benchmarks.apps import step
 from benchmarks.contenders import Contender
 from benchmarks.load import percentile, request_of
-from benchmarks.measures import Failed, Figures, Measure, take
+from benchmarks.measures import Figures
 from benchmarks.plot import curves
 from benchmarks.report import Bound, Need, bounds_table, figure, judge, number, table
-from benchmarks.servers import APPS, CannotStart, Server, python_of, started
+from benchmarks.servers import APPS, CannotStart, python_of, started
 
 CLIENTS = 40
 NEEDED = CLIENTS // step.TARGET
@@ -46,9 +46,12 @@ REST_S = 2.0
 """Nobody, once none is left."""
 AGAIN_S = 0.1
 """Until who was not answered comes again."""
+ANSWER_S = 60.0
+"""Until an answer is waited for no longer."""
 PLOTTED_S = 70
 
-OURS, OURS_NO_DELAYS = "toolkit", "toolkit-no-delays"
+DEFAULTS, NO_DELAYS = step.FOLLOWS
+OURS, OURS_NO_DELAYS = "toolkit", f"toolkit-{NO_DELAYS}"
 NAME = "step"
 Results = dict[str, Any]
 DOCS = ROOT / "docs" / "benchmarks-autoscaling.md"
@@ -64,10 +67,10 @@ def _contender(name: str, title: str, how: str, **more: Any) -> Contender:
 
 
 CONTENDERS = (
-    _contender(OURS, "app_toolkit, defaults", "defaults"),
-    _contender(OURS_NO_DELAYS, "app_toolkit, no delays", "no-delays"),
-    _contender("ray-serve", "Ray Serve, defaults", "defaults", peer="ray_serve"),
-    _contender("ray-serve-no-delays", "Ray Serve, no delays", "no-delays", peer="ray_serve"),
+    _contender(OURS, "app_toolkit, defaults", DEFAULTS),
+    _contender(OURS_NO_DELAYS, "app_toolkit, no delays", NO_DELAYS),
+    _contender("ray-serve", "Ray Serve, defaults", DEFAULTS, peer="ray_serve"),
+    _contender(f"ray-serve-{NO_DELAYS}", "Ray Serve, no delays", NO_DELAYS, peer="ray_serve"),
 )
 TITLES = {each.name: each.title for each in CONTENDERS}
 
@@ -151,13 +154,14 @@ async def _ask(url: str, answers: list[Answer], enough: asyncio.Event) -> None:
             try:
                 while True:
                     began = time.time()
-                    replica = await _exchange(reader, writer, request)
+                    async with asyncio.timeout(ANSWER_S):
+                        replica = await _exchange(reader, writer, request)
                     answers.append(Answer(time.time(), time.time() - began, replica))
                     if enough.is_set():
                         return
             finally:
                 writer.close()
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError):  # also one that took too long
             answers.append(Answer(time.time(), time.time() - began, None))
         if enough.is_set():
             return
@@ -262,21 +266,22 @@ def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results
     """Interleaved: each round measures every contender once, in an order of its own. `before`: rounds to add to."""
     there = [each for each in chosen if python_of(each)]
     done = before["run"]["rounds"] if before else 0
-    found: dict[str, Any] = before["figures"] if before else {each.name: {} for each in there}
+    found: dict[str, Any] = before["figures"] if before else {}
     timelines: dict[str, Any] = before["timelines"] if before else {}
     failed: list[dict[str, Any]] = before["failed"] if before else []
     rng = random.Random(seed + done)
     for round_ in range(done, done + rounds):
         for contender in rng.sample(there, len(there)):
             print(f"Round {round_ + 1}: {contender.title}", flush=True)
-            walked: list[Walk] = []
             try:
                 with started(contender) as server:
-                    _note(found[contender.name], NAME, round_, take(_measure(walked), server, 0))
-            except (Failed, CannotStart, OSError) as error:
+                    walked = asyncio.run(walk(server.url, server.folder, NEEDED, to_zero=NO_DELAYS in contender.name))
+                    told = looks(server.folder)
+            except (CannotStart, OSError) as error:
                 failed.append(_failure(contender, NAME, round_, error))
             else:
-                timelines.setdefault(contender.name, timeline(*walked))
+                _note(found.setdefault(contender.name, {}), NAME, round_, figures(walked, told, NEEDED))
+                timelines.setdefault(contender.name, timeline(walked))
     return {
         "run": {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -294,15 +299,6 @@ def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results
         "figures": found,
         "timelines": timelines,
     }
-
-
-def _measure(walked: list[Walk]) -> Measure:
-    def run(server: Server, _: int) -> Figures:
-        to_zero = "no-delays" in server.contender.name
-        walked.append(asyncio.run(walk(server.url, server.folder, NEEDED, to_zero=to_zero)))
-        return figures(walked[0], looks(server.folder), NEEDED)
-
-    return Measure("A step of the load", (), run)
 
 
 # The report

@@ -16,10 +16,11 @@ JUMP = 2
 """A load of more than so many times what is known of it is told at once, since replicas take long to start. Where none
 is known, that is one of more than so many requests."""
 
-Loads = Mapping[str, tuple[int, int]]
-"""By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, and how many are ongoing."""
+Loads = Mapping[str, tuple[int, int, int]]
+"""By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, how many are ongoing, and how many
+of its WebSockets are open."""
 
-NONE = (0, 0)
+NONE = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

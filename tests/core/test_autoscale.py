@@ -92,6 +92,32 @@ def test_the_load_is_what_waits_and_what_is_ongoing_of_all_who_report():
     assert (decision.average, decision.needed, decision.target) == (7.0, 4, 4)
 
 
+def test_an_open_websocket_is_a_share_of_a_request_and_no_share_is_lost():
+    autoscaler = Autoscaler(config(), 1, 0.0, Fraction(1, 3))
+    autoscaler.hear(Report("proxy", 0.0, waiting=1, ongoing=2, websockets=9), 0.0)
+    decision = autoscaler.decide(9.0)
+    assert (decision.load, decision.average, decision.needed, decision.target) == (6.0, 6.0, 3, 3)
+    autoscaler.hear(Report("proxy", 9.0, waiting=1, ongoing=2, websockets=10), 9.0)
+    decision = autoscaler.decide(18.0)
+    assert (round(decision.load, 3), decision.needed, decision.target) == (6.333, 4, 4)
+
+
+def test_an_open_websocket_is_no_load_where_it_counts_as_nothing():
+    autoscaler = Autoscaler(config(min_replicas=0), 1, 0.0)
+    autoscaler.hear(Report("proxy", 0.0, waiting=0, ongoing=0, websockets=9), 0.0)
+    assert (autoscaler.decide(9.0).load, autoscaler.decide(9.0).needed) == (0, 0)
+
+
+def test_the_smallest_share_keeps_the_last_replica():
+    autoscaler = Autoscaler(config(min_replicas=0, downscale_delay_s=0), 1, 0.0, Fraction(1, 1_000_000))
+    for second in range(100):
+        autoscaler.hear(Report("proxy", second, waiting=0, ongoing=0, websockets=1), second)
+        assert autoscaler.decide(second).target == 1
+    autoscaler.hear(Report("proxy", 100, waiting=0, ongoing=0), 100)
+    in_time(autoscaler, 100, 106, lambda at, decision: None)
+    assert autoscaler.decide(106).target == 0
+
+
 def test_the_average_is_over_time_and_not_over_reports():
     autoscaler = Autoscaler(config(look_back_period_s=10), 1, 0.0)
     autoscaler.hear(report(0.0, 10), 0.0)
@@ -297,12 +323,14 @@ def test_time_that_runs_backwards_stands_still():
 class World:
     """Callers whose loads rise, burst and end; reports that are late, lost, overtaken and there twice.
 
-    All is fixed by the seed, before anybody decides anything: `heard` has what arrives, in its order.
+    All is fixed by the seed, before anybody decides anything: `heard` has what arrives, in its order. In every third
+    world a part of the load are WebSockets.
     """
 
     def __init__(self, seed, seconds=120, more=None):
         rng = self.rng = Random(seed)
         self.config = random_config(rng)
+        self.websocket = [Fraction(0), Fraction(0), Fraction(100, 7 + seed % 1_000)][seed % 3]
         self.begin = round(rng.uniform(0, 100_000), 3)
         self.first = rng.randint(self.config.min_replicas, self.config.max_replicas)
         self.end = self.begin + seconds
@@ -323,11 +351,12 @@ class World:
                 at = now + rng.uniform(0, late)
                 if rng.random() >= lost and at < self.end:
                     waiting = (load + extra) // 2
-                    yield at, Report(name, now, waiting, load + extra - waiting)
+                    ongoing = load + extra - waiting
+                    yield at, Report(name, now, waiting, ongoing, ongoing * 2 if self.websocket else 0)
             now += rng.choice([0.2, 1.0, 1.0, 2.5])
 
     def autoscaler(self):
-        return Autoscaler(self.config, self.first, self.begin)
+        return Autoscaler(self.config, self.first, self.begin, self.websocket)
 
 
 def random_config(rng):
@@ -406,7 +435,8 @@ class Account:
                     newest[each.source] = each
                 at, each = next(heard)
             alive = [r for r in newest.values() if exact(r.at) + exact(FORGOTTEN_S) > exact(now)]
-            self.loads.append((exact(now), sum(r.waiting + r.ongoing for r in alive)))
+            load = sum(r.waiting + r.ongoing + r.websockets * world.websocket for r in alive)
+            self.loads.append((exact(now), load))
 
         # The area up to each of these moments.
         self.areas = [0]
@@ -447,7 +477,7 @@ def test_in_any_world_each_decision_says_what_the_definitions_say(seed):
     account = Account(world)
 
     def decided(at, decision):
-        assert decision.load == account.load(at)
+        assert decision.load == float(account.load(at))
         assert decision.average == float(account.average(at))
         assert decision.needed == account.needed(at)
 
@@ -523,6 +553,7 @@ def test_in_any_world_to_decide_twice_is_to_decide_once(seed):
 @given(seed=SEEDS, extra=st.sampled_from([lambda rng: 1, lambda rng: 7, lambda rng: 100]))
 def test_more_load_never_has_fewer_replicas(seed, extra):
     less, more = World(seed), World(seed, more=extra)
+    assert more.websocket == less.websocket
     more.config, more.first = less.config, min(less.first + seed % 3, less.config.max_replicas)
     assert [at for at, _ in less.heard] == [at for at, _ in more.heard]
     fewer, others = trace(less), trace(more)
@@ -567,7 +598,7 @@ def test_after_any_world_silence_ends_and_nothing_is_due_any_more(seed):
 @given(seed=SEEDS)
 def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_passed(seed):
     world = World(seed, seconds=30)
-    autoscaler, calm = Autoscaler(world.config, world.first, 0.0), 4_096
+    autoscaler, calm = Autoscaler(world.config, world.first, 0.0, world.websocket), 4_096
     sizes = []
     for begin in range(2**17, 2**17 + 4 * calm, calm):  # moments that are written with as many bytes
         now = begin

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.autoscale import FORGOTTEN_S
-from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, MATTERS, Told, to_tell
+from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, MATTERS, NONE, Told, to_tell
 
 A, B = "shop/a", "shop/b"
-LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(st.integers(0, 30), st.integers(0, 30)))
+LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 3))
 LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=40)
 
 
@@ -16,7 +16,7 @@ def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_a
     told, heard, now = Told(), {}, 100.0
     for passed, loads, unserved in looks:
         now += passed
-        before = {name: sum(heard.get(name, (0, 0))) for name in (A, B)}
+        before = {name: sum(heard.get(name, NONE)) for name in (A, B)}
         said = to_tell(told, loads, now, unserved=unserved)
         if said:
             unknown = unserved and any(sum(load) and not before[name] for name, load in loads.items())
@@ -26,47 +26,47 @@ def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_a
             heard |= said
         elif now - told.at >= LEAST_S:
             for name in (A, B):
-                load = sum(loads.get(name, (0, 0)))
+                load = sum(loads.get(name, NONE))
                 assert abs(load - before[name]) <= MATTERS * max(load, before[name])
             assert not any(map(sum, loads.values())) or now - told.at < LONGEST_S < FORGOTTEN_S
 
 
 def test_without_a_load_nothing_is_told():
-    assert to_tell(Told(), {A: (0, 0)}, 100.0, unserved=True) == {}
-    assert to_tell(Told({A: (0, 0)}, 1.0), {A: (0, 0)}, 100.0) == {}
+    assert to_tell(Told(), {A: (0, 0, 0)}, 100.0, unserved=True) == {}
+    assert to_tell(Told({A: (0, 0, 0)}, 1.0), {A: (0, 0, 0)}, 100.0) == {}
 
 
 def test_the_end_of_a_load_is_told_once():
-    told = Told({A: (0, 3)}, 100.0)
-    assert to_tell(told, {A: (0, 0), B: (0, 0)}, 101.0) == {A: (0, 0)}
-    assert to_tell(Told({A: (0, 0)}, 101.0), {A: (0, 0), B: (0, 0)}, 110.0) == {}
+    told = Told({A: (0, 3, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 0, 0), B: (0, 0, 0)}, 101.0) == {A: (0, 0, 0)}
+    assert to_tell(Told({A: (0, 0, 0)}, 101.0), {A: (0, 0, 0), B: (0, 0, 0)}, 110.0) == {}
 
 
 def test_nobody_tells_twice_in_a_second_what_has_not_more_than_doubled():
-    told = Told({A: (0, 3)}, 100.0)
+    told = Told({A: (0, 3, 0)}, 100.0)
     for load in (0, 4, 6):
-        assert to_tell(told, {A: (0, load)}, 100.9) == {}
-        assert to_tell(told, {A: (0, load)}, 101.0) == {A: (0, load)}
+        assert to_tell(told, {A: (0, load, 0)}, 100.9) == {}
+        assert to_tell(told, {A: (0, load, 0)}, 101.0) == {A: (0, load, 0)}
 
 
 def test_a_load_that_has_more_than_doubled_is_told_at_once():
-    told = Told({A: (0, 1), B: (0, 7)}, 100.0)
-    assert to_tell(told, {A: (0, 2), B: (0, 7)}, 100.1) == {}
-    assert to_tell(told, {A: (0, 40), B: (0, 7)}, 100.1) == {A: (0, 40), B: (0, 7)}
-    told = Told({A: (0, 40), B: (0, 7)}, 100.1)
-    assert to_tell(told, {A: (41, 39), B: (0, 7)}, 100.2) == {}
-    assert to_tell(told, {A: (41, 40), B: (0, 7)}, 100.2) == {A: (41, 40), B: (0, 7)}
+    told = Told({A: (0, 1, 0), B: (0, 7, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 2, 0), B: (0, 7, 0)}, 100.1) == {}
+    assert to_tell(told, {A: (0, 40, 0), B: (0, 7, 0)}, 100.1) == {A: (0, 40, 0), B: (0, 7, 0)}
+    told = Told({A: (0, 40, 0), B: (0, 7, 0)}, 100.1)
+    assert to_tell(told, {A: (41, 39, 0), B: (0, 7, 0)}, 100.2) == {}
+    assert to_tell(told, {A: (41, 40, 0), B: (0, 7, 0)}, 100.2) == {A: (41, 40, 0), B: (0, 7, 0)}
 
 
 def test_what_comes_where_nothing_was_is_told_at_once_from_three_requests_on():
-    assert to_tell(Told({A: (0, 0)}, 100.0), {A: (0, 2)}, 100.1) == {}
-    assert to_tell(Told({A: (0, 0)}, 100.0), {A: (0, 3)}, 100.1) == {A: (0, 3)}
+    assert to_tell(Told({A: (0, 0, 0)}, 100.0), {A: (0, 2, 0)}, 100.1) == {}
+    assert to_tell(Told({A: (0, 0, 0)}, 100.0), {A: (0, 3, 0)}, 100.1) == {A: (0, 3, 0)}
 
 
 def test_a_load_that_comes_and_goes_is_told_at_most_twice_in_a_second():
     told, times = Told(), []
     for look in range(400):
-        loads = {A: (0, 30 * (look // 2 % 2))}
+        loads = {A: (0, 30 * (look // 2 % 2), 0)}
         if said := to_tell(told, loads, look / 4):
             told = Told(said, look / 4)
             times.append(look / 4)
@@ -74,20 +74,20 @@ def test_a_load_that_comes_and_goes_is_told_at_most_twice_in_a_second():
 
 
 def test_a_load_that_rests_is_told_every_three_seconds():
-    told = Told({A: (0, 3)}, 100.0)
-    assert to_tell(told, {A: (0, 3)}, 102.9) == {}
-    assert to_tell(told, {A: (0, 3)}, 103.0) == {A: (0, 3)}
+    told = Told({A: (0, 3, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 3, 0)}, 102.9) == {}
+    assert to_tell(told, {A: (0, 3, 0)}, 103.0) == {A: (0, 3, 0)}
 
 
 def test_one_more_among_many_has_time():
-    told = Told({A: (0, 30)}, 100.0)
-    assert to_tell(told, {A: (1, 31)}, 102.0) == {}
-    assert to_tell(told, {A: (3, 31)}, 102.0) == {A: (3, 31)}
+    told = Told({A: (0, 30, 0)}, 100.0)
+    assert to_tell(told, {A: (1, 31, 0)}, 102.0) == {}
+    assert to_tell(told, {A: (3, 31, 0)}, 102.0) == {A: (3, 31, 0)}
 
 
 def test_what_waits_and_no_replica_is_there_for_is_told_at_once_and_then_as_all_else():
-    told = Told({B: (0, 7)}, 100.0)
-    assert to_tell(told, {A: (1, 0), B: (0, 7)}, 100.0, unserved=True) == {A: (1, 0), B: (0, 7)}
-    told = Told({A: (1, 0), B: (0, 7)}, 100.0)
-    assert to_tell(told, {A: (2, 0), B: (0, 7)}, 100.5, unserved=True) == {}
-    assert to_tell(told, {A: (2, 0), B: (0, 7)}, 101.0, unserved=True) == {A: (2, 0), B: (0, 7)}
+    told = Told({B: (0, 7, 0)}, 100.0)
+    assert to_tell(told, {A: (1, 0, 0), B: (0, 7, 0)}, 100.0, unserved=True) == {A: (1, 0, 0), B: (0, 7, 0)}
+    told = Told({A: (1, 0, 0), B: (0, 7, 0)}, 100.0)
+    assert to_tell(told, {A: (2, 0, 0), B: (0, 7, 0)}, 100.5, unserved=True) == {}
+    assert to_tell(told, {A: (2, 0, 0), B: (0, 7, 0)}, 101.0, unserved=True) == {A: (2, 0, 0), B: (0, 7, 0)}
