@@ -11,24 +11,37 @@ LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)]
 LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=40)
 
 
+def sizes(load):
+    """Requests and WebSockets."""
+    waiting, ongoing, websockets = load
+    return waiting + ongoing, websockets
+
+
+def pairs(before, loads):
+    """How many are known of, and how many there are: of requests, and of WebSockets."""
+    for name in (A, B):
+        yield from zip(sizes(before.get(name, NONE)), sizes(loads.get(name, NONE)), strict=True)
+
+
+def jumped(before, loads):
+    return any(now > JUMP * max(then, 1) for then, now in pairs(before, loads))
+
+
 @given(LOOKS)
 def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_and_has_news_every_three(looks):
     told, heard, now = Told(), {}, 100.0
     for passed, loads, unserved in looks:
         now += passed
-        before = {name: sum(heard.get(name, NONE)) for name in (A, B)}
         said = to_tell(told, loads, now, unserved=unserved)
         if said:
-            unknown = unserved and any(sum(load) and not before[name] for name, load in loads.items())
-            jumped = any(sum(load) > JUMP * max(before[name], 1) for name, load in loads.items())
-            assert unknown or jumped or now - told.at >= LEAST_S
+            unknown = unserved and any(any(load) and not any(heard.get(name, NONE)) for name, load in loads.items())
+            assert unknown or jumped(heard, loads) or now - told.at >= LEAST_S
             told = Told(said, now)
             heard |= said
         elif now - told.at >= LEAST_S:
-            for name in (A, B):
-                load = sum(loads.get(name, NONE))
-                assert abs(load - before[name]) <= MATTERS * max(load, before[name])
+            assert all(abs(there - then) <= MATTERS * max(there, then) for then, there in pairs(heard, loads))
             assert not any(map(sum, loads.values())) or now - told.at < LONGEST_S < FORGOTTEN_S
+        assert not jumped(heard, loads)
 
 
 def test_without_a_load_nothing_is_told():
@@ -83,6 +96,15 @@ def test_one_more_among_many_has_time():
     told = Told({A: (0, 30, 0)}, 100.0)
     assert to_tell(told, {A: (1, 31, 0)}, 102.0) == {}
     assert to_tell(told, {A: (3, 31, 0)}, 102.0) == {A: (3, 31, 0)}
+
+
+def test_requests_are_told_as_they_change_however_many_websockets_are_open():
+    told = Told({A: (0, 10, 900)}, 100.0)
+    assert to_tell(told, {A: (0, 11, 901)}, 102.0) == {}
+    assert to_tell(told, {A: (0, 12, 901)}, 102.0) == {A: (0, 12, 901)}
+    assert to_tell(told, {A: (0, 21, 900)}, 100.1) == {A: (0, 21, 900)}
+    assert to_tell(told, {A: (0, 10, 1_001)}, 101.0) == {A: (0, 10, 1_001)}
+    assert to_tell(told, {A: (0, 10, 1_801)}, 100.1) == {A: (0, 10, 1_801)}
 
 
 def test_what_waits_and_no_replica_is_there_for_is_told_at_once_and_then_as_all_else():
