@@ -594,6 +594,11 @@ def test_after_any_world_silence_ends_and_nothing_is_due_any_more(seed):
     assert decision.target == decision.needed == world.config.min_replicas
 
 
+def kept(autoscaler):
+    """Bytes that it takes to say all that it remembers."""
+    return len(pickle.dumps(autoscaler))
+
+
 @WORLDS
 @given(seed=SEEDS)
 def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_passed(seed):
@@ -607,10 +612,19 @@ def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_
             at += begin - world.begin
             in_time(autoscaler, now, at, lambda at, decision: None)
             autoscaler.hear(replace(each, at=each.at + begin - world.begin), at)
-            sizes[-1].append(len(pickle.dumps(autoscaler)))
+            sizes[-1].append(kept(autoscaler))
             now = at
         in_time(autoscaler, now, begin + calm, lambda at, decision: None)
     assert all(size == sizes[1] for size in sizes[2:])
+
+
+def test_what_it_keeps_of_a_long_delay_are_no_more_numbers_than_there_may_be_replicas():
+    world = Steady(config(upscale_delay_s=3_600, downscale_delay_s=3_600), now=2**17)
+    sizes = []
+    for swing in range(300):
+        world.run(load=swing % 2 * 40, seconds=4)
+        sizes.append(kept(world.autoscaler))
+    assert max(sizes) < sizes[10] + world.autoscaler.config.max_replicas * 16
 
 
 # Hours of load
