@@ -122,7 +122,7 @@ async def walk(url: str, folder: Path, needed: int, *, to_zero: bool) -> Walk:
         await asyncio.sleep(BEFORE_S)
         stepped_at = time.time()
         clients.create_task(asking(CLIENTS - 1, few))
-        await _until(lambda: len(serving(answers, stepped_at)) >= needed, STEP_S)
+        await _until(lambda: len(serving(answers[-4 * CLIENTS :], stepped_at)) >= needed, STEP_S)
         await asyncio.sleep(AFTER_S)
         left_at = time.time()
         few.set()
