@@ -8,15 +8,16 @@ import ray
 import step
 from ray import serve
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 port, how = int(sys.argv[1]), sys.argv[2]
 
 
 @serve.deployment(autoscaling_config=step.FOLLOWS[how], **step.OPTIONS)
 class Step:
-    async def __call__(self, request: Request) -> int:
+    async def __call__(self, request: Request) -> JSONResponse:
         await asyncio.sleep(step.HANDLER_S)
-        return os.getpid()
+        return JSONResponse(os.getpid())  # of a plain number it makes a chunked answer
 
 
 def look() -> tuple[int, int]:
