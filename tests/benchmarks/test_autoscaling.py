@@ -14,12 +14,16 @@ import pytest
 from benchmarks import autoscaling
 from benchmarks.autoscaling import (
     BOUNDS,
+    DOCS,
     NAME,
     OURS,
     OURS_NO_DELAYS,
+    RESULTS,
     Answer,
     Look,
     Walk,
+    document,
+    drawing,
     figures,
     looks,
     serving,
@@ -210,3 +214,9 @@ def test_curves_are_drawn_where_their_points_are() -> None:
     assert x0 < x1
     assert y0 > y1, "up is less"
     assert "A & B" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_page_and_its_drawing_are_those_of_the_figures_there_are() -> None:
+    known = json.loads(RESULTS.read_text())
+    assert DOCS.read_text() == document(known)
+    assert DOCS.with_suffix(".svg").read_text() == drawing(known)
