@@ -388,8 +388,8 @@ def document(results: Results) -> str:
     return f"""# Following a load, measured
 
 Made by `python -m benchmarks.autoscaling --write-docs`; no figure here was typed. The raw figures of every round are in
-`benchmarks/results-autoscaling.json`, measured on {run["date"]}: the medians of {run["rounds"]} round{"s" * (run["rounds"] > 1)}, with
-the contenders in a new order in each.
+`benchmarks/results-autoscaling.json`, measured on {run["date"]}: the medians of
+{run["rounds"]} round{"s" * (run["rounds"] > 1)}, with the contenders in a new order in each.
 
 A handler takes {run["handler_s"] * 1_000:g} ms. One client asks for it again and again, and after {BEFORE_S:g} s
 {run["clients"]} do. A replica is meant to have {run["target"]} requests, and takes {2 * run["target"]} at a time; so
@@ -398,8 +398,8 @@ when none is left. Every answer names the replica that gave it.
 
 *Defaults* are those of each: `max_replicas` is 10, since Ray Serve's own is 1. *No delays* has `upscale_delay_s` and
 `downscale_delay_s` of 0, and `min_replicas=0`. The *start-up* of a replica is the time from its order until it runs, as
-its own controller says. The Ray that app_toolkit starts runs its workers at an ordinary priority, those of Ray Serve have
-Ray's default niceness of 15.
+its own controller says. The Ray that app_toolkit starts runs its workers at an ordinary priority, those of Ray Serve
+have Ray's default niceness of 15.
 
 ## The step
 

@@ -80,13 +80,14 @@ async def ground(folder: Path) -> AsyncIterator[tuple[str, Ground]]:
     there.file.close()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in QUICK.items():
         monkeypatch.setattr(autoscaling, name, value)
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("quick")
 async def test_one_client_becomes_many_then_one_then_none_and_one_asks_again(tmp_path: Path) -> None:
     async with ground(tmp_path) as (url, there):
         walked = await walk(url, tmp_path, 2, to_zero=True)
@@ -104,6 +105,7 @@ async def test_one_client_becomes_many_then_one_then_none_and_one_asks_again(tmp
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("quick")
 async def test_who_is_refused_is_counted_and_comes_again(tmp_path: Path) -> None:
     async with ground(tmp_path) as (url, there):
         there.fails = 3
@@ -114,6 +116,7 @@ async def test_who_is_refused_is_counted_and_comes_again(tmp_path: Path) -> None
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("quick")
 async def test_where_too_few_ever_answer_the_step_ends_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
