@@ -1,11 +1,14 @@
-"""A plot as SVG text: for each measure a panel of bars, one per contender."""
+"""Plots as SVG text: for each measure a panel, of bars or of curves, one per contender."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, LABEL, BAR, GAP = 760, 250, 16, 6
 COLOURS = {"bare": "#8a8f98", "toolkit": "#0b7285", "ray": "#e8590c"}
 OTHER = "#c5a880"
+HEIGHT, MARGIN, LEGEND = 150, 50, 190
+DASHES = ("", "5 4")
 
 
 def plot(panels: Mapping[str, Mapping[str, tuple[str, float]]]) -> str:
@@ -24,8 +27,48 @@ def plot(panels: Mapping[str, Mapping[str, tuple[str, float]]]) -> str:
             body.append(_text(LABEL + width + 6, y + 12, f"{value:,.0f}"))
             y += BAR + GAP
         y += 10
+    return _svg(body, y)
+
+
+def curves(panels: Mapping[str, Mapping[str, tuple[str, Sequence[tuple[float, float]]]]]) -> str:
+    """Panel title → contender → (its title, its points); all panels share what goes from left to right.
+
+    Contenders of one colour differ in their dashes.
+    """
+    every = [point for lines in panels.values() for _, points in lines.values() for point in points]
+    left, right = min(x for x, _ in every), max(x for x, _ in every)
+    scale = (WIDTH - MARGIN - LEGEND - 10) / (right - left)
+    body, y = [], 10
+    for title, lines in panels.items():
+        y += 16
+        body.append(_text(10, y, title, weight="bold"))
+        y += 10
+        top = max(value for _, points in lines.values() for _, value in points)
+        bottom = y + HEIGHT
+        body.append(f'<path d="M{MARGIN} {y}V{bottom}H{WIDTH - LEGEND - 10}" fill="none" stroke="#ccc"/>')
+        body += [_text(MARGIN - 6, y + 10, f"{top:,.0f}", anchor="end"), _text(MARGIN - 6, bottom, "0", anchor="end")]
+        for tick in range(math.ceil(left / 10) * 10, math.floor(right) + 1, 10):
+            body.append(_text(MARGIN + (tick - left) * scale, bottom + 14, str(tick), anchor="middle"))
+        drawn: list[str] = []
+        for number, (name, (label, points)) in enumerate(lines.items()):
+            colour = COLOURS.get(name.partition("-")[0], OTHER)
+            dash = DASHES[drawn.count(colour) % len(DASHES)]
+            drawn.append(colour)
+            way = " ".join(
+                f"{MARGIN + (x - left) * scale:.1f},{bottom - HEIGHT * value / (top or 1):.1f}" for x, value in points
+            )
+            line = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+            body.append(f'<polyline points="{way}" {line}/>')
+            row = y + 12 + 18 * number
+            body.append(f'<path d="M{WIDTH - LEGEND} {row - 4}h24" {line}/>')
+            body.append(_text(WIDTH - LEGEND + 30, row, label))
+        y = bottom + 24
+    return _svg(body, y)
+
+
+def _svg(body: Sequence[str], height: int) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="#fff"/>\n'
         + "\n".join(body)
         + "\n</svg>\n"

@@ -31,8 +31,10 @@ class CannotStart(Exception):
 class Server:
     """A contender that is up."""
 
-    def __init__(self, contender: Contender, port: int, process: psutil.Process) -> None:
+    def __init__(self, contender: Contender, port: int, process: psutil.Process, folder: Path) -> None:
         self.contender = contender
+        self.folder = folder
+        """Where it was started; what it writes there goes with it."""
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         self._process = process
@@ -88,7 +90,7 @@ def started(contender: Contender) -> Iterator[Server]:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environ, cwd=folder
         )
-        server = Server(contender, port, psutil.Process(process.pid))
+        server = Server(contender, port, psutil.Process(process.pid), Path(folder))
         try:
             deadline = time.monotonic() + START_S
             while not _up(server, output.fileno()):

@@ -110,7 +110,7 @@ class Screen:
                 (
                     group["name"].rpartition("/")[2],
                     f"{group['target']} of {scaling['min_replicas']} to {scaling['max_replicas']}",
-                    str(scaling["load"]),
+                    f"{scaling['load']:.10g}",
                     f"{scaling['average']:.1f}",
                     str(scaling["needed"]),
                     scaling["why"] or "none yet",

@@ -155,7 +155,7 @@ class AutoscalingConfig(Model):
     ] = 5.0
     upscale_delay_s: Annotated[
         float, Field(ge=0, le=86_400, description="seconds that more must be needed throughout, before there are more")
-    ] = 2.0
+    ] = 0.5
     downscale_delay_s: Annotated[
         float, Field(ge=0, le=86_400, description="seconds that fewer must do throughout, before there are fewer")
     ] = 120.0

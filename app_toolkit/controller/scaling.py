@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import Autoscaler, Decision, Report
@@ -27,8 +28,8 @@ class _Scaled:
 class Scaling:
     """One autoscaler for each group whose spec has a config, asked when something was heard or came due.
 
-    * A new group begins as its config says, one that had a number with that number, one whose config changed with
-      the target it has. To be specified again the same changes nothing.
+    * A new group begins as its config says, one that had a number with that number, one whose config or limits changed
+      with the target it has. To be specified again the same changes nothing.
     * After a restart a group begins with what runs, once everybody there has said what it is.
     """
 
@@ -48,7 +49,7 @@ class Scaling:
             if spec.autoscaling is not None and name in found:
                 self._recovering.add(name)
             elif spec.autoscaling is not None:
-                self._begin(name, spec.autoscaling, 0, now)
+                self._begin(spec, spec.autoscaling, 0, now)
 
     def scaled(self, specs: Mapping[str, GroupSpec], known: Mapping[str, Group], now: float) -> dict[str, GroupSpec]:
         """From now on exactly these groups are wanted: their specs, with the targets that their load asks for."""
@@ -68,15 +69,15 @@ class Scaling:
         there = self._scaled.get(name)
         if there is None:
             before = group.spec if group is not None and group.wanted else None
-            there = self._begin(name, config, (before or spec).target, now)
-        elif there.autoscaler.config != config:
-            there = self._begin(name, config, there.target, now)
+            there = self._begin(spec, config, (before or spec).target, now)
+        elif (there.autoscaler.config, there.autoscaler.websocket) != (config, _websocket(spec)):
+            there = self._begin(spec, config, there.target, now)
         return replace(spec, target=there.target)
 
-    def _begin(self, name: str, config: AutoscalingConfig, target: int, now: float) -> _Scaled:
-        autoscaler = Autoscaler(config, target, now)
-        there = self._scaled[name] = _Scaled(autoscaler, autoscaler.decide(now).target)
-        self._stirred.add(name)
+    def _begin(self, spec: GroupSpec, config: AutoscalingConfig, target: int, now: float) -> _Scaled:
+        autoscaler = Autoscaler(config, target, now, _websocket(spec))
+        there = self._scaled[spec.group] = _Scaled(autoscaler, autoscaler.decide(now).target)
+        self._stirred.add(spec.group)
         return there
 
     # What is known
@@ -84,10 +85,10 @@ class Scaling:
     def hear(self, caller: str, loads: Loads, now: float) -> bool:
         """A caller says its loads. False: of some nobody takes note yet, and it is to say them again."""
         heard = True
-        for name, (waiting, ongoing) in loads.items():
+        for name, (waiting, ongoing, websockets) in loads.items():
             there = self._scaled.get(name)
             if there is not None:
-                there.autoscaler.hear(Report(caller, now, waiting, ongoing), now)
+                there.autoscaler.hear(Report(caller, now, waiting, ongoing, websockets), now)
                 self._look(name, there, now)
             elif name in self._recovering:
                 heard = False
@@ -108,7 +109,7 @@ class Scaling:
         self._recovering.discard(name)
         if group.spec is not None and group.spec.autoscaling is not None:
             config = group.spec.autoscaling
-            self._begin(name, config, _standing(group, config), now)
+            self._begin(group.spec, config, _standing(group, config), now)
 
     def _look(self, name: str, there: _Scaled, now: float) -> None:
         decision = there.autoscaler.decide(now)
@@ -156,6 +157,14 @@ class Scaling:
         return {name: _status(there, now) for name, there in self._scaled.items()}
 
 
+def _websocket(spec: GroupSpec) -> Fraction:
+    """As how many requests an open WebSocket counts: each takes one of the places that a replica has for its kind."""
+    live = spec.live
+    if live is None or not live.max_open_websockets:
+        return Fraction(0)
+    return Fraction(live.max_ongoing_requests, live.max_open_websockets)
+
+
 def _standing(group: Group | None, config: AutoscalingConfig) -> int:
     """How many replicas there are that nobody has told to go, within the bounds."""
     replicas = () if group is None else group.record.replicas
@@ -166,8 +175,8 @@ def _standing(group: Group | None, config: AutoscalingConfig) -> int:
 def _why(there: _Scaled, decision: Decision) -> str:
     each = there.autoscaler.config.target_ongoing_requests
     return (
-        f"from {there.target} to {decision.target}: the load is {decision.load}, on average {decision.average:.1f}, "
-        f"and one replica is meant to have {each:g}"
+        f"from {there.target} to {decision.target}: the load is {round(decision.load, 1):.10g}, "
+        f"on average {decision.average:.1f}, and one replica is meant to have {each:g}"
     )
 
 
@@ -176,7 +185,7 @@ def _status(there: _Scaled, now: float) -> ScalingStatus:
     return ScalingStatus(
         min_replicas=config.min_replicas,
         max_replicas=config.max_replicas,
-        load=decision.load,
+        load=round(decision.load, 1),
         average=round(decision.average, 3),
         needed=decision.needed,
         why=there.why,

@@ -1,8 +1,9 @@
 """How many replicas a deployment should have, by what its callers say of its load.
 
-The *load* is the requests that wait or are ongoing. Each caller reports its own, and a report counts from when it is
-heard until that caller is heard anew, or until `FORGOTTEN_S` after it was taken: who died is forgotten. So at every
-moment the load is one number, the sum over the callers.
+The *load* is the requests that wait or are ongoing, and open WebSockets, each of which is a certain share of a request.
+Each caller reports its own, and a report counts from when it is heard until that caller is heard anew, or until
+`FORGOTTEN_S` after it was taken: who died is forgotten. So at every moment the load is one number, the sum over the
+callers.
 
 * The *average* is the integral of the load over the last `look_back_period_s`, divided by that period: what counts is
   how long a load lasted, not how often it was reported. Before the first report it is 0.
@@ -19,7 +20,7 @@ moment the load is one number, the sum over the callers.
 
 All of this holds at every moment, not at ticks: what happened between two questions is made up for, each change at its
 own moment. So it makes no difference how often it is asked, as long as it is asked when it is due. Time is counted in
-whole microseconds and the load in whole requests, so sums are exact, and what has left the look-back is gone.
+whole microseconds and the load in whole parts of a request, so sums are exact, and what has left the look-back is gone.
 """
 
 from collections import deque
@@ -46,6 +47,8 @@ class Report:
     """When it was taken, by the clock of whoever decides. Of two reports the one that was taken later counts."""
     waiting: int
     ongoing: int
+    websockets: int = 0
+    """Those that are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Decision:
     target: int
     due: float | None
     """When the target could next change if nothing is heard: ask again by then. None: it cannot."""
-    load: int
+    load: float
+    """In requests."""
     average: float
     needed: int
     """What the target would be if there were no delays."""
@@ -66,9 +70,13 @@ class Autoscaler:
     another autoscaler, which begins with the target of the one before.
     """
 
-    def __init__(self, config: AutoscalingConfig, target: int, now: float) -> None:
-        """`target` is how many are wanted now; it is brought within the bounds."""
+    def __init__(self, config: AutoscalingConfig, target: int, now: float, websocket: Fraction = Fraction(0)) -> None:
+        """`target` is how many are wanted now; it is brought within the bounds.
+
+        `websocket`: as how many requests an open one counts.
+        """
         self.config = config
+        self.websocket = websocket
         each = Fraction(str(config.target_ongoing_requests))  # as it was written: 0.3 is three tenths
         self._now = _microseconds(now)
         self._target = min(max(target, config.min_replicas), config.max_replicas)
@@ -77,8 +85,10 @@ class Autoscaler:
         #: No report is too old before this.
         self._forget_at: int | None = None
         self._window = _Window(_microseconds(config.look_back_period_s), self._now)
-        #: The area that one replica is good for, and what areas are multiplied with to compare them with it.
-        self._each, self._times = each.numerator * self._window.length, each.denominator
+        #: The area that is one request, that which one replica is good for, and what areas are multiplied with to
+        #: compare them with the latter.
+        self._request = websocket.denominator * self._window.length
+        self._each, self._times = each.numerator * self._request, each.denominator
         self._up, self._down = _microseconds(config.upscale_delay_s), _microseconds(config.downscale_delay_s)
         to_zero = config.downscale_to_zero_delay_s
         self._to_zero = self._down if to_zero is None else _microseconds(to_zero)
@@ -97,7 +107,7 @@ class Autoscaler:
     def hear(self, report: Report, now: float) -> None:
         """A report came. One that was overtaken, is too old or is there already says nothing."""
         self._come(now)
-        taken, load = min(_microseconds(report.at), self._now), report.waiting + report.ongoing
+        taken, load = min(_microseconds(report.at), self._now), self._parts(report)
         known, before = self._reports.get(report.source, (taken - 1, 0))
         forget_at = taken + _FORGOTTEN
         if taken <= known or forget_at <= self._now:
@@ -121,10 +131,14 @@ class Autoscaler:
         return Decision(
             target=self._target,
             due=None if due is None else due / _SECOND,
-            load=self._window.load,
-            average=self._window.area / self._window.length,
+            load=self._window.load / self.websocket.denominator,
+            average=self._window.area / self._request,
             needed=self._needed(),
         )
+
+    def _parts(self, report: Report) -> int:
+        requests = report.waiting + report.ongoing
+        return requests * self.websocket.denominator + report.websockets * self.websocket.numerator
 
     def _come(self, now: float) -> None:
         here = _microseconds(now)
@@ -238,7 +252,7 @@ class Autoscaler:
 
 @dataclass(slots=True)
 class _Window:
-    """The load of the last `length` microseconds: as an area, in requests times microseconds."""
+    """The load of the last `length` microseconds: as an area, in parts of a request times microseconds."""
 
     length: int
     now: int

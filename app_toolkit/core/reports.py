@@ -1,6 +1,6 @@
 """When a caller tells its loads anew, and what it says."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 LEAST_S = 1.0
@@ -10,12 +10,18 @@ LONGEST_S = 3.0
 """As long as there is a load it is told so often: a report that is older than `FORGOTTEN_S` counts no more."""
 
 MATTERS = 0.1
-"""A load that changed by a smaller share of itself need not be told before that."""
+"""Where neither requests nor WebSockets changed by so large a share of what there is, that has time until then."""
 
-Loads = Mapping[str, tuple[int, int]]
-"""By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, and how many are ongoing."""
+JUMP = 2
+"""More than so many times as many as are known of are told at once, since replicas take long to start. Where none are,
+that is more than so many."""
 
-NONE = (0, 0)
+Load = tuple[int, int, int]
+Loads = Mapping[str, Load]
+"""By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, how many are ongoing, and how many
+of its WebSockets are open."""
+
+NONE = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +39,27 @@ def to_tell(told: Told, loads: Loads, now: float, *, unserved: bool = False) -> 
     """
     every = {**dict.fromkeys(told.loads, NONE), **loads}  # what is not there any more has no load
     news = {name: load for name, load in every.items() if any(load) or any(told.loads.get(name, NONE))}
-    before = {name: sum(told.loads.get(name, NONE)) for name in news}
-    if unserved and any(sum(load) and not before[name] for name, load in news.items()):
+    before = {name: told.loads.get(name, NONE) for name in news}
+    if any(_cannot_wait(before[name], load, unserved) for name, load in news.items()):
         return news
     elapsed = now - told.at
     if elapsed < LEAST_S:
         return {}
-    if elapsed >= LONGEST_S or any(_matters(before[name], sum(load)) for name, load in news.items()):
+    if elapsed >= LONGEST_S or any(_matters(before[name], load) for name, load in news.items()):
         return news
     return {}
 
 
-def _matters(before: int, load: int) -> bool:
-    return load != before and abs(load - before) >= MATTERS * max(before, load)
+def _cannot_wait(before: Load, load: Load, unserved: bool) -> bool:
+    jumps = any(now > JUMP * max(then, 1) for then, now in _sizes(before, load))
+    return jumps or (unserved and any(load) and not any(before))
+
+
+def _matters(before: Load, load: Load) -> bool:
+    return any(now != then and abs(now - then) >= MATTERS * max(then, now) for then, now in _sizes(before, load))
+
+
+def _sizes(before: Load, load: Load) -> Iterator[tuple[int, int]]:
+    """Requests, and WebSockets, of which there may be many more."""
+    yield sum(before[:2]), sum(load[:2])
+    yield before[2], load[2]

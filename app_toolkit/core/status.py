@@ -47,8 +47,8 @@ class ScalingStatus:
 
     min_replicas: int
     max_replicas: int
-    load: int
-    """Requests that wait or are ongoing, as its callers reported them."""
+    load: float
+    """Requests that wait or are ongoing, and what open WebSockets count as, as its callers reported them."""
     average: float
     """The load, averaged over the look-back."""
     needed: int

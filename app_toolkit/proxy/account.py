@@ -12,7 +12,7 @@ TELL_AGAIN_S = 1.0
 class Account:
     """The requests for one ingress: what they may cost, how fast they are answered, and what became of them."""
 
-    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "long", "name")
+    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "long", "name", "websockets")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -21,6 +21,8 @@ class Account:
         self.counts = Counts()
         #: By method and path.
         self.long = LongAnswers()
+        #: The exchanges that are open WebSockets.
+        self.websockets: set[object] = set()
         self._deadlines: Deadlines | None = None
         self._told = float("-inf")
 

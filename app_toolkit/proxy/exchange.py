@@ -511,6 +511,7 @@ class Exchange:
         self._stage = Stage.TUNNEL
         self._frames = Frames()
         self._give_turn_back()  # an open WebSocket is no ongoing request
+        self._account.websockets.add(self)
         self._forget_deadline()
         self.request.body.let_go()
         self._client.write(
@@ -712,6 +713,8 @@ class Exchange:
 
     def _release(self) -> None:
         """Give back all that is held."""
+        if self._stage is Stage.TUNNEL:
+            self._account.websockets.discard(self)
         self._stage = Stage.DONE
         self._forget_deadline()
         self._leave_queue()

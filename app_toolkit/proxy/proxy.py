@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from app_toolkit.core.reports import Loads
 from app_toolkit.interfaces import Snapshot, Stand
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counts
@@ -46,7 +47,7 @@ class Proxy:
         self.routes = Routes(
             lambda name: new_router(name, self.lines.stand, self.reports.unserved), self.pool, self._failed, node
         )
-        self.reports = Reports(self.routes.loads)
+        self.reports = Reports(self.loads)
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
         self.draining = False
@@ -69,6 +70,10 @@ class Proxy:
         if account is None:
             account = self._accounts[name] = Account(name)
         return account
+
+    def loads(self) -> Loads:
+        """Who waits, who is served and which WebSockets are open, of each ingress whose callers are to report it."""
+        return {name: (*load, len(self.account(name).websockets)) for name, load in self.routes.loads().items()}
 
     def counts(self) -> dict[str, Counts]:
         """What became of requests, by ingress, and by `-` where none owned them. Safe from any thread."""

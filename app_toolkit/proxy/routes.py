@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.reports import Loads
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoReplica, NotFound
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
@@ -145,7 +144,7 @@ class Routes:
     def ongoing(self) -> int:
         return sum(router.ongoing for router in self.routers.values())
 
-    def loads(self) -> Loads:
+    def loads(self) -> Mapping[str, tuple[int, int]]:
         """Who waits and who is served, of each ingress whose callers are to report it."""
         reported = self._published.reported & self.routers.keys()
         return {name: (self.routers[name].waiting, self.routers[name].ongoing) for name in reported}

@@ -188,7 +188,7 @@ class Callers:
 
     def _loads(self) -> Loads:
         reported = self._published.reported
-        return {name: (each.waiting, each.ongoing) for name, each in self.called().items() if name in reported}
+        return {name: (each.waiting, each.ongoing, 0) for name, each in self.called().items() if name in reported}
 
     def mint_id(self) -> str:
         """The id of a call that no request asks for."""

@@ -19,13 +19,13 @@ from tests.controller.test_controller import PROXY, house
 pytestmark = pytest.mark.anyio
 
 CHAT = "shop/chat"
-LOOK_BACK_S, UP_S, DOWN_S = 5.0, 2.0, 10.0
+LOOK_BACK_S, UP_S, DOWN_S = 5.0, 0.5, 10.0
 
 
-def shop(number=None, *, cpus=0.1, **config):
+def shop(number=None, *, cpus=0.1, sockets=1_000, **config):
     quick = {"target_ongoing_requests": 2, "downscale_delay_s": DOWN_S, "max_replicas": 20}
     follows = {"num_replicas": number} if number is not None else {"autoscaling_config": {**quick, **config}}
-    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, **follows)
+    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, max_open_websockets=sockets, **follows)
     return ApplicationSpec(
         name="shop",
         target="shop:app",
@@ -50,9 +50,9 @@ class Load:
                 self.house.controller.report(caller, {CHAT: load})
             await self.house.clock.sleep(1.0)
 
-    def says(self, ongoing, *, waiting=0, caller="proxy@home-1-1"):
-        self.said[caller] = (waiting, ongoing)
-        self.house.controller.report(caller, {CHAT: (waiting, ongoing)})
+    def says(self, ongoing, *, waiting=0, websockets=0, caller="proxy@home-1-1"):
+        self.said[caller] = (waiting, ongoing, websockets)
+        self.house.controller.report(caller, {CHAT: self.said[caller]})
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ async def test_replicas_follow_the_load_and_the_story_says_why():
             "from 3 to 4",
             "from 4 to 5",
         ]
-        assert scaled[0].cause.endswith(": the load is 10, on average 6.0, and one replica is meant to have 2")
+        assert scaled[0].cause.endswith(": the load is 10, on average 3.0, and one replica is meant to have 2")
         told = h.group(CHAT).scaling
         assert (told.load, told.needed, told.min_replicas, told.max_replicas) == (10, 5, 1, 20)
         assert told.why == scaled[-1].cause
@@ -137,6 +137,24 @@ async def test_to_apply_again_or_to_change_how_the_load_is_followed_keeps_the_ta
         assert len(h.performed(Start, CHAT)) == 10, "whoever stayed was left alone"
 
 
+async def test_open_websockets_are_a_load_by_the_places_that_they_take():
+    async with loaded(shop(min_replicas=0, downscale_delay_s=1)) as (h, load):
+        load.says(0, websockets=1)
+        await until_there_are(h, 1)
+        await h.clock.advance(60.0)
+        assert h.group(CHAT).target == 1, "one that is open keeps the last replica"
+        load.says(1, websockets=50)  # 100 requests or 1,000 WebSockets: one is a tenth of a request
+        await until_there_are(h, 3)
+        assert h.group(CHAT).scaling.load == 6
+        await h.controller.apply(shop(min_replicas=0, downscale_delay_s=1, sockets=500))
+        await until_there_are(h, 6)
+        assert h.group(CHAT).scaling.load == 11
+        await h.controller.apply(shop(min_replicas=0, downscale_delay_s=1, sockets=0))
+        await until_there_are(h, 1)
+        load.says(0)
+        await until_there_are(h, 0)
+
+
 async def test_a_new_revision_has_as_many_replicas_as_the_load_needs():
     async with loaded(shop()) as (h, load):
         load.says(10)
@@ -180,7 +198,7 @@ async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
 
 async def test_what_nobody_asked_for_is_not_looked_at():
     async with loaded(shop(2)) as (h, _):
-        assert h.controller.report("a caller", {CHAT: (0, 50), "no/such": (1, 1)})
+        assert h.controller.report("a caller", {CHAT: (0, 50, 0), "no/such": (1, 1, 0)})
         await h.clock.advance(20.0)
         assert (h.group(CHAT).target, h.group(CHAT).scaling) == (2, None)
 
@@ -220,7 +238,7 @@ async def test_whoever_was_on_its_way_out_is_not_replaced():
         await h.controller_dies()
         h.world.answer_s = 1.0
         await h.controller_starts()
-        assert not h.controller.report("proxy@home-1-1", {CHAT: (0, 4)}), "nobody knows yet how many there are"
+        assert not h.controller.report("proxy@home-1-1", {CHAT: (0, 4, 0)}), "nobody knows yet how many there are"
         await until_there_are(h, 2)
         assert len(h.performed(Start, CHAT)) == 5
 
@@ -294,23 +312,23 @@ def begun(**config):
 
 def test_a_report_that_changes_nothing_soon_wakes_nobody():
     scaling, known = begun()
-    scaling.hear("one", {CHAT: (0, 2)}, 20.0)
+    scaling.hear("one", {CHAT: (0, 2, 0)}, 20.0)
     list(scaling.decide(known, 20.0))
     assert not scaling.is_stirred
     for second in range(21, 40):
-        scaling.hear("one", {CHAT: (0, 2)}, float(second))
+        scaling.hear("one", {CHAT: (0, 2, 0)}, float(second))
         assert not scaling.is_stirred
         if scaling.due is not None and scaling.due <= second:
             assert list(scaling.decide(known, float(second))) == []
-    scaling.hear("one", {CHAT: (0, 20)}, 40.0)
+    scaling.hear("one", {CHAT: (0, 20, 0)}, 40.0)
     assert scaling.is_stirred
     assert list(scaling.decide(known, 40.0)) == []
-    assert scaling.due == pytest.approx(42.0, abs=0.7)
+    assert scaling.due == pytest.approx(40.0 + UP_S, abs=0.1)
 
 
 def test_a_group_that_is_gone_has_no_target_and_comes_back_as_new():
     scaling, known = begun(initial_replicas=4)
-    scaling.hear("one", {CHAT: (0, 20)}, 1.0)
+    scaling.hear("one", {CHAT: (0, 20, 0)}, 1.0)
     assert scaling.scaled({}, known, 2.0) == {}
     assert (scaling.status(2.0), scaling.due) == ({}, None)
     specs = group_specs([shop(initial_replicas=4)], spread=False)

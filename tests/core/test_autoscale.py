@@ -1,6 +1,8 @@
 """How many replicas are wanted: by examples to the microsecond, and in random worlds against the plainest account."""
 
+import pickle
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, inf, pi, sin
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import AWAY_S, FORGOTTEN_S, Autoscaler, Report
+from app_toolkit.core.reports import Told, to_tell
+from app_toolkit.observability.reports import LOOK_S
 
 WORLDS = settings(
     max_examples=60,
@@ -86,6 +90,32 @@ def test_the_load_is_what_waits_and_what_is_ongoing_of_all_who_report():
     assert autoscaler.decide(0.0).load == 7
     decision = autoscaler.decide(9.0)
     assert (decision.average, decision.needed, decision.target) == (7.0, 4, 4)
+
+
+def test_an_open_websocket_is_a_share_of_a_request_and_no_share_is_lost():
+    autoscaler = Autoscaler(config(), 1, 0.0, Fraction(1, 3))
+    autoscaler.hear(Report("proxy", 0.0, waiting=1, ongoing=2, websockets=9), 0.0)
+    decision = autoscaler.decide(9.0)
+    assert (decision.load, decision.average, decision.needed, decision.target) == (6.0, 6.0, 3, 3)
+    autoscaler.hear(Report("proxy", 9.0, waiting=1, ongoing=2, websockets=10), 9.0)
+    decision = autoscaler.decide(18.0)
+    assert (round(decision.load, 3), decision.needed, decision.target) == (6.333, 4, 4)
+
+
+def test_an_open_websocket_is_no_load_where_it_counts_as_nothing():
+    autoscaler = Autoscaler(config(min_replicas=0), 1, 0.0)
+    autoscaler.hear(Report("proxy", 0.0, waiting=0, ongoing=0, websockets=9), 0.0)
+    assert (autoscaler.decide(9.0).load, autoscaler.decide(9.0).needed) == (0, 0)
+
+
+def test_the_smallest_share_keeps_the_last_replica():
+    autoscaler = Autoscaler(config(min_replicas=0, downscale_delay_s=0), 1, 0.0, Fraction(1, 1_000_000))
+    for second in range(100):
+        autoscaler.hear(Report("proxy", second, waiting=0, ongoing=0, websockets=1), second)
+        assert autoscaler.decide(second).target == 1
+    autoscaler.hear(Report("proxy", 100, waiting=0, ongoing=0), 100)
+    in_time(autoscaler, 100, 106, lambda at, decision: None)
+    assert autoscaler.decide(106).target == 0
 
 
 def test_the_average_is_over_time_and_not_over_reports():
@@ -293,12 +323,14 @@ def test_time_that_runs_backwards_stands_still():
 class World:
     """Callers whose loads rise, burst and end; reports that are late, lost, overtaken and there twice.
 
-    All is fixed by the seed, before anybody decides anything: `heard` has what arrives, in its order.
+    All is fixed by the seed, before anybody decides anything: `heard` has what arrives, in its order. In every third
+    world a part of the load are WebSockets.
     """
 
     def __init__(self, seed, seconds=120, more=None):
         rng = self.rng = Random(seed)
         self.config = random_config(rng)
+        self.websocket = [Fraction(0), Fraction(0), Fraction(100, 7 + seed % 1_000)][seed % 3]
         self.begin = round(rng.uniform(0, 100_000), 3)
         self.first = rng.randint(self.config.min_replicas, self.config.max_replicas)
         self.end = self.begin + seconds
@@ -319,11 +351,12 @@ class World:
                 at = now + rng.uniform(0, late)
                 if rng.random() >= lost and at < self.end:
                     waiting = (load + extra) // 2
-                    yield at, Report(name, now, waiting, load + extra - waiting)
+                    ongoing = load + extra - waiting
+                    yield at, Report(name, now, waiting, ongoing, ongoing * 2 if self.websocket else 0)
             now += rng.choice([0.2, 1.0, 1.0, 2.5])
 
     def autoscaler(self):
-        return Autoscaler(self.config, self.first, self.begin)
+        return Autoscaler(self.config, self.first, self.begin, self.websocket)
 
 
 def random_config(rng):
@@ -402,7 +435,8 @@ class Account:
                     newest[each.source] = each
                 at, each = next(heard)
             alive = [r for r in newest.values() if exact(r.at) + exact(FORGOTTEN_S) > exact(now)]
-            self.loads.append((exact(now), sum(r.waiting + r.ongoing for r in alive)))
+            load = sum(r.waiting + r.ongoing + r.websockets * world.websocket for r in alive)
+            self.loads.append((exact(now), load))
 
         # The area up to each of these moments.
         self.areas = [0]
@@ -443,7 +477,7 @@ def test_in_any_world_each_decision_says_what_the_definitions_say(seed):
     account = Account(world)
 
     def decided(at, decision):
-        assert decision.load == account.load(at)
+        assert decision.load == float(account.load(at))
         assert decision.average == float(account.average(at))
         assert decision.needed == account.needed(at)
 
@@ -519,6 +553,7 @@ def test_in_any_world_to_decide_twice_is_to_decide_once(seed):
 @given(seed=SEEDS, extra=st.sampled_from([lambda rng: 1, lambda rng: 7, lambda rng: 100]))
 def test_more_load_never_has_fewer_replicas(seed, extra):
     less, more = World(seed), World(seed, more=extra)
+    assert more.websocket == less.websocket
     more.config, more.first = less.config, min(less.first + seed % 3, less.config.max_replicas)
     assert [at for at, _ in less.heard] == [at for at, _ in more.heard]
     fewer, others = trace(less), trace(more)
@@ -559,19 +594,37 @@ def test_after_any_world_silence_ends_and_nothing_is_due_any_more(seed):
     assert decision.target == decision.needed == world.config.min_replicas
 
 
+def kept(autoscaler):
+    """Bytes that it takes to say all that it remembers."""
+    return len(pickle.dumps(autoscaler))
+
+
 @WORLDS
 @given(seed=SEEDS)
-def test_what_it_keeps_is_bounded_by_the_look_back_and_by_the_most_replicas(seed):
-    world = World(seed, seconds=300)
-    autoscaler, span = world.autoscaler(), world.config.look_back_period_s
-    for number, (at, each) in enumerate(world.heard):
-        in_time(autoscaler, world.heard[number - 1][0] if number else world.begin, at, lambda at, decision: None)
-        autoscaler.hear(each, at)
-        lately = number + 1 - bisect_left(world.heard, at - span - FORGOTTEN_S, key=lambda each: each[0])
-        assert len(autoscaler._window.steps) <= 2 * lately  # each counts, and is forgotten
-        assert len(autoscaler._reports) <= 4
-        for least in (autoscaler._least, autoscaler._most):
-            assert len(least._past) <= world.config.max_replicas
+def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_passed(seed):
+    world = World(seed, seconds=30)
+    autoscaler, calm = Autoscaler(world.config, world.first, 0.0, world.websocket), 4_096
+    sizes = []
+    for begin in range(2**17, 2**17 + 4 * calm, calm):  # moments that are written with as many bytes
+        now = begin
+        sizes.append([])
+        for at, each in world.heard:
+            at += begin - world.begin
+            in_time(autoscaler, now, at, lambda at, decision: None)
+            autoscaler.hear(replace(each, at=each.at + begin - world.begin), at)
+            sizes[-1].append(kept(autoscaler))
+            now = at
+        in_time(autoscaler, now, begin + calm, lambda at, decision: None)
+    assert all(size == sizes[1] for size in sizes[2:])
+
+
+def test_what_it_keeps_of_a_long_delay_are_no_more_numbers_than_there_may_be_replicas():
+    world = Steady(config(upscale_delay_s=3_600, downscale_delay_s=3_600), now=2**17)
+    sizes = []
+    for swing in range(300):
+        world.run(load=swing % 2 * 40, seconds=4)
+        sizes.append(kept(world.autoscaler))
+    assert max(sizes) < sizes[10] + world.autoscaler.config.max_replicas * 16
 
 
 # Hours of load
@@ -672,10 +725,29 @@ def test_a_step_and_a_ramp_end_where_they_should():
 
     site = Site(3, arrivals).run(hours=1.5)
     enough = next(at for at, target in site.changes if target >= 48 * SERVICE_S / 4)
-    assert 600 < enough < 600 + 5 + 2 + 1
+    assert 600 < enough < 600 + 5 + 0.5 + 1
     fell = [target for at, target in site.changes if at > 1_500]
     assert fell[-1] in (1, 2)
     assert sum(a < b for a, b in pairwise(fell)) <= 3, "down a ramp it goes down"
+
+
+@WORLDS
+@given(target=st.integers(1, 10), stepped_at=st.floats(20, 23))
+def test_after_a_step_from_one_client_to_forty_the_defaults_ask_for_more_within_two_seconds(target, stepped_at):
+    autoscaler = Autoscaler(AutoscalingConfig(target_ongoing_requests=target), 1, 0.0)
+    told, changes = Told(), []
+    for look in range(round(40 / LOOK_S)):
+        now = look * LOOK_S
+        loads = {"shop/chat": (0, 1 if now < stepped_at else 40)}
+        if news := to_tell(told, loads, now):
+            told = Told(news, now)
+            autoscaler.hear(Report("proxy", now, *news["shop/chat"]), now)
+        in_time(autoscaler, now, now + LOOK_S, lambda at, decision: changes.append((at, decision.target)))
+    asked_at = {number: next(at for at, target in changes if target >= number) for _, number in changes}
+    assert stepped_at < asked_at[2] < stepped_at + 2
+    right = ceil(40 / target)
+    assert asked_at[right] < stepped_at + 5 + 0.5 + LOOK_S
+    assert changes[-1][1] == max(asked_at) == right
 
 
 # Another config

@@ -4,64 +4,112 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.autoscale import FORGOTTEN_S
-from app_toolkit.core.reports import LEAST_S, LONGEST_S, MATTERS, Told, to_tell
+from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, MATTERS, NONE, Told, to_tell
 
 A, B = "shop/a", "shop/b"
-LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(st.integers(0, 30), st.integers(0, 30)))
+LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 3))
 LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=40)
 
 
+def sizes(load):
+    """Requests and WebSockets."""
+    waiting, ongoing, websockets = load
+    return waiting + ongoing, websockets
+
+
+def pairs(before, loads):
+    """How many are known of, and how many there are: of requests, and of WebSockets."""
+    for name in (A, B):
+        yield from zip(sizes(before.get(name, NONE)), sizes(loads.get(name, NONE)), strict=True)
+
+
+def jumped(before, loads):
+    return any(now > JUMP * max(then, 1) for then, now in pairs(before, loads))
+
+
 @given(LOOKS)
-def test_who_listens_knows_each_load_to_a_tenth_and_never_for_longer_than_three_seconds_without_news(looks):
+def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_and_has_news_every_three(looks):
     told, heard, now = Told(), {}, 100.0
     for passed, loads, unserved in looks:
         now += passed
-        before = {name: sum(heard.get(name, (0, 0))) for name in (A, B)}
         said = to_tell(told, loads, now, unserved=unserved)
         if said:
-            unknown = unserved and any(sum(load) and not before[name] for name, load in loads.items())
-            assert unknown or now - told.at >= LEAST_S
+            unknown = unserved and any(any(load) and not any(heard.get(name, NONE)) for name, load in loads.items())
+            assert unknown or jumped(heard, loads) or now - told.at >= LEAST_S
             told = Told(said, now)
             heard |= said
         elif now - told.at >= LEAST_S:
-            for name in (A, B):
-                load = sum(loads.get(name, (0, 0)))
-                assert abs(load - before[name]) <= MATTERS * max(load, before[name])
+            assert all(abs(there - then) <= MATTERS * max(there, then) for then, there in pairs(heard, loads))
             assert not any(map(sum, loads.values())) or now - told.at < LONGEST_S < FORGOTTEN_S
+        assert not jumped(heard, loads)
 
 
 def test_without_a_load_nothing_is_told():
-    assert to_tell(Told(), {A: (0, 0)}, 100.0, unserved=True) == {}
-    assert to_tell(Told({A: (0, 0)}, 1.0), {A: (0, 0)}, 100.0) == {}
+    assert to_tell(Told(), {A: (0, 0, 0)}, 100.0, unserved=True) == {}
+    assert to_tell(Told({A: (0, 0, 0)}, 1.0), {A: (0, 0, 0)}, 100.0) == {}
 
 
 def test_the_end_of_a_load_is_told_once():
-    told = Told({A: (0, 3)}, 100.0)
-    assert to_tell(told, {A: (0, 0), B: (0, 0)}, 101.0) == {A: (0, 0)}
-    assert to_tell(Told({A: (0, 0)}, 101.0), {A: (0, 0), B: (0, 0)}, 110.0) == {}
+    told = Told({A: (0, 3, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 0, 0), B: (0, 0, 0)}, 101.0) == {A: (0, 0, 0)}
+    assert to_tell(Told({A: (0, 0, 0)}, 101.0), {A: (0, 0, 0), B: (0, 0, 0)}, 110.0) == {}
 
 
-def test_nobody_tells_twice_in_a_second():
-    told = Told({A: (0, 3)}, 100.0)
-    assert to_tell(told, {A: (0, 9)}, 100.9) == {}
-    assert to_tell(told, {A: (0, 9)}, 101.0) == {A: (0, 9)}
+def test_nobody_tells_twice_in_a_second_what_has_not_more_than_doubled():
+    told = Told({A: (0, 3, 0)}, 100.0)
+    for load in (0, 4, 6):
+        assert to_tell(told, {A: (0, load, 0)}, 100.9) == {}
+        assert to_tell(told, {A: (0, load, 0)}, 101.0) == {A: (0, load, 0)}
+
+
+def test_a_load_that_has_more_than_doubled_is_told_at_once():
+    told = Told({A: (0, 1, 0), B: (0, 7, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 2, 0), B: (0, 7, 0)}, 100.1) == {}
+    assert to_tell(told, {A: (0, 40, 0), B: (0, 7, 0)}, 100.1) == {A: (0, 40, 0), B: (0, 7, 0)}
+    told = Told({A: (0, 40, 0), B: (0, 7, 0)}, 100.1)
+    assert to_tell(told, {A: (41, 39, 0), B: (0, 7, 0)}, 100.2) == {}
+    assert to_tell(told, {A: (41, 40, 0), B: (0, 7, 0)}, 100.2) == {A: (41, 40, 0), B: (0, 7, 0)}
+
+
+def test_what_comes_where_nothing_was_is_told_at_once_from_three_requests_on():
+    assert to_tell(Told({A: (0, 0, 0)}, 100.0), {A: (0, 2, 0)}, 100.1) == {}
+    assert to_tell(Told({A: (0, 0, 0)}, 100.0), {A: (0, 3, 0)}, 100.1) == {A: (0, 3, 0)}
+
+
+def test_a_load_that_comes_and_goes_is_told_at_most_twice_in_a_second():
+    told, times = Told(), []
+    for look in range(400):
+        loads = {A: (0, 30 * (look // 2 % 2), 0)}
+        if said := to_tell(told, loads, look / 4):
+            told = Told(said, look / 4)
+            times.append(look / 4)
+    assert all(second - first >= LEAST_S for first, second in zip(times, times[2:], strict=False))
 
 
 def test_a_load_that_rests_is_told_every_three_seconds():
-    told = Told({A: (0, 3)}, 100.0)
-    assert to_tell(told, {A: (0, 3)}, 102.9) == {}
-    assert to_tell(told, {A: (0, 3)}, 103.0) == {A: (0, 3)}
+    told = Told({A: (0, 3, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 3, 0)}, 102.9) == {}
+    assert to_tell(told, {A: (0, 3, 0)}, 103.0) == {A: (0, 3, 0)}
 
 
 def test_one_more_among_many_has_time():
-    told = Told({A: (0, 30)}, 100.0)
-    assert to_tell(told, {A: (1, 31)}, 102.0) == {}
-    assert to_tell(told, {A: (3, 31)}, 102.0) == {A: (3, 31)}
+    told = Told({A: (0, 30, 0)}, 100.0)
+    assert to_tell(told, {A: (1, 31, 0)}, 102.0) == {}
+    assert to_tell(told, {A: (3, 31, 0)}, 102.0) == {A: (3, 31, 0)}
+
+
+def test_requests_are_told_as_they_change_however_many_websockets_are_open():
+    told = Told({A: (0, 10, 900)}, 100.0)
+    assert to_tell(told, {A: (0, 11, 901)}, 102.0) == {}
+    assert to_tell(told, {A: (0, 12, 901)}, 102.0) == {A: (0, 12, 901)}
+    assert to_tell(told, {A: (0, 21, 900)}, 100.1) == {A: (0, 21, 900)}
+    assert to_tell(told, {A: (0, 10, 1_001)}, 101.0) == {A: (0, 10, 1_001)}
+    assert to_tell(told, {A: (0, 10, 1_801)}, 100.1) == {A: (0, 10, 1_801)}
 
 
 def test_what_waits_and_no_replica_is_there_for_is_told_at_once_and_then_as_all_else():
-    told = Told({B: (0, 7)}, 100.0)
-    assert to_tell(told, {A: (1, 0), B: (0, 7)}, 100.0, unserved=True) == {A: (1, 0), B: (0, 7)}
-    told = Told({A: (1, 0), B: (0, 7)}, 100.0)
-    assert to_tell(told, {A: (900, 0), B: (0, 7)}, 100.5, unserved=True) == {}
-    assert to_tell(told, {A: (900, 0), B: (0, 7)}, 101.0, unserved=True) == {A: (900, 0), B: (0, 7)}
+    told = Told({B: (0, 7, 0)}, 100.0)
+    assert to_tell(told, {A: (1, 0, 0), B: (0, 7, 0)}, 100.0, unserved=True) == {A: (1, 0, 0), B: (0, 7, 0)}
+    told = Told({A: (1, 0, 0), B: (0, 7, 0)}, 100.0)
+    assert to_tell(told, {A: (2, 0, 0), B: (0, 7, 0)}, 100.5, unserved=True) == {}
+    assert to_tell(told, {A: (2, 0, 0), B: (0, 7, 0)}, 101.0, unserved=True) == {A: (2, 0, 0), B: (0, 7, 0)}

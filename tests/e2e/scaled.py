@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, WebSocket
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
 from app_toolkit.config.models import AutoscalingConfig
@@ -35,6 +35,12 @@ app = Toolkit(title="Scaled")
 async def itself() -> str:
     await asyncio.sleep(0.1)
     return "done"
+
+
+@front.websocket("/front/quiet")
+async def quiet(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.receive()
 
 
 @app.get("/worker")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
 from tests.cluster import PATIENCE_S, Cluster, Served
 
@@ -23,9 +24,9 @@ def running(served: Served) -> dict[str, int]:
     return {group["name"].rpartition("/")[2]: len(group["replicas"]) for group in served.status()["deployments"]}
 
 
-async def until_there_are(served: Served, number: int) -> None:
+async def until_there_are(served: Served, *, front: int, worker: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while await asyncio.to_thread(running, served) != {"app": 1, "front": number, "worker": number}:  # noqa: ASYNC110
+        while await asyncio.to_thread(running, served) != {"app": 1, "front": front, "worker": worker}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -49,7 +50,7 @@ async def load(client: httpx.AsyncClient) -> AsyncIterator[list[int]]:
 
 async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Cluster) -> None:
     served = await asyncio.to_thread(cluster.deploy, "scaled:app")
-    await until_there_are(served, 0)
+    await until_there_are(served, front=0, worker=0)
     limits = httpx.Limits(max_connections=2 * len(PATHS) * CLIENTS)
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S, limits=limits) as client:
         began = time.monotonic()
@@ -57,12 +58,16 @@ async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Clust
         print(f"first answers from zero after {time.monotonic() - began:.2f} s")
         assert [answer.json() for answer in first] == ["done", "done"]
         async with load(client) as answers:
-            await until_there_are(served, scaled.MOST)
+            await until_there_are(served, front=scaled.MOST, worker=scaled.MOST)
             for group in ("front", "worker"):
                 told = served.ingress(group)["scaling"]
                 assert (told["min_replicas"], told["max_replicas"]) == (0, scaled.MOST)
                 assert told["average"] > 0  # at a single moment all clients may be between two requests
-        await until_there_are(served, 0)
+        async with connect(f"{served.url.replace('http', 'ws')}/front/quiet", proxy=None):
+            await until_there_are(served, front=1, worker=0)
+            await asyncio.sleep(scaled.FOLLOWS.look_back_period_s + scaled.FOLLOWS.downscale_delay_s + 0.5)
+            assert running(served)["front"] == 1, "an open WebSocket keeps the last replica"
+        await until_there_are(served, front=0, worker=0)
         assert served.status()["status"] == "healthy"
         again = await asyncio.gather(*map(client.get, PATHS))
     assert [answer.json() for answer in again] == ["done", "done"]

@@ -1,13 +1,18 @@
 """A proxy tells whose requests wait or are ongoing, of those ingresses that follow their load."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
+
+from .world import Killable, World, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +39,7 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
 
     proxy = Proxy(b"secret", router, NodeId("here"))
     proxy.update({ROUTES: Snapshot(Version(1, 1), TABLE)})
-    assert proxy.routes.loads() == {}
+    assert proxy.loads() == {}
     chat, shop = proxy.routes.routers["shop/chat"], proxy.routes.routers["shop/shop"]
     proxy.update({f"{REPLICAS}shop/chat": posted(2, reported=True, replicas=0)})
     proxy.update({f"{REPLICAS}shop/shop": posted(3, reported=False, replicas=1)})
@@ -43,13 +48,45 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
         chat.wait(granted.append, 0.0, avoid=(), again=False)
     turn = shop.try_turn(())
     assert turn is not None
-    assert (proxy.routes.loads(), hurried) == ({"shop/chat": (3, 0)}, ["shop/chat"] * 3)
+    assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0)}, ["shop/chat"] * 3)
     proxy.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})
-    assert proxy.routes.loads() == {"shop/chat": (1, 2)}
+    assert proxy.loads() == {"shop/chat": (1, 2, 0)}
     proxy.update({f"{REPLICAS}shop/chat": posted(5, reported=False, replicas=1)})
-    assert proxy.routes.loads() == {}
+    assert proxy.loads() == {}
     proxy.update({f"{REPLICAS}shop/shop": posted(6, reported=True, replicas=1)})
-    assert proxy.routes.loads() == {"shop/shop": (0, 1)}
+    assert proxy.loads() == {"shop/shop": (0, 1, 0)}
     proxy.update({ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)})
-    assert proxy.routes.loads() == {}
+    assert proxy.loads() == {}
     await proxy.aclose()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda ws, replica: ws.close(), id="its client closes it"),
+        pytest.param(lambda ws, replica: ws.socket.close(), id="its client goes"),
+        pytest.param(lambda ws, replica: ws.send("bye"), id="the app closes it"),
+        pytest.param(lambda ws, replica: replica.stop(), id="its replica dies"),
+    ],
+)
+def test_a_websocket_is_in_the_report_from_its_handshake_until_its_end(
+    world: World, end: Callable[[ClientConnection, Killable], None]
+) -> None:
+    (replica,) = world.killable(1)
+    world.route(replica.endpoint())
+    with connect(f"ws://127.0.0.1:{world.port}/ws") as other, connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
+        for each in (other, ws):
+            each.send("hello")
+            assert each.recv() == "ws:hello"
+        assert world.load() == (0, 0, 2), "it holds no turn"
+        other.close()
+        eventually(lambda: world.load() == (0, 0, 1))
+        end(ws, replica)
+        eventually(lambda: world.load() == (0, 0, 0))
+
+
+def test_a_handshake_that_is_refused_is_no_websocket(world: World) -> None:
+    world.one()
+    with pytest.raises(InvalidStatus, match="401"):
+        connect(f"ws://127.0.0.1:{world.port}/denied")
+    assert world.load() == (0, 0, 0)

@@ -312,6 +312,7 @@ class World:
                 "replicas/shop/web": {
                     "policy": {"max_queued_requests": queued, "max_queue_wait_s": wait_s, **policy},
                     "replicas": list(endpoints),
+                    "reported": True,
                 },
             }
         )
@@ -333,9 +334,14 @@ class World:
     def raw(self) -> "Raw":
         return Raw(self.port)
 
+    def load(self) -> tuple[int, int, int]:
+        """Who waits, who is ongoing, and which WebSockets are open."""
+        return self.edge.call(self.edge.proxy.loads).get("shop/web", (0, 0, 0))
+
     def settled(self) -> bool:
         statistics = self.edge.statistics()
-        return (statistics.waiting, statistics.ongoing) == (0, 0) and not self.edge.proxy.waiting
+        nobody = (statistics.waiting, statistics.ongoing) == (0, 0) and self.load() == (0, 0, 0)
+        return nobody and not self.edge.proxy.waiting
 
     def close(self) -> None:
         for replica in self.replicas:
