@@ -284,6 +284,7 @@ class Controller:
         self._inbox.awake()
         await self._catch_up()
         await self._wanted.keep()
+        await self._catch_up()  # we may have been stopped while the store was asked
         now = self._clock.now()
         for event in self._inbox.take():
             self._hear(event, now)
@@ -301,7 +302,6 @@ class Controller:
             self._publish(name)
         self._take_leave(now)
         await self._act()
-        self._ticked = self._clock.now()
 
     async def _catch_up(self) -> None:
         """After a gap: are we still the one, and what may we hold against whom?"""
@@ -315,6 +315,7 @@ class Controller:
                 self.story.tell("", "Overslept", cause=f"nothing was watched for {overslept:.1f} s")
             self._ticked = now
             self._next = None
+        self._ticked = now
 
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Exited):
@@ -355,7 +356,10 @@ class Controller:
         """Perform what was planned. A process begins or ends only on the word of who is still the controller."""
         actions = self._groups.actions
         if any(isinstance(action, (Start, Kill)) for action in actions):
-            await self._written.check_epoch()
+            asked = -math.inf
+            while self._clock.now() - asked > GAP_S:  # an answer that we slept over is none
+                asked = self._clock.now()
+                await self._written.check_epoch()
         while actions:
             self._launcher.perform(actions.popleft())
 

@@ -217,8 +217,13 @@ class Written:
 
     async def _put(self, key: str, value: bytes) -> None:
         before = await self._store.get(key)
-        if before != value:
+        if before == value:
+            return
+        try:
             await self._store.compare_and_set(key, before, value)
+        except Conflict:
+            await self.check_epoch()  # nobody else writes but who has replaced us
+            raise
 
     def _doubt(self, key: str, why: Unreadable, instead: str) -> None:
         said = f"the value of {key!r} in the store cannot be believed: {why}; {instead}"

@@ -12,14 +12,15 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.controller.checkpoint import Checkpoint, enveloped, opened
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.written import COPIES, EPOCHS_LOST
-from app_toolkit.core.reconcile import Drain, Kill, Probe, Start, Stop
+from app_toolkit.core.reconcile import Drain, Kill, Probe, Start
 from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.errors import ConfigError, StaleEpoch
+from app_toolkit.errors import ConfigError, StaleEpoch, Unreadable
 from tests.controller.test_controller import CHAT, PROXY, SHOP, application, house
 
 pytestmark = pytest.mark.anyio
 
-KEY = "applications/shop"
+APPS = "applications/"
+KEY = f"{APPS}shop"
 
 
 def flip(h, *keys, place=-1):
@@ -289,3 +290,185 @@ async def test_an_old_epoch_that_somebody_has_put_back_wakes_nobody():
         await h.until(run.done)
         await h.controller.apply(application(chat=3))
         await h.until_healthy()
+
+
+# Between two writes, and in any world.
+
+
+class Killed(BaseException):
+    """What ends a controller wherever it is."""
+
+
+class Mortal(MemoryStore):
+    """Kills whoever writes to it for the time after so many: before that write is done."""
+
+    def __init__(self, values, writes):
+        super().__init__()
+        self._values = values
+        self.writes = writes
+
+    def _die(self):
+        if self.writes == 0:
+            raise Killed
+        self.writes -= 1
+
+    async def compare_and_set(self, key, expected, value):
+        self._die()
+        await super().compare_and_set(key, expected, value)
+
+    async def delete(self, key):
+        self._die()
+        await super().delete(key)
+
+
+async def mortal(h, writes):
+    """From now on the store outlives the controller by this."""
+    await h.controller_dies()
+    h.store = MemoryStore()
+    h.store._values = h.controller._written._store._values
+    await h.controller_starts()
+    h.controller._written._store = Mortal(h.store._values, writes)
+
+
+async def reborn(h):
+    await h.controller_dies()
+    await h.controller_starts()
+
+
+@pytest.mark.parametrize("damaged", [(), (KEY,), (COPIES + KEY,), (KEY, COPIES + KEY)])
+async def test_wherever_in_an_update_the_controller_dies_and_whatever_is_lost_with_it_no_fewer_serve(damaged):
+    new = application(cpus=0.5)
+    for writes in itertools.count():
+        async with house(deployed=application()) as h:
+            await mortal(h, writes)
+            applied = None
+            with suppress(Killed):
+                applied = await h.controller.apply(new)
+            for _ in range(400):  # 40 s, or until it dies
+                await h.clock.advance(0.1)
+                assert len(h.world.of(CHAT, "running")) >= 2
+                if h.run.done() or applied is None:
+                    break
+            died = h.run.done() or applied is None
+            there = set(h.world.of(CHAT, "running"))
+            flip(h, *damaged)
+            await reborn(h)
+            for _ in range(600):
+                await h.clock.advance(0.1)
+                assert len(h.world.of(CHAT, "running")) >= 2
+            if len(damaged) == 2:
+                assert there <= set(h.world.of(CHAT, "running"))
+                await h.controller.apply(new)
+                await h.clock.advance(60.0)
+                applied = True
+            assert h.word() == "healthy"
+            cpus = [h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT)]
+            assert cpus in ([0.1, 0.1], [0.5, 0.5]) if applied is None else cpus == [0.5, 0.5]
+            assert Counter(start.revision for start in h.performed(Start, CHAT)).most_common(1)[0][1] == 2
+            if not died:
+                assert writes > 3
+                return
+
+
+@pytest.mark.parametrize("damaged", [(), (KEY,), (COPIES + KEY,)])
+async def test_wherever_the_controller_dies_a_name_is_new_or_known_deleted_or_not(damaged):
+    for doing, writes in itertools.product(("apply", "delete"), range(5)):
+        async with house(deployed=application()) as h:
+            if doing == "apply":
+                await h.controller.delete("shop")
+                await h.until(lambda: not h.world.processes)
+            await mortal(h, writes)
+            done = False
+            with suppress(Killed):
+                await (h.controller.apply(application()) if doing == "apply" else h.controller.delete("shop"))
+                done = True
+            flip(h, *(key for key in damaged if key in h.store._values))
+            await reborn(h)
+            await h.clock.advance(60.0)
+            assert h.word() in ("healthy", "failed", None)
+            if done and not damaged:
+                assert h.word() == ("healthy" if doing == "apply" else None)
+            if h.word() is None:
+                assert not h.world.processes
+            await h.controller.apply(application())
+            await h.until_healthy()
+            assert len(h.world.of(CHAT)) == 2
+
+
+def tamper(rng, values):
+    """Somebody writes into the store."""
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        key, other = rng.sample(sorted(values), 2)
+        match rng.choice(["flip", "cut", "swap", "empty", "both"]):
+            case "flip" if values[key]:
+                place = rng.randrange(len(values[key]))
+                values[key] = values[key][:place] + bytes([values[key][place] ^ 8]) + values[key][place + 1 :]
+            case "cut":
+                values[key] = values[key][: rng.randrange(len(values[key]) + 1)]
+            case "swap":
+                values[key], values[other] = values[other], values[key]
+            case "empty":
+                values[key] = b""
+            case "both":
+                values[key] = values[f"{COPIES}{key.removeprefix(COPIES)}"] = b"{}"
+
+
+def is_readable(values, key):
+    for each in (key, COPIES + key):
+        with suppress(Unreadable):
+            opened(key, values[each])
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_store(seed):
+    rng, cpus = random.Random(seed), itertools.count(1)
+    http = HTTPOptions(port=0, proxies_per_node=2)
+    specs = {name: application(name, prefix=f"/{name}") for name in ("shop", "other")}
+    async with house() as h:
+
+        async def deploy(*names):
+            for name in names:
+                known = is_readable(h.store._values, "http") if "http" in h.store._values else False
+                await h.controller.apply(specs[name], None if known else http)
+
+        def serving(name):
+            return set(h.world.of(f"{name}/chat", "running"))
+
+        await deploy(*specs)
+        await h.clock.advance(20.0)
+        for _ in range(6):
+            if rng.random() < 0.5:
+                name = rng.choice(list(specs))
+                specs[name] = application(name, prefix=f"/{name}", cpus=float(next(cpus)))
+                await deploy(name)
+                await h.clock.advance(rng.choice([0.0, 0.5, 2.0, 6.0, 20.0]))
+            tamper(rng, h.store._values)
+            alone = {name for name in specs if not is_readable(h.store._values, APPS + name)}
+            left = {id for id in h.proxies("running")}.union(*map(serving, alone))
+            await h.controller_dies()
+            begun = len(h.world.performed)
+            await h.controller_starts()
+            assert h.controller._wanted.unreadable.keys() == alone
+            assert all(any(repr(APPS + name) in doubt for doubt in doubts(h)) for name in alone)
+            for _ in range(rng.choice([5, 100])):
+                await h.clock.advance(0.2)
+                assert min(len(serving(name)) for name in specs) >= 2
+            assert left <= h.world.processes.keys()
+            orders = h.world.performed[begun:]
+            assert not [a for a in orders if a.replica.partition(".")[0] in alone or isinstance(a, Kill)]
+            if rng.random() < 0.5:
+                await deploy(*specs)
+        await deploy(*specs)
+        await h.clock.advance(200.0)
+        for name, spec in specs.items():
+            there = [h.world.processes[id].order.options for id in h.world.of(f"{name}/chat")]
+            assert there == [spec.deployments[1].config.ray_actor_options] * 2
+            assert h.proxy.replicas(f"{name}/chat") == sorted(h.world.of(f"{name}/chat"))
+        assert h.controller.status().status == "healthy"
+        assert len(h.proxies("running")) == 2
+        assert {each["name"] for each in h.proxy.view["routes"]["applications"]} == specs.keys()
+        ids = [action.replica for action in h.performed(Start)]
+        assert len(ids) == len(set(ids))
+        assert not h.world.refused

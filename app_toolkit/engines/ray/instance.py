@@ -19,7 +19,7 @@ from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
-from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
+from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
 from app_toolkit.types import Kind, ReplicaId
 
 LEASE_EVERY_S = 5.0
@@ -275,15 +275,17 @@ class Instance:
             try:
                 return ray.get(getattr(self._controller, question).remote(*arguments))
             except RayTaskError as error:
-                if isinstance(error.cause, ToolkitError):
+                if not isinstance(error.cause, ToolkitError):
+                    raise
+                # One that has been replaced was asked, and makes room.
+                if not isinstance(error.cause, StaleEpoch) or time.monotonic() > deadline:
                     raise error.cause from None
-                raise
             except ActorDiedError:
                 raise InstanceEnded("the instance was shut down") from None
             except ActorUnavailableError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(ASK_AGAIN_S)
+            time.sleep(ASK_AGAIN_S)
 
 
 def _answers(question: str, processes: Sequence[ReplicaId]) -> dict[ReplicaId, Any]:
