@@ -1,6 +1,7 @@
 """A running toolkit, seen from a process outside it: the command line, a script, a test."""
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -16,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.status import InstanceStatus, Load
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
 from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
@@ -270,10 +271,13 @@ class Instance:
 
         An error of ours arrives as itself. Raises `InstanceEnded` where there is no controller any more.
         """
-        deadline = time.monotonic() + BACK_S
+        deadline = math.inf
         while True:
             try:
-                return ray.get(getattr(self._controller, question).remote(*arguments))
+                answer = getattr(self._controller, question).remote(*arguments)
+                while not ray.wait([answer], timeout=SILENT_S)[0]:
+                    revive(self._controller)
+                return ray.get(answer)
             except RayTaskError as error:
                 if not isinstance(error.cause, ToolkitError):
                     raise
@@ -285,7 +289,9 @@ class Instance:
             except ActorUnavailableError:
                 if time.monotonic() > deadline:
                     raise
+            deadline = min(deadline, time.monotonic() + BACK_S)
             time.sleep(ASK_AGAIN_S)
+
 
 
 def _answers(question: str, processes: Sequence[ReplicaId]) -> dict[ReplicaId, Any]:
