@@ -32,7 +32,7 @@ def enveloped(key: str, checkpoint: Checkpoint) -> bytes:
 
 
 def opened(key: str, value: bytes) -> Checkpoint:
-    """What the store has under this key. Raises `Unreadable` where no controller has written it there, or a later one."""
+    """What was written under this key. Raises `Unreadable` where that was no controller, or one of a later version."""
     line, _, content = value.partition(b"\n")
     head = HEAD.fullmatch(line)
     if head is None:

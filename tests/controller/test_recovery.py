@@ -16,6 +16,7 @@ from app_toolkit.core.reconcile import Drain, Kill, Probe, Start
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import ConfigError, StaleEpoch, Unreadable
 from tests.controller.test_controller import CHAT, PROXY, SHOP, application, house
+from tests.docs.pages import page
 
 pytestmark = pytest.mark.anyio
 
@@ -52,10 +53,11 @@ async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it
         assert await comes_back(h) == before
         assert h.word() == "healthy"
         assert doubts(h) == (
-            "the value of 'applications/shop' in the store cannot be believed: its checksum is not that of its content; "
-            "its copy stands in for it",
+            "the value of 'applications/shop' in the store cannot be believed: "
+            "its checksum is not that of its content; its copy stands in for it",
         )
         assert [entry.cause for entry in h.told("NotBelieved", group="shop")] == list(doubts(h))
+        assert f"> {doubts(h)[0]}" in page("docs/operations.md").text, "as the page says"
         assert h.store._values[KEY] == h.store._values[COPIES + KEY]
         assert await h.controller.apply(application(chat=3), expected=1) == 2
         assert doubts(h) == (), "it was written anew"
@@ -446,7 +448,7 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
                 await h.clock.advance(rng.choice([0.0, 0.5, 2.0, 6.0, 20.0]))
             tamper(rng, h.store._values)
             alone = {name for name in specs if not is_readable(h.store._values, APPS + name)}
-            left = {id for id in h.proxies("running")}.union(*map(serving, alone))
+            left = set(h.proxies("running")).union(*map(serving, alone))
             await h.controller_dies()
             begun = len(h.world.performed)
             await h.controller_starts()

@@ -1,4 +1,4 @@
-"""Several controllers at once: killed, stopped anywhere and woken up again. The epoch decides, and nothing is done twice."""
+"""Several controllers at once, killed, stopped anywhere and woken up: the epoch decides, and nothing is done twice."""
 
 import asyncio
 import itertools
@@ -147,7 +147,9 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
         await last.controller.apply(spec)
         others, woken, asked = [], [], []
         for _ in range(40):
-            match rng.choice(["apply", "crash", "stop", "stop", "stop at a step", "wake", "wake", "kill", "late", "none"]):
+            match rng.choice(
+                ["apply", "crash", "stop", "stop", "stop at a step", "wake", "wake", "kill", "late", "none"]
+            ):
                 case "apply":
                     spec = application(chat=rng.randint(1, 3), cpus=float(next(cpus)))
                     asked.append(asyncio.create_task(last.controller.apply(spec)))
@@ -166,7 +168,9 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
                 case "kill":
                     await last.dies()
                 case "late":
-                    h.world.late = {rng.choice([Started, Placed, Exited, Drained, Found, ProbePassed]): rng.uniform(0, 4)}
+                    h.world.late = {
+                        rng.choice([Started, Placed, Exited, Drained, Found, ProbePassed]): rng.uniform(0, 4)
+                    }
             if last.stopped_at is not None or last.run.done():
                 if last.stopped_at is not None:
                     others.append(last)
@@ -237,7 +241,9 @@ async def test_in_any_world_in_which_nothing_dies_nothing_is_started_twice(seed)
                     await asyncio.gather(applying, return_exceptions=True) if applying.done() else applying.cancel()
                 if last.run.done():
                     last = await Process(h).begins()
-            started = Counter(f"{start.group} {start.revision}" for start in h.performed(Start) if start.group in (SHOP, CHAT))
+            started = Counter(
+                f"{start.group} {start.revision}" for start in h.performed(Start) if start.group in (SHOP, CHAT)
+            )
             assert started <= wanted
         h.world.lost, h.world.late = set(), {}
         last.wakes()  # from what it would have stopped at

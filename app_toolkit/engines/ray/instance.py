@@ -293,7 +293,6 @@ class Instance:
             time.sleep(ASK_AGAIN_S)
 
 
-
 def _answers(question: str, processes: Sequence[ReplicaId]) -> dict[ReplicaId, Any]:
     """What these say to a question that takes them no time, within `LOOK_S`; who says nothing is left out."""
     asked = {}
