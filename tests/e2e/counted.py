@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
+from app_toolkit.observability.context import replica_context
 from benchmarks.chaos.system import LEDGER
 from tests.engines.contract.ground import AGAIN_S, Ground
 
@@ -20,7 +21,7 @@ def ground() -> Ground:
 class Model(Deployment, num_replicas=2, health_check_period_s=0.5, ray_actor_options={"num_cpus": 0.1}):
     def __init__(self, version: str) -> None:
         self.version = version
-        ground().note(version)
+        ground().note(f"{version} in {replica_context().replica_id}")
         while version == "two" and not ground().is_open("two"):
             time.sleep(AGAIN_S)
 
