@@ -240,9 +240,8 @@ class Wanted:
         for owner, held in over.items():
             self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
             for name in held:
-                if (
-                    name in self.rollouts or name in self.unreadable
-                ):  # else it was deleted a moment before the controller died
+                # Else it was deleted a moment before the controller died.
+                if name in self.rollouts or name in self.unreadable:
                     await self.delete(name)
         if over:
             self._changed()
