@@ -38,6 +38,7 @@
       IllegalTransition     an event that a replica's phase has no row for
       StaleEpoch            an order of a controller that has been replaced
       Conflict              a compare-and-set whose expectation no longer holds
+      Unreadable            a value in the store that is not, or not whole, what a controller wrote there
 """
 
 from collections.abc import Sequence
@@ -238,4 +239,8 @@ class StaleEpoch(ControlError):
 
 
 class Conflict(ControlError):
+    pass
+
+
+class Unreadable(ControlError):
     pass

@@ -91,11 +91,14 @@ class Screen:
 
         Of those that are not healthy, or of all `replicas`: each replica, and the last error whole.
         """
+        for doubt in status["doubts"]:
+            self.say(doubt)
         for application in status["applications"]:
             at = application["route_prefix"]
-            self.say(
-                f"application {application['name']}" + (f" at {at}" if at is not None else ", which serves no HTTP")
-            )
+            where = f" at {at}" if at is not None else ", which serves no HTTP"
+            if not application["revision"]:
+                where = ", which has to be deployed again"
+            self.say(f"application {application['name']}{where}")
             for row, group in groups(status, application["name"]):
                 self.say(f"  {row}")
                 if replicas or row.status != HEALTHY:

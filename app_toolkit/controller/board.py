@@ -48,6 +48,7 @@ class Board:
         self._snapshots: dict[str, Snapshot] = {}
         self._removed: dict[str, Snapshot] = {}
         self._settled: Version | None = None
+        self._unsettled: tuple[str, ...] = ()
         self._callers: dict[str, _Caller] = {}
         self._watches: set[asyncio.Future[None]] = set()
         # Callers of the controller before this one live on and are not known here until they come.
@@ -73,11 +74,13 @@ class Board:
             del self._removed[next(iter(self._removed))]
         self._wake()
 
-    def settle(self) -> None:
-        """From now on a key that is not here does not exist: whoever saw it in an earlier epoch is told."""
-        if self._settled is None:
-            self._settled = self._next()
-            self._wake()
+    def settle(self, but: tuple[str, ...] = ()) -> None:
+        """From now on a key that is not here does not exist: whoever saw it in an earlier epoch is told.
+
+        Unless it begins like one of these.
+        """
+        self._settled, self._unsettled = self._next(), but
+        self._wake()
 
     def version(self, key: str) -> Version | None:
         snapshot = self._snapshots.get(key)
@@ -166,7 +169,7 @@ class Board:
                 continue
             removed = self._removed.get(key)
             if removed is None and self._settled is not None and version.epoch < self.epoch:
-                removed = Snapshot(self._settled, None)
+                removed = None if key.startswith(self._unsettled) else Snapshot(self._settled, None)
             if removed is not None and version < removed.version:
                 news[key] = removed
         return news

@@ -14,7 +14,7 @@ from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.publication import Publication
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.wanted import Wanted
-from app_toolkit.controller.written import Written
+from app_toolkit.controller.written import HTTP, Written
 from app_toolkit.core import applications, farewell, groups, partial, rollout
 from app_toolkit.core.applications import group_names
 from app_toolkit.core.posted import route_tables
@@ -59,7 +59,7 @@ class Controller:
         self._launcher = launcher
         self._clock = clock
         self._changes = Changes(clock)
-        self._written = Written(store, self._end_replaced)
+        self._written = Written(store, self.story, self._end_replaced)
         self._wanted = Wanted(self._written, launcher.home, clock, self.story, self._respecify)
         self._scaling = Scaling(self.story)
         self._ticked = clock.now()
@@ -84,6 +84,8 @@ class Controller:
         self._ticked = now = self._clock.now()
         recover_until = now + RECOVERY_S
         self._publication = Publication(self.board, recover_until)
+        if not any(map(are_proxies, found)):
+            kept.unreadable.pop(HTTP, None)  # there is none that could stay as it is
         for name, ids in found.items():
             if are_proxies(name):
                 self._wanted.proxies.found(node_of(name), recover_until)
@@ -257,6 +259,8 @@ class Controller:
             home=self._wanted.proxies.home,
             stopping=self._put_away_by is not None,
             scaling=self._scaling.status(self._clock.now()),
+            unreadable=self._wanted.unreadable,
+            doubts=tuple(self._written.doubts.values()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -299,6 +303,7 @@ class Controller:
         self._inbox.awake()
         await self._catch_up()
         await self._wanted.keep()
+        await self._catch_up()  # we may have been stopped while the store was asked
         now = self._clock.now()
         for event in self._inbox.take():
             self._hear(event, now)
@@ -307,7 +312,7 @@ class Controller:
         for id in self._publication.let_go(self._groups.known):
             self._groups.take(Unrouted(id), now)
         await self._advance()
-        if self._publication.end_recovery(self._groups.known, now):
+        if self._publication.end_recovery(self._groups.known, now, self._wanted.unreadable):
             self._groups.touch()
             self._scaling.settle(self._groups.known, now)
         for name, target in self._scaling.decide(self._groups.known, now):
@@ -316,7 +321,6 @@ class Controller:
             self._publish(name)
         self._take_leave(now)
         await self._act()
-        self._ticked = self._clock.now()
 
     async def _catch_up(self) -> None:
         """After a gap: are we still the one, and what may we hold against whom?"""
@@ -330,6 +334,7 @@ class Controller:
                 self.story.tell("", "Overslept", cause=f"nothing was watched for {overslept:.1f} s")
             self._ticked = now
             self._next = None
+        self._ticked = now
 
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Exited):
@@ -370,7 +375,10 @@ class Controller:
         """Perform what was planned. A process begins or ends only on the word of who is still the controller."""
         actions = self._groups.actions
         if any(isinstance(action, (Start, Kill)) for action in actions):
-            await self._written.check_epoch()
+            asked = -math.inf
+            while self._clock.now() - asked > GAP_S:  # an answer that we slept over is none
+                asked = self._clock.now()
+                await self._written.check_epoch()
         while actions:
             self._launcher.perform(actions.popleft())
 
@@ -392,7 +400,9 @@ class Controller:
             self._put_away_by = self._clock.now() + farewell.longest(self._groups.known)
         specs = self._scaling.scaled(self._wanted.specs(), self._groups.known, self._clock.now())
         self._groups.specify(specs, proxies_linger=farewell.proxies_linger(step))
-        self.board.post(ROUTES, route_tables(each.told for each in self._wanted.rollouts.values()))
+        self._groups.leave_alone(self._wanted.left_alone(self._groups.known))
+        told = [each.told for each in self._wanted.rollouts.values()]
+        self.board.post(ROUTES, route_tables(told, self._wanted.unreadable))
         self._changes.tell()
         self._inbox.wake()
 

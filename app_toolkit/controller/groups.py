@@ -47,6 +47,7 @@ class Groups:
         self._touched: set[str] = set()
         self._due: dict[str, float] = {}
         self._minted = 0
+        self._left_alone: set[str] = set()
 
     # What is wanted
 
@@ -62,6 +63,14 @@ class Groups:
         assert group.spec is not None
         self._happened(name, replace(group, spec=replace(group.spec, target=target)))
         self._changes.tell()
+
+    def leave_alone(self, why: Mapping[str, str]) -> None:
+        """Exactly these are quarantined because nobody knows what is wanted of them; why that is, by name."""
+        for name in self._left_alone - why.keys():
+            self.lift(name)
+        for name in why.keys() - self._left_alone:
+            self._happened(name, replace(self.known[name], quarantine=why[name]))
+        self._left_alone = set(why)
 
     def lift(self, name: str) -> None:
         """End a group's quarantine, and whatever holds back its restarts."""

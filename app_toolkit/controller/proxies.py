@@ -33,9 +33,9 @@ class Proxies:
         """Nodes beside home that have proxies, and until when; None: as long as a replica runs there."""
         self._living: dict[NodeId, int] = {}
 
-    def move(self, http: HTTPOptions) -> None:
-        """From now on they are to listen like this."""
-        self.http, self.port = http, 0
+    def move(self, http: HTTPOptions, *, stay: bool = False) -> None:
+        """From now on they are to listen like this; `stay`: on the port that they have, if any will do."""
+        self.http, self.port = http, self.port if stay else 0
 
     def learn(self, address: Address) -> None:
         """One listens there."""

@@ -1,6 +1,6 @@
 """Which replicas callers are told of, and which of those that are told no more everybody has let go of."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from app_toolkit.controller.board import Board
 from app_toolkit.core import groups, posted
@@ -20,6 +20,8 @@ class Publication:
         """Until then at most replicas that were found may say what they are; None: that is over."""
         self._unrouting: dict[ReplicaId, Version] = {}
         """Replicas on their way out, by the first snapshot without them."""
+        self._unknown: set[str] = set()
+        """Applications of which nobody knows whom callers are to be told of."""
 
     @property
     def due(self) -> float | None:
@@ -66,16 +68,19 @@ class Publication:
                 gone.append(id)
         return gone
 
-    def end_recovery(self, known: Mapping[str, Group], now: float) -> bool:
+    def end_recovery(self, known: Mapping[str, Group], now: float, unreadable: Collection[str] = ()) -> bool:
         """Once everyone has said what it is, or has had its time: whether that is just now.
 
-        From then on what is not on the board does not exist, and every group is to be published.
+        From then on what is not on the board does not exist, and every group is to be published; but of applications
+        that are `unreadable` callers keep what they know, until they are no more.
         """
-        if self._recover_until is None or (now < self._recover_until and groups.recovering(known)):
+        if self._recover_until is not None and now < self._recover_until and groups.recovering(known):
             return False
-        self._recover_until = None
-        self._board.settle()
-        return True
+        ends, self._recover_until = self._recover_until is not None, None
+        if ends or self._unknown != set(unreadable):
+            self._unknown = set(unreadable)
+            self._board.settle(tuple(_key(f"{name}/") for name in unreadable))
+        return ends
 
 
 def _key(group: str) -> str:

@@ -1,7 +1,7 @@
 """What is wanted, and everything that changes it: a command, a lease that ends, proxies that follow the replicas."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,12 @@ from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
-from app_toolkit.controller.written import Kept, Written
+from app_toolkit.controller.written import HTTP, Kept, Written, application_key, named_by
 from app_toolkit.core import applications, farewell, rollout
+from app_toolkit.core.applications import application_of
 from app_toolkit.core.farewell import Farewell
 from app_toolkit.core.groups import Group
-from app_toolkit.core.reconcile import GroupSpec
+from app_toolkit.core.reconcile import GroupSpec, are_proxies
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.errors import ConfigError, ControlError, RevisionConflict
 from app_toolkit.observability.story import Story
@@ -35,6 +36,7 @@ class Wanted:
     * A change is checked, then it is in the store, then `changed` is called, and only then is anything done about it.
     * One change at a time.
     * What is put away stays in `rollouts`, for whoever looks in meanwhile; the store has forgotten it.
+    * Of what is unreadable in the store nobody knows what is wanted: it is left alone until that is said anew.
     """
 
     def __init__(self, written: Written, home: NodeId, clock: Clock, story: Story, changed: Callable[[], None]) -> None:
@@ -56,9 +58,12 @@ class Wanted:
         self._changing = asyncio.Lock()
         self.under_way: set[str] = set()
         """The applications whose rollout is not settled."""
+        self._unreadable: dict[str, str] = {}
+        """Keys of the store, and why nobody knows what they said."""
 
     def begin(self, kept: Kept, now: float) -> None:
         """Take over what the controller before this one has left; every lease begins anew."""
+        self._unreadable = dict(kept.unreadable)
         self.rollouts = kept.rollouts
         self.under_way = {name for name, each in kept.rollouts.items() if not each.is_settled}
         if kept.http is not None:
@@ -69,10 +74,28 @@ class Wanted:
 
     def specs(self) -> dict[str, GroupSpec]:
         """The groups that are wanted now, by name."""
-        self._followed = self.proxies.wanted()
+        self._followed = self._proxies()
         self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
         deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
-        return farewell.wanted(self.farewell, deployments, self._followed if self.rollouts else {})
+        return farewell.wanted(self.farewell, deployments, self._followed if self._is_any else {})
+
+    def _proxies(self) -> dict[str, GroupSpec]:
+        return {} if HTTP in self._unreadable else self.proxies.wanted()
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """The applications of which nobody knows what is wanted, and why."""
+        return {name: why for key, why in self._unreadable.items() if (name := named_by(key)) is not None}
+
+    @property
+    def _is_any(self) -> bool:
+        """Whether there is any application."""
+        return bool(self.rollouts or self.unreadable)
+
+    def left_alone(self, groups: Iterable[str]) -> dict[str, str]:
+        """Which of these groups stay as they are, because nobody knows what is wanted of them, and why that is."""
+        keys = {name: HTTP if are_proxies(name) else application_key(application_of(name)) for name in groups}
+        return {name: self._unreadable[key] for name, key in keys.items() if key in self._unreadable}
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
         """To work them out takes a while; of an application that stands as it stood they are known."""
@@ -88,6 +111,8 @@ class Wanted:
 
     def rollout(self, name: str) -> Rollout:
         """Raises `ConfigError` where there is no application of that name."""
+        if name in self.unreadable:
+            raise ConfigError(f"application {name!r} has to be deployed again before: {self.unreadable[name]}")
         if name not in self.rollouts:
             raise ConfigError(f"there is no application {name!r}")
         return self.rollouts[name]
@@ -120,15 +145,18 @@ class Wanted:
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
-            old = self.proxies.http
+            anew = HTTP in self._unreadable
+            old = http if anew and http is not None else self.proxies.http
             there = rollout.kept(self.rollouts.values())
             applications.check(spec, http, owner, there, old, self.leases.holder(spec.name))
             await self._written.check_epoch()
-            if http is not None and http != old:
+            if http is not None and (anew or http != old):
                 await self._written.keep_http(http)
-                self.proxies.move(http)
+                self.proxies.move(http, stay=anew)
+                self._unreadable.pop(HTTP, None)
             after = rollout.applied(last, spec)
             await self._written.keep_application(after, code)
+            self._unreadable.pop(application_key(spec.name), None)
             self._stands(after)
             await self._drop_code()
             if owner is not None:
@@ -141,10 +169,12 @@ class Wanted:
     async def delete(self, name: str) -> None:
         async with self._changing:
             self._check_open()
-            self.rollout(name)
+            if name not in self.unreadable:
+                self.rollout(name)
             await self._written.check_epoch()
             await self._written.drop_application(name)
-            del self.rollouts[name]
+            self.rollouts.pop(name, None)
+            self._unreadable.pop(application_key(name), None)
             self.under_way.discard(name)
             await self._drop_code()
             self.leases.discard(name)
@@ -158,6 +188,7 @@ class Wanted:
                 return
             await self._written.check_epoch()
             await self._written.drop_all()
+            self._unreadable.clear()
             self._story.tell("", "PutAway", cause=why)
             self.farewell = Farewell.REQUESTS
             self._changed()
@@ -200,6 +231,8 @@ class Wanted:
             self._story.tell(after.name, "Whole", cause=f"revision {after.revision}")
 
     async def _drop_code(self) -> None:
+        if self.unreadable:
+            return  # which may name any of it
         await self._written.drop_code_except_of([spec for each in self.rollouts.values() for spec in each.versions])
 
     async def keep(self) -> None:
@@ -212,7 +245,7 @@ class Wanted:
     def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
         """Let the proxies be where replicas are."""
         self.proxies.follow(occupied, living, now)
-        if self.proxies.wanted() != self._followed:
+        if self._proxies() != self._followed:
             self._changed()
 
     def take_leave(self, step: Farewell) -> None:
@@ -226,11 +259,12 @@ class Wanted:
         for owner, held in over.items():
             self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
             for name in held:
-                if name in self.rollouts:  # else it was deleted a moment before the controller died
+                # Else it was deleted a moment before the controller died.
+                if name in self.rollouts or name in self.unreadable:
                     await self.delete(name)
         if over:
             self._changed()
-        if over and not self.rollouts and not self.leases:
+        if over and not self._is_any and not self.leases:
             await self.put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
             return
         plain = self.leases.plain()

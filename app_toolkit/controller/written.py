@@ -1,23 +1,47 @@
-"""What outlives a controller: which keys of the store hold what."""
+"""What outlives a controller: which keys of the store hold what, and what becomes of those that do not check out."""
 
 import contextlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.controller.checkpoint import Checkpoint, enveloped, opened
 from app_toolkit.core.rollout import Rollout
-from app_toolkit.errors import Conflict, StaleEpoch
+from app_toolkit.errors import ConfigError, Conflict, StaleEpoch, Unreadable
 from app_toolkit.interfaces import CODE, Store, code_key
+from app_toolkit.observability.story import Story
+
+T = TypeVar("T")
 
 NOTHING: Mapping[str, bytes] = {}
+
+EPOCH = "epoch"
+HTTP = "http"
+PORT = "port"
+LEASES = "lease"
 
 APPLICATIONS = "applications/"
 """Begins the key of an application's versions, and where it stands between them; what follows is its name."""
 
+COPIES = "copies/"
+"""Begins the key of the copy; what follows is the key that it is of."""
 
-@dataclass(frozen=True, slots=True)
+EPOCHS_LOST = 1_000_000
+"""How far the next epoch is ahead where nobody knows how many there were: more than there can have been."""
+
+
+def application_key(name: str) -> str:
+    return f"{APPLICATIONS}{name}"
+
+
+def named_by(key: str) -> str | None:
+    """The application that a key is of; None: of none."""
+    return key.removeprefix(APPLICATIONS) if key.startswith(APPLICATIONS) else None
+
+
+@dataclass(slots=True)
 class Kept:
     """What the controller before this one has left."""
 
@@ -28,59 +52,100 @@ class Kept:
     """Where its proxies came to listen; 0: nowhere yet."""
     leases: dict[str, Any] = field(default_factory=dict)
     """As `Leases.plain` gave them."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Keys of which neither the value nor its copy checks out: what that means, in a sentence."""
 
 
 class Written:
     """The store as the controller of one epoch writes it.
 
-    `replaced` is called when it turns out that another has taken a later epoch; the call that finds out raises
-    `StaleEpoch`.
+    * Every value is a checkpoint, and there are two of each. What does not check out is not believed: its copy stands
+      in for it, and it is written anew. The copy is written first and deleted first, so it is never the older one.
+    * `replaced` is called when it turns out that another has taken a later epoch, or that nobody can know; the call
+      that finds out raises `StaleEpoch`.
     """
 
-    def __init__(self, store: Store, replaced: Callable[[], None]) -> None:
+    def __init__(self, store: Store, story: Story, replaced: Callable[[], None]) -> None:
         self.epoch = 0
+        self.doubts: dict[str, str] = {}
+        """What did not check out, by its key, until that is written anew: what it was, and what stands in for it."""
         self._store = store
+        self._story = story
         self._replaced = replaced
+
+    # The epoch
 
     async def take_epoch(self) -> int:
         """The next one: from now on every earlier controller is replaced."""
         while True:
-            last = await self._store.get("epoch")
-            epoch = int(last or 0) + 1
+            last, copy = await self._both(EPOCH)
+            taken = self._number(last, copy)
+            if taken is None:
+                taken = await self._last_known_epoch() + EPOCHS_LOST
+            epoch = taken + 1
             with contextlib.suppress(Conflict):
-                await self._store.compare_and_set("epoch", last, str(epoch).encode())
+                await self._store.compare_and_set(COPIES + EPOCH, copy, _epoch(epoch))
+                await self._store.compare_and_set(EPOCH, last, _epoch(epoch))
                 self.epoch = epoch
                 return epoch
 
     async def check_epoch(self) -> None:
-        last = int(await self._store.get("epoch") or 0)
-        if last > self.epoch:
-            self._replaced()
-            raise StaleEpoch(f"this controller has epoch {self.epoch}, and another has taken {last}")
+        mine = _epoch(self.epoch)
+        while (both := await self._both(EPOCH)) != (mine, mine):
+            number = self._number(*both)
+            if number != self.epoch:
+                self._replaced()
+                taken = "nobody can know whether it is the last" if number is None else f"another has taken {number}"
+                raise StaleEpoch(f"this controller has epoch {self.epoch}, and {taken}")
+            with contextlib.suppress(Conflict):  # else somebody takes the next one just now
+                for key, value in zip((EPOCH, COPIES + EPOCH), both, strict=True):
+                    if value != mine:
+                        await self._store.compare_and_set(key, value, mine)
+
+    def _number(self, last: bytes | None, copy: bytes | None) -> int | None:
+        """The last epoch that was taken; 0: none was. None: neither value says it any more."""
+        if last is None and copy is None:
+            return 0
+        known = []
+        for key, value in ((EPOCH, last), (COPIES + EPOCH, copy)):
+            try:
+                known += [] if value is None else [opened(EPOCH, value).epoch]
+            except Unreadable as error:
+                self._doubt(key, error, "epochs are counted on from what else says how many there were")
+        return max(known, default=None)
+
+    async def _last_known_epoch(self) -> int:
+        """Of those who have written what can be read."""
+        epochs = [0]
+        for key in await self._store.keys(""):
+            value = None if key.startswith(CODE) else await self._store.get(key)
+            if value is not None:
+                with contextlib.suppress(Unreadable):
+                    epochs.append(opened(key.removeprefix(COPIES), value).epoch)
+        return max(epochs)
+
+    # What is wanted
 
     async def read(self) -> Kept:
-        rollouts = {}
-        for key in await self._store.keys(APPLICATIONS):
-            kept = await self._store.get(key)
-            if kept is not None:
-                rollout = Rollout.model_validate_json(kept)
-                rollouts[rollout.name] = rollout
-        http, port, leases = [await self._store.get(key) for key in ("http", "port", "lease")]
-        return Kept(
-            rollouts,
-            None if http is None else HTTPOptions.model_validate_json(http),
-            0 if port is None else int(port),
-            {} if leases is None else json.loads(leases),
-        )
+        kept = Kept()
+        keys = [*await self._store.keys(APPLICATIONS), *await self._store.keys(COPIES + APPLICATIONS)]
+        for key in sorted({key.removeprefix(COPIES) for key in keys}):
+            rollout = await self._read(kept, key, Rollout.model_validate_json)
+            if rollout is not None:
+                kept.rollouts[rollout.name] = rollout
+        kept.http = await self._read(kept, HTTP, HTTPOptions.model_validate_json)
+        kept.port = await self._read(kept, PORT, int) or 0
+        kept.leases = await self._read(kept, LEASES, _leases) or {}
+        return kept
 
     async def keep_application(self, rollout: Rollout, code: Mapping[str, bytes] = NOTHING) -> None:
         """`code`, by its hashes, first: whoever finds the application finds what its versions name."""
         for hash, packed in code.items():
-            await self._write(code_key(hash), packed)
-        await self._write(f"{APPLICATIONS}{rollout.name}", rollout.model_dump_json().encode())
+            await self._put(code_key(hash), packed)
+        await self._keep(application_key(rollout.name), rollout.model_dump_json().encode())
 
     async def drop_application(self, name: str) -> None:
-        await self._store.delete(f"{APPLICATIONS}{name}")
+        await self._drop(application_key(name))
 
     async def drop_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
         """Of what was packed only that stays which a version names: a replica that is started later unpacks it."""
@@ -90,20 +155,113 @@ class Written:
                 await self._store.delete(key)
 
     async def keep_http(self, options: HTTPOptions) -> None:
-        await self._write("http", options.model_dump_json().encode())
+        await self._keep(HTTP, options.model_dump_json().encode())
 
     async def keep_port(self, port: int) -> None:
-        await self._write("port", str(port).encode())
+        await self._keep(PORT, b"%d" % port)
 
     async def keep_leases(self, plain: dict[str, Any]) -> None:
-        await self._write("lease", json.dumps(plain).encode())
+        await self._keep(LEASES, json.dumps(plain).encode())
 
     async def drop_all(self) -> None:
         """Forget what is wanted: a controller that comes back in the middle of putting away goes on with it."""
-        for key in [*await self._store.keys(APPLICATIONS), *await self._store.keys(CODE), "lease", "port"]:
+        keys = [*await self._store.keys(APPLICATIONS), *await self._store.keys(COPIES + APPLICATIONS)]
+        for key in sorted({key.removeprefix(COPIES) for key in keys}):
+            await self._drop(key)
+        for key in await self._store.keys(CODE):
             await self._store.delete(key)
+        for key in (LEASES, PORT):
+            await self._drop(key)
 
-    async def _write(self, key: str, value: bytes) -> None:
-        before = await self._store.get(key)
-        if before != value:
+    # Values and their copies
+
+    async def _both(self, key: str) -> tuple[bytes | None, bytes | None]:
+        return await self._store.get(key), await self._store.get(COPIES + key)
+
+    async def _read(self, kept: Kept, key: str, parse: Callable[[bytes], T]) -> T | None:
+        """What is kept there, or else what the copy says; None: nothing, or it is in `kept.unreadable`."""
+        value, copy = await self._both(key)
+        if value is None and copy is None:
+            return None
+        said, why = _parsed(key, value, parse)
+        copied, why_not = _parsed(key, copy, parse)
+        if why is None:
+            if why_not is not None and copy is not None:
+                self._doubt(COPIES + key, why_not, "it is a copy, and is made anew")
+            if copy != value:
+                await self._mend(COPIES + key, copy, value)
+            return said
+        if why_not is None:
+            self._doubt(key, why, "its copy stands in for it")
+            await self._mend(key, value, copy)
+            return copied
+        self._doubt(key, why, f"nor can its copy be believed; {_instead(key)}")
+        kept.unreadable[key] = self.doubts[key]
+        return None
+
+    async def _mend(self, key: str, before: bytes | None, value: bytes | None) -> None:
+        assert value is not None
+        with contextlib.suppress(Conflict):  # a later controller has written it meanwhile
             await self._store.compare_and_set(key, before, value)
+
+    async def _keep(self, key: str, content: bytes) -> None:
+        value = enveloped(key, Checkpoint(content, self.epoch))
+        await self._put(COPIES + key, value)
+        await self._put(key, value)
+        self._believe(key)
+
+    async def _drop(self, key: str) -> None:
+        await self._store.delete(COPIES + key)
+        await self._store.delete(key)
+        self._believe(key)
+
+    async def _put(self, key: str, value: bytes) -> None:
+        before = await self._store.get(key)
+        if before == value:
+            return
+        try:
+            await self._store.compare_and_set(key, before, value)
+        except Conflict:
+            await self.check_epoch()  # nobody else writes but who has replaced us
+            raise
+
+    def _doubt(self, key: str, why: Unreadable, instead: str) -> None:
+        said = f"the value of {key!r} in the store cannot be believed: {why}; {instead}"
+        if self.doubts.get(key) != said:
+            self.doubts[key] = said
+            self._story.tell(named_by(key.removeprefix(COPIES)) or "", "NotBelieved", cause=said)
+
+    def _believe(self, key: str) -> None:
+        self.doubts.pop(key, None)
+        self.doubts.pop(COPIES + key, None)
+
+
+def _parsed(key: str, value: bytes | None, parse: Callable[[bytes], T]) -> tuple[T | None, Unreadable | None]:
+    """What a value says, or why it cannot be believed."""
+    if value is None:
+        return None, Unreadable("it is not there")
+    try:
+        return parse(opened(key, value).content), None
+    except Unreadable as error:
+        return None, error
+    except (ValueError, ConfigError):  # which may quote what it has read, secrets and all
+        return None, Unreadable("its content is not what this version of the toolkit writes")
+
+
+def _epoch(number: int) -> bytes:
+    """What is written by who takes it: there is nothing to say beside the number."""
+    return enveloped(EPOCH, Checkpoint(b"", number))
+
+
+def _leases(content: bytes) -> dict[str, Any]:
+    leases: dict[str, Any] = json.loads(content)
+    return leases
+
+
+def _instead(key: str) -> str:
+    """What is done where nobody knows what it said."""
+    if key.startswith(APPLICATIONS):
+        return "what runs of it stays as it is until it is deployed again or deleted"
+    if key == HTTP:
+        return "the proxies stay as they are until one deploys with options of theirs"
+    return "it is forgotten"

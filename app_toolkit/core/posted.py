@@ -8,8 +8,8 @@ from app_toolkit.core.reconcile import GroupSpec
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 
 
-def route_tables(applications: Iterable[ApplicationSpec]) -> dict[str, Any]:
-    """Of every application that answers HTTP, the longest route prefix first."""
+def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[str] = ()) -> dict[str, Any]:
+    """Of every application that answers HTTP, the longest route prefix first. `as_before`: whose are not known here."""
     served = [(spec, spec.route_prefix) for spec in applications if spec.route_prefix is not None]
     longest_first = sorted(served, key=lambda each: (-len(each[1]), each[0].name))
     return {
@@ -21,7 +21,8 @@ def route_tables(applications: Iterable[ApplicationSpec]) -> dict[str, Any]:
                 "routes": [list(route.row) for route in spec.routes],
             }
             for spec, prefix in longest_first
-        ]
+        ],
+        "as_before": sorted(as_before),
     }
 
 

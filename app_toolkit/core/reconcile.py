@@ -458,11 +458,12 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
     # One that is not ready serves nobody and may always go. One that runs may go only while enough others serve, or
-    # where the new cannot come before the old has gone. One that is recovering serves, and goes nowhere.
-    outdated = [r for r in live if r.phase is not Phase.RECOVERING and _is_outdated(spec, r)]
-    outdated.sort(key=_first_to_keep, reverse=True)
+    # where the new cannot come before the old has gone. One that is recovering serves, may be of any revision, and goes
+    # nowhere; nor is another one too many because of it, or what starts would have to be started again.
+    known = sorted((r for r in live if r.phase is not Phase.RECOVERING), key=_first_to_keep)
+    outdated = [replica for replica in reversed(known) if _is_outdated(spec, replica)]
     old = {replica.id for replica in outdated}
-    current = sorted((r for r in live if r.id not in old), key=_first_to_keep)
+    current = [replica for replica in known if replica.id not in old]
     # Nobody leaves for one that may turn out not to be well; who is one too many leaves no gap.
     serving = [r for r in live if r.phase is not Phase.STARTING]
     sound = {r.id for r in serving if r.id in old or (r.proven and not r.failed_probes)}
@@ -471,8 +472,6 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
     leave: list[Action] = []
     leaving = set()
     for replica in [*outdated, *current[spec.target :]]:
-        if replica.phase is Phase.RECOVERING:
-            continue
         if replica.phase is Phase.RUNNING:
             if spare <= 0 or (replaceable <= 0 and replica.id in old):
                 continue
@@ -518,10 +517,9 @@ def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
     return Retire(replica.id, "it is one too many")
 
 
-def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, bool, int, float, ReplicaId]:
-    """Who recovers, then who runs, then who starts; the sound before the failing, the old before the new."""
+def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]:
+    """Who runs, then who starts; the sound before the failing, the old before the new."""
     return (
-        replica.phase is not Phase.RECOVERING,
         replica.phase is Phase.STARTING,
         replica.failed_probes,
         replica.since,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from app_toolkit.core import restarts
-from app_toolkit.core.applications import group_names
+from app_toolkit.core.applications import application_of, group_names
 from app_toolkit.core.groups import Group
 from app_toolkit.core.reconcile import GroupRecord, GroupSpec, are_proxies, proxies_of
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
@@ -96,9 +96,9 @@ class ApplicationStatus:
     route_prefix: str | None
     deployments: tuple[GroupStatus, ...]
     revision: int = 1
-    """Counts what was applied under this name."""
+    """Counts what was applied under this name; 0: nobody knows."""
     last_error: str | None = None
-    """Why the version that was applied last was given up."""
+    """Why the version that was applied last was given up, or nobody knows which one that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,12 @@ class InstanceStatus:
     proxies: tuple[GroupStatus, ...]
     leaving: tuple[GroupStatus, ...]
     """Groups that are in no application's present version."""
+    doubts: tuple[str, ...] = ()
+    """What of the store could not be believed, a sentence each."""
 
 
 NO_SCALING: Mapping[str, ScalingStatus] = {}
+NOTHING_UNREADABLE: Mapping[str, str] = {}
 
 
 def instance_status(
@@ -128,20 +131,29 @@ def instance_status(
     home: NodeId,
     stopping: bool,
     scaling: Mapping[str, ScalingStatus] = NO_SCALING,
+    unreadable: Mapping[str, str] = NOTHING_UNREADABLE,
+    doubts: tuple[str, ...] = (),
 ) -> InstanceStatus:
-    """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away."""
+    """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away.
+
+    `unreadable`: applications of which nobody knows what is wanted, and why.
+    """
     told = {
         name: group_status(group.spec, group.record, now, group.quarantine, scaling.get(name))
         for name, group in groups.items()
     }
     of_applications = []
-    for rollout in sorted(applications, key=lambda rollout: rollout.name):
+    for rollout in applications:
         spec = rollout.present
         mine = tuple(told[name] for name in group_names(spec) if name in told)
         word = worst((_rollout_word(rollout), *(group.status for group in mine)))
         of_applications.append(
             ApplicationStatus(spec.name, word, spec.route_prefix, mine, rollout.revision, rollout.failure)
         )
+    for name, why in unreadable.items():
+        mine = tuple(group for group in told.values() if application_of(group.name) == name)
+        of_applications.append(ApplicationStatus(name, FAILED, None, mine, 0, why))
+    of_applications.sort(key=lambda each: each.name)
     first = proxies_of(home)
     proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
     shown = {group.name for each in of_applications for group in each.deployments}
@@ -154,6 +166,7 @@ def instance_status(
         applications=tuple(of_applications),
         proxies=proxies,
         leaving=leaving,
+        doubts=doubts,
     )
 
 

@@ -151,6 +151,20 @@ def test_where_several_nodes_have_proxies_each_is_a_line(
     ]
 
 
+def test_what_of_the_store_cannot_be_believed_is_said_first(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubt = (
+        "the value of 'applications/shop' in the store cannot be believed: it is not there; its copy stands in for it"
+    )
+    monkeypatch.setitem(STATUS, "doubts", (doubt,))
+    unreadable = ApplicationStatus("shop", "failed", None, (), 0, doubt)
+    monkeypatch.setitem(STATUS, "applications", (asdict(unreadable),))
+    assert command("status") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == [doubt, "application shop, which has to be deployed again"]
+
+
 def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"

@@ -22,6 +22,7 @@ from app_toolkit.config.models import (
     RayActorOptions,
     Route,
 )
+from app_toolkit.controller.checkpoint import opened
 from app_toolkit.controller.controller import RECOVERY_S, Controller
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.proxies import EMPTY_S
@@ -397,6 +398,7 @@ async def test_a_replica_that_was_started_but_not_noted_is_found():
 async def test_an_application_deleted_while_nobody_looked_is_retired():
     async with house(deployed=application()) as h:
         await h.controller_dies()
+        await h.store.delete("copies/applications/shop")
         await h.store.delete("applications/shop")
         await h.controller_starts()
         await h.until(lambda: not h.world.processes, within_s=60)
@@ -434,9 +436,8 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
             await old.apply(application(chat=5))
         with pytest.raises(StaleEpoch):
             await old.watch("a caller", {})
-        assert (
-            json.loads(await store.get("applications/shop"))["wanted"]["deployments"][1]["config"]["num_replicas"] == 2
-        )
+        kept = json.loads(opened("applications/shop", await store.get("applications/shop")).content)
+        assert kept["wanted"]["deployments"][1]["config"]["num_replicas"] == 2
         assert h.world.refused == []
         assert not [action for action in h.world.performed if not isinstance(action, Probe)]
 

@@ -7,6 +7,7 @@ from app_toolkit.controller.written import Kept, Written
 from app_toolkit.core.rollout import applied
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
+from app_toolkit.observability.story import Story
 from tests.core.specs import application
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +18,7 @@ PACKED = applied(None, application("packed", prefix=None).model_copy(update={"co
 
 async def ours(store):
     told = []
-    written = Written(store, lambda: told.append("replaced"))
+    written = Written(store, Story(lambda: 0.0), lambda: told.append("replaced"))
     await written.take_epoch()
     return written, told
 
@@ -50,7 +51,7 @@ async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
     await written.keep_port(4711)
     await written.keep_leases({})
     await written.drop_all()
-    assert await store.keys("") == ["epoch", "http"]
+    assert await store.keys("") == ["copies/epoch", "copies/http", "epoch", "http"]
 
 
 async def test_code_that_no_application_names_is_dropped():
@@ -88,7 +89,7 @@ async def test_whoever_is_replaced_is_told_when_it_asks():
 
 async def test_of_two_that_begin_at_once_each_has_an_epoch_of_its_own():
     store = MemoryStore()
-    first, second = Written(store, list), Written(store, list)
+    first, second = Written(store, Story(lambda: 0.0), list), Written(store, Story(lambda: 0.0), list)
     get = store.get
 
     async def overtaken(key):
@@ -98,5 +99,4 @@ async def test_of_two_that_begin_at_once_each_has_an_epoch_of_its_own():
         return last
 
     store.get = overtaken
-    assert await first.take_epoch() == 2
-    assert second.epoch == 1
+    assert await first.take_epoch() > second.epoch == 1

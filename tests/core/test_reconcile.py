@@ -211,7 +211,9 @@ def planned(spec, record, now=1.0):
         ("an outdated one that starts serves nobody", 1, [("v1", START)], ["Stop r1", "Start v2"]),
         ("who recovers counts, and is left alone", 1, [("", RECOVER), ("", RECOVER)], []),
         ("who recovers serves, and takes nobody's place", 1, [("", RECOVER), ("v1", RUN)], []),
-        ("who recovers serves", 1, [("", RECOVER), ("v2", RUN)], ["Retire r2"]),
+        ("who recovers may be of any revision: nobody leaves for it", 1, [("", RECOVER), ("v2", RUN)], []),
+        ("nor is one that starts given up for it", 2, [("", RECOVER), ("v2", RUN), ("v2", START)], []),
+        ("who is one too many in any case leaves", 1, [("", RECOVER), ("v2", RUN), ("v2", RUN)], ["Retire r3"]),
         ("nothing is wanted", 0, [("v2", RUN), ("v2", START)], ["Retire r1", "Stop r2"]),
     ],
 )

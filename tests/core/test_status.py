@@ -157,3 +157,29 @@ def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
     [app] = back.applications
     assert (app.status, app.last_error) == ("rolled_back", "shop/web: ImportError")
     assert back.status == "rolled_back"
+
+
+def test_an_application_of_which_nobody_knows_what_is_wanted_is_told_with_what_runs_of_it():
+    groups = {
+        "lost/web": group("lost/web", RUN),
+        "shop/web": group("shop/web", RUN),
+        "gone/web": group("gone/web", RUN),
+    }
+    rollouts = [applied(None, application())]
+    told = instance_status(
+        rollouts,
+        groups,
+        20.0,
+        epoch=3,
+        change=7,
+        home=NEXT,
+        stopping=False,
+        unreadable={"lost": "why"},
+        doubts=("why",),
+    )
+    lost, shop = told.applications
+    assert (lost.name, lost.status, lost.revision, lost.last_error) == ("lost", "failed", 0, "why")
+    assert [each.name for each in lost.deployments] == ["lost/web"]
+    assert (shop.name, shop.status) == ("shop", "healthy")
+    assert [each.name for each in told.leaving] == ["gone/web"]
+    assert (told.status, told.doubts) == ("failed", ("why",))

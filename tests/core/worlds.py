@@ -278,7 +278,7 @@ class World:
 
     def check(self, before, actions):
         spec, now = self.spec, self.now
-        target = spec.target if spec else 0
+        target, revision = (spec.target, spec.revision) if spec else (0, None)
         starts = [action for action in actions if isinstance(action, Start)]
         if starts:
             staying = [r for r in self.record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
@@ -296,7 +296,8 @@ class World:
             self.check_places(before, actions)
 
         for action in actions:
-            self.check_cause(before.replica(action.replica), action)
+            known = sum(r.revision == revision and r.phase in (Phase.STARTING, Phase.RUNNING) for r in before.replicas)
+            self.check_cause(before.replica(action.replica), action, known)
 
         assert plan(spec, self.record, now, self.epoch) == [], "planning twice changed something"
         when = due(spec, self.record)
@@ -338,7 +339,8 @@ class World:
         unanswered = record.probing_since is not None and self.now - record.probing_since >= timeout
         return record.failed_probes + unanswered
 
-    def check_cause(self, was, action):
+    def check_cause(self, was, action, known):
+        """`known`: how many are of the revision that is wanted."""
         spec = self.spec or UNWANTED
         if isinstance(action, Start):
             assert was is None
@@ -358,6 +360,8 @@ class World:
             case Stop():
                 assert was.phase in (Phase.STARTING, Phase.STOPPING)
                 assert was.stop_sent is None
+                if self.spec is not None and was.phase is Phase.STARTING and was.revision == spec.revision:
+                    assert known > spec.target, "it may be what is wanted"
             case Probe():
                 assert was.phase is Phase.RUNNING
                 waited = self.now - (was.probing_since or 0.0)

@@ -53,7 +53,7 @@ class Nobody:
     """A cluster on which nothing runs."""
 
     def status(self) -> dict[str, Any]:
-        return {"applications": []}
+        return {"applications": [], "doubts": []}
 
     def load(self) -> dict[str, Any]:
         return {}

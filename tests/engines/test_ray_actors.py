@@ -18,3 +18,18 @@ def test_an_order_to_start_that_is_not_obeyed_changes_nothing(monkeypatch: pytes
         proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", 6)
     assert not hasattr(proxy, "server")
     assert proxy.group is None
+
+
+def test_a_process_that_was_ordered_by_one_that_slept_over_its_answer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Gone(code)
+
+    monkeypatch.setattr(actors.os, "_exit", leave)
+    monkeypatch.setattr(actors, "_last_epoch", lambda: 7)
+    proxy = actors._Proxy(ReplicaId("proxy@n-1"))
+    with pytest.raises(Gone, match="0"):
+        proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", 6)
+    assert proxy.group is None

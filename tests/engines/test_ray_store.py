@@ -1,13 +1,17 @@
 """Compare-and-set on Ray takes several steps: what others do between two of them loses nothing."""
 
+import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from app_toolkit.engines.ray import actors
 from app_toolkit.engines.ray import store as ray_store
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import Conflict
+from app_toolkit.errors import Conflict, TargetError
+from app_toolkit.interfaces import code_key
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
@@ -74,3 +78,20 @@ async def test_what_others_wrote_is_not_kept_for_ever(store: RayStore) -> None:
     assert len(store._numbers(KEY)) <= 10
     await store.delete(KEY)
     assert store._numbers(KEY) == []
+
+
+async def test_code_is_what_its_name_is_the_hash_of(store: RayStore) -> None:
+    name = hashlib.sha256(b"what was packed").hexdigest()
+    key = code_key(name)
+    try:
+        await store.compare_and_set(key, None, b"what was packed")
+        assert await asyncio.to_thread(actors._code, name) == b"what was packed"
+        await store.compare_and_set(key, b"what was packed", b"what was put there")
+        with pytest.raises(TargetError, match=f"what the store has as '{key}' is not what was packed"):
+            await asyncio.to_thread(actors._code, name)
+    finally:
+        await store.delete(key)
+
+
+async def test_a_process_knows_the_last_epoch(cluster: Cluster) -> None:
+    assert await asyncio.to_thread(actors._last_epoch) == cluster.instance.status()["epoch"]

@@ -8,9 +8,10 @@ control, and the signal handlers of user code can be installed where the interpr
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -23,10 +24,12 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.controller.checkpoint import opened
+from app_toolkit.controller.written import EPOCH
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch
+from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unreadable
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
@@ -39,6 +42,8 @@ from app_toolkit.router import handle
 from app_toolkit.router.remote import Called, Callers
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, NodeId, ReplicaId
+
+log = logging.getLogger("app_toolkit.ray")
 
 NAMESPACE = "app_toolkit"
 CONTROLLER = "controller"
@@ -65,6 +70,12 @@ payload = on("payload")
 
 WATCH_AGAIN_S = 0.5
 """How long a proxy lets a controller that is gone come back before it asks again."""
+
+SILENT_S = 60.0
+"""After so long without an answer a controller is asked whether it is there. A watch is answered within 20 s."""
+
+ANSWER_S = 30.0
+"""How long its answer to that may take."""
 
 
 class Controlled:
@@ -132,6 +143,8 @@ class Controlled:
         """Come up, once: whoever asks a second time is told how the first went."""
         self.obey(epoch)
         if self.group is None:
+            if _last_epoch() > epoch:
+                os._exit(0)  # whoever ordered it was stopped meanwhile: nobody else knows that this process is there
             self.group, self.revision = group, revision
             try:
                 location = start()
@@ -215,7 +228,7 @@ class _Replica(Controlled):
             # Where there is one node only, no port is opened.
             remote_host = _host() if len(_living_nodes()) > 1 else None
             around = partial(_calling, here, secret)
-            local = self.server.start(here, secret, address, remote_host, around, _packed(here.code))
+            local = self.server.start(here, secret, address, remote_host, around, _code(here.code))
             return Location(local, node(), self.server.remote_address, trunks=True)
 
         return self.run_as(group, revision, epoch, start)
@@ -259,11 +272,20 @@ async def watch(
     """What is new on the board for a caller, from whichever controller there is; nothing, after a while, from none."""
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-        news: Mapping[str, Snapshot] = await controller.watch.remote(name, dict(seen), beginning)
-    except (RayActorError, ValueError):
+        asked: Awaitable[Mapping[str, Snapshot]] = controller.watch.remote(name, dict(seen), beginning)
+        return await asyncio.wait_for(asked, SILENT_S)
+    except TimeoutError:
+        await asyncio.to_thread(revive, controller)
+    except (RayActorError, ControlError, ValueError):  # there is none just now, or it ends
         await asyncio.sleep(WATCH_AGAIN_S)
-        return {}
-    return news
+    return {}
+
+
+def revive(controller: Any) -> None:
+    """Where its process is stopped, or stuck, have Ray end it and bring the controller back: it would not by itself."""
+    if not ray.wait([controller.here.remote()], timeout=ANSWER_S)[0]:
+        log.warning("the controller does not answer any more: its process is ended, and another one goes on")
+        ray.kill(controller, no_restart=False)
 
 
 class Reporting:
@@ -311,6 +333,23 @@ ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(
 def _packed(hash: str) -> bytes | None:
     """What a replica unpacks, from the store, which has it as long as the application is there; None: nothing."""
     return asyncio.run(RayStore().get(code_key(hash))) if hash else None
+
+
+def _code(hash: str) -> bytes | None:
+    """The same of code, which is named by the hash of its bytes. Raises `TargetError` where these are others."""
+    code = _packed(hash)
+    if code is not None and sha256(code).hexdigest() != hash:
+        raise TargetError(f"what the store has as {code_key(hash)!r} is not what was packed: deploy it again")
+    return code
+
+
+def _last_epoch() -> int:
+    """Of all controllers; 0: nobody can know."""
+    value = asyncio.run(RayStore().get(EPOCH))
+    try:
+        return 0 if value is None else opened(EPOCH, value).epoch
+    except Unreadable:
+        return 0
 
 
 def _with_files(spec: ReplicaSpec) -> ReplicaSpec:

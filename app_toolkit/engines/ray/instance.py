@@ -1,6 +1,7 @@
 """A running toolkit, seen from a process outside it: the command line, a script, a test."""
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -16,10 +17,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.status import InstanceStatus, Load
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.guard import Guard
-from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
+from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
 from app_toolkit.types import Kind, ReplicaId
 
 LEASE_EVERY_S = 5.0
@@ -280,20 +281,26 @@ class Instance:
 
         An error of ours arrives as itself. Raises `InstanceEnded` where there is no controller any more.
         """
-        deadline = time.monotonic() + BACK_S
+        deadline = math.inf
         while True:
             try:
-                return ray.get(getattr(self._controller, question).remote(*arguments))
+                answer = getattr(self._controller, question).remote(*arguments)
+                while not ray.wait([answer], timeout=SILENT_S)[0]:
+                    revive(self._controller)
+                return ray.get(answer)
             except RayTaskError as error:
-                if isinstance(error.cause, ToolkitError):
+                if not isinstance(error.cause, ToolkitError):
+                    raise
+                # One that has been replaced was asked, and makes room.
+                if not isinstance(error.cause, StaleEpoch) or time.monotonic() > deadline:
                     raise error.cause from None
-                raise
             except ActorDiedError:
                 raise InstanceEnded("the instance was shut down") from None
             except ActorUnavailableError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(ASK_AGAIN_S)
+            deadline = min(deadline, time.monotonic() + BACK_S)
+            time.sleep(ASK_AGAIN_S)
 
 
 def _answers(question: str, processes: Sequence[ReplicaId]) -> dict[ReplicaId, Any]:

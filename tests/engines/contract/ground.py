@@ -31,5 +31,8 @@ class Ground:
     def open(self, gate: str) -> None:
         (self.folder / f"{gate} is open").touch()
 
+    def is_open(self, gate: str) -> bool:
+        return (self.folder / f"{gate} is open").exists()
+
     async def opened(self, gate: str) -> None:
-        await eventually((self.folder / f"{gate} is open").exists)
+        await eventually(lambda: self.is_open(gate))

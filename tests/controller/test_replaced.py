@@ -1,0 +1,263 @@
+"""Several controllers at once, killed, stopped anywhere and woken up: the epoch decides, and nothing is done twice."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from app_toolkit.controller.controller import GAP_S, Controller
+from app_toolkit.core.reconcile import Kill, Start
+from app_toolkit.core.replica_state import Drained, Exited, Found, Placed, ProbePassed, Started
+from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.errors import StaleEpoch
+from tests.controller.test_controller import CHAT, PROXY, SHOP, application, house
+
+pytestmark = pytest.mark.anyio
+
+
+class Everybody(World):
+    """Whoever attends hears everything, also of what another one has ordered."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.listening = []
+
+    def attend(self, emit, epoch):
+        self.listening.append(emit)
+        super().attend(lambda event: [emit(event) for emit in tuple(self.listening)], epoch)
+
+
+class Late(dict):
+    """Each event comes up to so many seconds later, some sooner than others."""
+
+    def __init__(self, rng, seconds):
+        super().__init__(seconds)
+        self._rng = rng
+
+    def get(self, kind, default):
+        return self._rng.uniform(default, super().get(kind, default))
+
+
+class Process:
+    """All that is between one controller and the world: while it is stopped, nothing comes through."""
+
+    def __init__(self, house):
+        self._house = house
+        self._going = asyncio.Event()
+        self._going.set()
+        self._stop_in = None
+        self.stopped_at = None
+        """When; None: it runs."""
+        self.stopped_at_a_step = False
+        """It was asking the store something."""
+        self.launcher = Launcher(house.world, self)
+        self.controller = Controller(self, self.launcher, self)
+
+    async def begins(self):
+        await self.controller.start()
+        self.run = asyncio.create_task(self.controller.run())
+        self._house.tasks.append(self.run)
+        return self
+
+    async def dies(self):
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+
+    def stops(self):
+        self._going.clear()
+        self.stopped_at = self._house.clock.now()
+
+    def stops_in(self, steps):
+        self._stop_in = steps
+
+    def wakes(self):
+        """Gives for how long it was stopped."""
+        self._stop_in = None
+        slept = 0.0 if self.stopped_at is None else self._house.clock.now() - self.stopped_at
+        self.stopped_at = None
+        self._going.set()
+        return slept
+
+    async def through(self):
+        await self._going.wait()
+
+    # Its clock
+
+    def now(self):
+        return self._house.clock.now()
+
+    async def sleep(self, seconds):
+        await self._house.clock.sleep(seconds)
+        await self.through()
+
+    # Its store
+
+    async def _asks(self, question, *arguments):
+        await self.through()
+        answer = await getattr(self._house.store, question)(*arguments)
+        if self._stop_in is not None:
+            self._stop_in -= 1
+            if self._stop_in < 0:
+                self._stop_in = None
+                self.stopped_at_a_step = True
+                self.stops()
+                await self.through()
+        return answer
+
+    async def get(self, key):
+        return await self._asks("get", key)
+
+    async def compare_and_set(self, key, expected, value):
+        await self._asks("compare_and_set", key, expected, value)
+
+    async def delete(self, key):
+        await self._asks("delete", key)
+
+    async def keys(self, prefix):
+        return await self._asks("keys", prefix)
+
+
+class Launcher(SimulatedLauncher):
+    """Keeps what happens until its process goes on."""
+
+    def __init__(self, world, process):
+        super().__init__(world)
+        self._process = process
+        self._tasks = set()
+
+    def listen(self, emit, epoch):
+        self._heard = emit
+        super().listen(self._hear, epoch)
+
+    def _hear(self, event):
+        task = asyncio.create_task(self._tell(event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, event):
+        await self._process.through()
+        self._heard(event)
+
+    async def aclose(self):
+        self._world.listening.remove(self._hear)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(seed):
+    rng, cpus = random.Random(seed), itertools.count(1)
+    async with house(caller=False) as h:
+        await h.controller_dies()
+        h.world = Everybody(h.clock)
+        last = await Process(h).begins()
+        spec = application()
+        await last.controller.apply(spec)
+        others, woken, asked = [], [], []
+        for _ in range(40):
+            match rng.choice(
+                ["apply", "crash", "stop", "stop", "stop at a step", "wake", "wake", "kill", "late", "none"]
+            ):
+                case "apply":
+                    spec = application(chat=rng.randint(1, 3), cpus=float(next(cpus)))
+                    asked.append(asyncio.create_task(last.controller.apply(spec)))
+                    await h.clock.advance(0.1)
+                    assert asked[-1].done() or last.stopped_at is not None
+                case "crash" if h.world.processes:
+                    h.world.crash(rng.choice(sorted(h.world.processes)))
+                case "stop":
+                    last.stops()
+                case "stop at a step":
+                    last.stops_in(rng.randrange(8))
+                    await h.clock.advance(rng.choice([1.0, 6.0]))
+                case "wake" if others:
+                    one = others.pop(rng.randrange(len(others)))
+                    woken.append((one, h.clock.now(), one.wakes()))
+                case "kill":
+                    await last.dies()
+                case "late":
+                    h.world.late = {
+                        rng.choice([Started, Placed, Exited, Drained, Found, ProbePassed]): rng.uniform(0, 4)
+                    }
+            if last.stopped_at is not None or last.run.done():
+                if last.stopped_at is not None:
+                    others.append(last)
+                await h.clock.advance(rng.choice([0.0, 3.0, 30.0]))
+                last = await Process(h).begins()
+            h.controller = last.controller
+            await h.clock.advance(rng.choice([0.1, 1.0, 8.0]))
+            assert not last.controller.replaced
+            for one, at, slept in woken:
+                assert one.run.done() or slept <= GAP_S or h.clock.now() <= at + 1.0
+        last.wakes()
+        woken += [(one, h.clock.now(), one.wakes()) for one in others]
+        h.world.late = {}
+        await h.clock.advance(90.0)
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(each, (int, StaleEpoch)) for each in told)
+        await last.controller.apply(spec)
+        await h.clock.advance(120.0)
+        h.controller = last.controller
+        assert h.word() == "healthy"
+        deployed = {each.config.name: each.config for each in spec.deployments}
+        for group, config in ((SHOP, deployed["shop"]), (CHAT, deployed["chat"])):
+            there = [h.world.processes[id].order.options for id in h.world.of(group)]
+            assert there == [config.ray_actor_options] * config.num_replicas
+        ids = [action.replica for action in h.performed(Start)]
+        assert len(ids) == len(set(ids))
+        if not any(one.stopped_at_a_step and slept <= GAP_S for one, _, slept in woken):
+            assert not [action for action in h.world.refused if isinstance(action, (Start, Kill))]
+        for one, _, _ in woken:
+            await one.dies()
+        await last.dies()
+        await h.world.aclose()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_in_any_world_in_which_no_replica_dies_none_is_started_twice(seed):
+    """The controller is killed at any step, also between what it does and what it hears, or writes, of it."""
+    rng, cpus = random.Random(seed), itertools.count(1)
+    async with house(caller=False) as h:
+        await h.controller_dies()
+        h.world = Everybody(h.clock)
+        last = await Process(h).begins()
+        wanted, asked = Counter(), []
+        for _ in range(5):
+            spec = application(chat=rng.randint(1, 4), cpus=float(next(cpus)))
+            wanted[CHAT, spec.revision("chat")] = spec.deployments[1].config.num_replicas
+            wanted[SHOP, spec.revision("shop")] = 1
+            for step in range(rng.choice([3, 60])):
+                if step == 0 or not asked[-1].done() or asked[-1].cancelled():  # nobody has said that it is applied
+                    asked.append(asyncio.create_task(last.controller.apply(spec)))
+                    await h.clock.advance(0.1)
+                match rng.choice(["kill", "kill at a step", "late", "lose", "none", "none", "none"]):
+                    case "kill":
+                        await last.dies()
+                    case "kill at a step":
+                        last.stops_in(rng.randrange(10))
+                    case "late":
+                        late = rng.choice([Started, Placed, Exited, Drained, Found, ProbePassed])
+                        h.world.late = Late(rng, {late: rng.uniform(0, 6)})  # a probe may take 7
+                    case "lose":
+                        h.world.lost = {rng.choice([Placed, Exited, Drained])} if rng.random() < 0.5 else set()
+                await h.clock.advance(rng.choice([0.1, 0.5, 2.0]))
+                if last.stopped_at is not None or last.run.done():
+                    await last.dies()
+                    asked[-1].cancel()
+                    last = await Process(h).begins()
+            started = Counter((start.group, start.revision) for start in h.performed(Start) if start.group != PROXY)
+            assert started <= wanted
+        last.wakes()  # from where it would have been killed
+        h.world.lost, h.world.late = set(), {}
+        await last.controller.apply(spec)
+        await h.clock.advance(200.0)
+        h.controller = last.controller
+        assert h.word() == "healthy"
+        assert len(h.world.of(CHAT)) == wanted[CHAT, spec.revision("chat")]
+        assert not h.world.refused
+        await asyncio.gather(*asked, return_exceptions=True)
+        await last.dies()
+        await h.world.aclose()

@@ -1,0 +1,144 @@
+"""The controller dies, is stopped, and wakes up again: what runs goes on, and nothing is started twice."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from app_toolkit.controller.controller import GAP_S
+from app_toolkit.engines.ray import actors, instance
+from app_toolkit.engines.ray.controller import ControllerActor
+from app_toolkit.engines.ray.instance import Instance
+from tests.cluster import PATIENCE_S, Cluster, Served
+from tests.e2e.counted import ground
+from tests.e2e.test_rollouts import asked_all_the_time, next_texts
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.05)
+
+
+def processes(status: Mapping[str, Any]) -> dict[str, str]:
+    """All that the controller looks after: the phase of each."""
+    groups = [group for each in status["applications"] for group in each["deployments"]]
+    return {replica["id"]: replica["phase"] for group in (*groups, *status["proxies"]) for replica in group["replicas"]}
+
+
+def is_well(status: Mapping[str, Any]) -> bool:
+    return status["status"] == "healthy" and set(processes(status).values()) == {"running"}
+
+
+def pids(ids: Mapping[str, object]) -> dict[str, int]:
+    return {id: ray.get(ray.get_actor(id, namespace=actors.NAMESPACE).here.remote()) for id in ids}
+
+
+@pytest.fixture
+def epoch(cluster: Cluster) -> int:
+    until(lambda: is_well(cluster.instance.status()))
+    number: int = cluster.instance.status()["epoch"]
+    return number
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[float]:
+    """Its process gets no time; gives when that began."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield time.monotonic()
+    finally:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_to_the_next(
+    cluster: Cluster, victim: Served, epoch: int
+) -> None:
+    first = cluster.controller_pid()
+    with victim.client() as client:
+        with stopped(first) as since:
+            # Ray would bring it back by the same name where its node is lost; this one has none.
+            second = ControllerActor.options(namespace=actors.NAMESPACE).remote()
+            another = Instance(second, joined=False)
+            until(lambda: is_well(another.status()))
+            assert another.status()["epoch"] == epoch + 1
+            before = processes(another.status())
+            killed = victim_replicas(another.status(), victim)[0]["id"]
+            os.kill(pids({killed: ""})[killed], signal.SIGKILL)
+            until(lambda: killed not in processes(another.status()) and is_well(another.status()))
+            now = pids(processes(another.status()))
+            assert len(now) == len(before)
+            until(lambda: time.monotonic() > since + GAP_S)
+            assert client.get("/pid").status_code == 200
+        until(lambda: not psutil.pid_exists(first))
+        assert pids(processes(another.status())) == now, "it has neither ended nor started anything"
+        ray.kill(second, no_restart=True)
+        until(lambda: cluster.instance.status()["epoch"] == epoch + 2 and is_well(cluster.instance.status()))
+        assert pids(processes(cluster.instance.status())) == now
+        assert client.get("/pid").status_code == 200
+
+
+def victim_replicas(status: Mapping[str, Any], victim: Served) -> list[Mapping[str, Any]]:
+    [mine] = [each for each in status["applications"] if each["name"] == victim.spec.name]
+    found: list[Mapping[str, Any]] = mine["deployments"][0]["replicas"]
+    return found
+
+
+@pytest.mark.parametrize("who", ["a caller", "an operator"])
+def test_a_controller_that_never_answers_begins_anew(
+    cluster: Cluster, victim: Served, epoch: int, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = pids(processes(cluster.instance.status()))
+    first = cluster.controller_pid()
+    with victim.client() as client, stopped(first):
+        for module, name in ((actors, "SILENT_S"), (instance, "SILENT_S"), (actors, "ANSWER_S")):
+            monkeypatch.setattr(module, name, 1.0)
+        if who == "a caller":
+            assert asyncio.run(actors.watch("a caller", {})) == {}
+        monkeypatch.setattr(actors, "ANSWER_S", 10.0)  # the next one begins meanwhile
+        assert cluster.instance.status()["epoch"] > epoch
+        assert client.get("/pid").status_code == 200
+        until(lambda: not psutil.pid_exists(first))
+    until(lambda: is_well(cluster.instance.status()))
+    assert pids(processes(cluster.instance.status())) == before
+
+
+def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_starts_nothing_twice(
+    cluster: Cluster, victim: Served
+) -> None:
+    ground().folder.mkdir()
+    served = cluster.deploy("counted:one")
+    others = pids({id: "" for id in processes(cluster.instance.status()) if not id.startswith(f"{served.spec.name}.")})
+
+    def begun(version: str) -> int:
+        """How often it was constructed."""
+        return sum(note.startswith(version) for note in ground().notes)
+
+    with asked_all_the_time(served) as answers:
+        cluster.instance.deploy(served.spec.model_copy(update={"target": "counted:two"}), None)
+        until(lambda: begun("two") == 1)
+        kill_the_controller(cluster)
+        ground().open("two")
+        until(lambda: begun("two") == 2)
+        kill_the_controller(cluster)
+        served.wait(lambda now: now["status"] == "healthy" and now["revision"] == 2)
+        assert next_texts(served, answers) == {'"two"'}
+    assert {status for status, _ in answers} == {200}
+    assert len(ground().notes) == len(set(ground().notes))
+    assert pids(others) == others
+    served.delete()
+
+
+def kill_the_controller(cluster: Cluster) -> None:
+    epoch = cluster.instance.status()["epoch"]
+    os.kill(cluster.controller_pid(), signal.SIGKILL)
+    until(lambda: cluster.instance.status()["epoch"] == epoch + 1)
