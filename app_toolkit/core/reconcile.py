@@ -252,6 +252,8 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
     if old is None:
         return record
     new = apply(old, event, now)
+    if new.proven and not old.proven and not restarts.has_outlived(record.failures, new.revision, _lived_s(new, now)):
+        new = replace(new, proven=False)
     stays = new.phase is not Phase.STOPPED
     record = replace(
         record,
@@ -275,13 +277,18 @@ def _failed(
     served = replica.phase is not Phase.STARTING
     failures = record.failures
     if not served or replica.ready_at is None or now - replica.ready_at < restarts.SERVED_LONG_S:
-        failures = restarts.noted(failures, restarts.Failure(now, replica.revision, served, given_up))
+        failure = restarts.Failure(now, replica.revision, served, given_up, _lived_s(replica, now))
+        failures = restarts.noted(failures, failure)
     return replace(
         record,
         failures=failures,
         deaths=record.deaths + 1,
         last_error=why[-LONGEST_ERROR:] if why else f"{replica.id} exited while it was {replica.phase.value}",
     )
+
+
+def _lived_s(replica: ReplicaRecord, now: float) -> float:
+    return 0.0 if replica.ready_at is None else now - replica.ready_at
 
 
 def noted(record: GroupRecord, action: Action, now: float) -> GroupRecord:

@@ -192,7 +192,8 @@ class ReplicaRecord:
     unplaceable: Unplaceable | None = None
     ready_at: float | None = None
     proven: bool = False
-    """It was well when it was probed, after it had begun to serve with the options that it has."""
+    """It was well when it was probed, after it had begun to serve with the options that it has, and for longer than any
+    of its revision that died."""
     probed_at: float = 0.0
     """When the last probe was answered; the next one is due a period later."""
     probing_since: float | None = None

@@ -5,7 +5,7 @@ half a minute, and no more than five fall into one minute; where all of them had
 replica that is wanted. Failures belong to a revision: a repaired one is not held back by what its predecessor did.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
@@ -34,6 +34,8 @@ class Failure:
     """It was ready before it died."""
     given_up: bool = False
     """It was never well in all the time that it had: it was killed for that."""
+    lived_s: float = field(default=0.0, compare=False)
+    """Seconds that it had served."""
 
 
 def noted(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
@@ -62,6 +64,11 @@ def is_given_up(failures: tuple[Failure, ...], revision: str) -> bool:
     """
     mine = [failure for failure in failures if failure.revision == revision]
     return len(mine) >= FAILED_STARTS or any(failure.given_up for failure in mine)
+
+
+def has_outlived(failures: tuple[Failure, ...], revision: str, lived_s: float) -> bool:
+    """Whether who has served so long shows more than those of its revision did that died: it may have their illness."""
+    return all(lived_s > failure.lived_s for failure in failures if failure.revision == revision)
 
 
 def not_before(failures: tuple[Failure, ...], revision: str, wanted: int = 1) -> float | None:

@@ -135,7 +135,8 @@ def _is_whole(group: Group, *, proven: bool) -> bool:
     mine = [r for r in replicas if r.phase is Phase.RUNNING and r.revision == spec.revision and r.live == spec.live]
     asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + on_the_way_out(replicas)
     others = any(replica.revision != spec.revision for replica in asked)
-    return sum(r.proven or not proven for r in mine) >= spec.target and not others
+    well = [r for r in mine if not proven or (r.proven and not r.failed_probes)]
+    return len(well) >= spec.target and not others
 
 
 def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:

@@ -27,10 +27,11 @@ from app_toolkit.core.replica_state import (
     Reconfigured,
     ReconfigureFailed,
     ReplicaRecord,
+    RetireBegun,
     Started,
     Unplaceable,
 )
-from app_toolkit.core.restarts import failed_starts
+from app_toolkit.core.restarts import failed_starts, is_given_up
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import GROUP, LIVE, World, group_spec
@@ -313,6 +314,25 @@ def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served()
     failed = take(record, ProbeFailed(start.replica, "not well"), 3.0)
     assert "Retire r1" not in planned(spec, failed, 3.0)
     assert planned(spec, take(record, ProbePassed(start.replica), 3.0), 3.0) == ["Probe r1", "Retire r1"]
+
+
+def test_once_one_of_the_new_has_died_the_next_has_to_be_well_for_longer_than_that_one_was():
+    spec, record, now = group_spec("v2", 1, health_check_failure_threshold=1), group(("v1", RUN)), 1.0
+    for passed, given_up in (([True], False), ([False, False], True)):
+        [start] = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
+        record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
+        for second, proven in enumerate(passed, 1):
+            record = take(record, ProbePassed(start.replica), now + second)
+            assert record.replica(start.replica).proven is proven
+        record = take(record, RetireBegun(start.replica, "RuntimeError: I have a cold"), now + 3.5)
+        record = take(record, Exited(start.replica), now + 4)
+        assert is_given_up(record.failures, "v2") is given_up, "a second one falls ill at the same age"
+        now += 10
+
+    [start] = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
+    record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
+    assert not take(record, ProbePassed(start.replica), now + 3.5).replica(start.replica).proven
+    assert take(record, ProbePassed(start.replica), now + 3.6).replica(start.replica).proven
 
 
 def test_a_death_of_one_that_served_long_holds_nothing_back():

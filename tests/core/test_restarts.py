@@ -8,6 +8,7 @@ from app_toolkit.core.restarts import (
     Failure,
     cleared,
     failed_starts,
+    has_outlived,
     not_before,
     noted,
 )
@@ -97,3 +98,15 @@ def test_what_is_kept_is_bounded():
     for at in range(100):
         failures = noted(failures, Failure(float(at), "v1", served=False))
     assert len(failures) == KEPT
+
+
+def test_who_has_served_longer_than_all_of_its_revision_that_died_has_outlived_them():
+    failures = (Failure(5.0, "v1", served=True, lived_s=3.0), Failure(9.0, "v1", served=True, lived_s=4.0))
+    assert [has_outlived(failures, "v1", seconds) for seconds in (3.5, 4.0, 4.1)] == [False, False, True]
+    assert has_outlived(failures, "v2", 0.0)
+    assert has_outlived((Failure(5.0, "v1", served=False),), "v1", 0.5), "who never served says nothing of those who do"
+
+
+def test_deaths_that_come_together_count_once_however_long_each_had_served():
+    failures = noted((), Failure(1.0, "v1", served=True, lived_s=3.0))
+    assert noted(failures, Failure(1.1, "v1", served=True, lived_s=2.0)) == failures

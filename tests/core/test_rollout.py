@@ -271,7 +271,12 @@ def test_the_first_version_is_told_at_once_and_good_when_it_is_up():
 def test_the_next_version_is_good_only_once_it_was_well_and_nothing_old_is_there():
     update = applied(whole(applied(None, ONE), ONE, 1), TWO)
     assert (update.revision, update.present, update.is_settled) == (2, TWO, False)
-    for not_yet in (there(TWO, 2), there(TWO, 2, 2, 1), there(TWO, 2, 2, proven=False)):
+    for not_yet in (
+        there(TWO, 2),
+        there(TWO, 2, 2, 1),
+        there(TWO, 2, 2, proven=False),
+        there(TWO, 2, 2, failed_probes=1),
+    ):
         assert step(update, not_yet).good == ONE
     done = step(update, there(TWO, 2, 2))
     assert (done.good, done.before, done.leaving, done.is_settled) == (TWO, ONE, None, True)

@@ -1,4 +1,4 @@
-"""The short forms of `benchmarks.chaos` that need nobody killed: the rig's own code, against the session's cluster."""
+"""The short forms of `benchmarks.chaos` that end no proxy: the rig's own code, against the session's cluster."""
 
 import asyncio
 import os
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos.recovery import the_controller_is_struck
 from benchmarks.chaos.scenarios import (
     big_upload,
     clients_hang_up,
@@ -15,6 +16,7 @@ from benchmarks.chaos.scenarios import (
     slow_readers,
 )
 from benchmarks.chaos.system import LEDGER, System
+from benchmarks.chaos.updates import updates
 from tests.cluster import Served
 
 
@@ -32,6 +34,8 @@ def system(victim: Served) -> System:
         slow_readers,
         big_upload,
         overload,
+        pytest.param(updates, marks=pytest.mark.timeout(240)),
+        pytest.param(the_controller_is_struck, marks=pytest.mark.timeout(240)),
     ],
 )
 def test_every_bound_is_kept(system: System, scenario: object) -> None:
