@@ -94,6 +94,8 @@ class Wanted:
 
     def left_alone(self, groups: Iterable[str]) -> dict[str, str]:
         """Which of these groups stay as they are, because nobody knows what is wanted of them, and why that is."""
+        if not self._unreadable:
+            return {}
         keys = {name: HTTP if are_proxies(name) else application_key(application_of(name)) for name in groups}
         return {name: self._unreadable[key] for name, key in keys.items() if key in self._unreadable}
 
