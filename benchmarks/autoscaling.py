@@ -29,7 +29,7 @@ from benchmarks.contenders import Contender
 from benchmarks.load import percentile, request_of
 from benchmarks.measures import Figures
 from benchmarks.plot import curves
-from benchmarks.report import Bound, Need, bounds_table, figure, judge, number, table
+from benchmarks.report import Bound, bounds_table, figure, judge, number, table
 from benchmarks.servers import APPS, CannotStart, python_of, started
 
 CLIENTS = 40
@@ -304,10 +304,6 @@ def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results
 # The report
 
 
-def _failures(need: Need) -> float:
-    return need(OURS, NAME, "failed") + need(OURS_NO_DELAYS, NAME, "failed")
-
-
 BOUNDS = (
     Bound(
         "First added replica, beyond its start-up: defaults",
@@ -330,7 +326,6 @@ BOUNDS = (
         at_most=True,
         unit="s",
     ),
-    Bound("Failed requests, both together", _failures, 0, at_most=True, unit=""),
 )
 """What is aimed at, for app_toolkit."""
 
@@ -342,7 +337,7 @@ STEP = {
     "all_s": "all have answered after, s",
     "p50_ms": "p50 until then, ms",
     "p99_ms": "p99, ms",
-    "failed": "failed",
+    "failed": "failed, in all rounds",
 }
 ZERO = {
     "gone_s": "none is left after, s",
@@ -353,12 +348,21 @@ ZERO = {
 }
 
 
+def failures(results: Results, contender: str) -> int:
+    """Of all rounds: a median would hide those of one."""
+    found = results["figures"].get(contender, {}).get(NAME, {}).get("failed", ())
+    return sum(int(value or 0) for value in found)
+
+
 def _table(results: Results, columns: Mapping[str, str]) -> str:
     rows = []
     for name in TITLES:
-        found = [figure(results, name, NAME, each) for each in columns]
-        if any(value is not None for value in found):
-            rows.append((TITLES[name], *map(number, found)))
+        found = {each: figure(results, name, NAME, each) for each in columns}
+        if any(value is not None for value in found.values()):
+            shown = {each: number(value) for each, value in found.items()}
+            if "failed" in shown:
+                shown["failed"] = f"{failures(results, name):,}"
+            rows.append((TITLES[name], *shown.values()))
     return table(("", *columns.values()), rows)
 
 
@@ -407,7 +411,7 @@ have Ray's default niceness of 15.
 
 ![Replicas, answers and latency over time](benchmarks-autoscaling.svg)
 
-The first round, as clients saw it.
+The first round, as clients saw it. *Failed* is every answer but a 200, and a connection that ended without one.
 
 ## To zero and back
 
@@ -418,6 +422,8 @@ The first round, as clients saw it.
 ## What is aimed at
 
 {bounds_table(judge(results, BOUNDS))}
+
+And no request is to fail: {failures(results, OURS) + failures(results, OURS_NO_DELAYS)} of app_toolkit's did.
 
 {said}{machine["cores"]} cores, {machine["cpu"]}, {machine["system"]}: clients, proxies and all replicas share them,
 also while these start.

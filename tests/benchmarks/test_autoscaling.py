@@ -24,6 +24,7 @@ from benchmarks.autoscaling import (
     Walk,
     document,
     drawing,
+    failures,
     figures,
     looks,
     serving,
@@ -198,16 +199,21 @@ def test_the_timeline_has_seconds_before_the_step_and_none_after_the_clients_hav
 
 
 def results(**of_ours: float) -> dict[str, Any]:
-    found = {name: [value] for name, value in ({"failed": 0.0} | of_ours).items()}
+    found = {name: [value] for name, value in of_ours.items()}
     return {"run": {"rounds": 1}, "figures": {OURS: {NAME: found}, OURS_NO_DELAYS: {NAME: found}}}
 
 
 def test_each_bound_holds_or_not() -> None:
     good = judge(results(first_beyond_s=2.0, woken_beyond_s=0.5), BOUNDS)
-    assert [verdict.holds for verdict in good] == [True, True, True, True]
-    bad = judge(results(first_beyond_s=2.01, woken_beyond_s=0.51, failed=1.0), BOUNDS)
-    assert [verdict.holds for verdict in bad] == [False, False, False, False]
-    assert [verdict.holds for verdict in judge(results(), BOUNDS)] == [None, None, None, True]
+    assert [verdict.holds for verdict in good] == [True, True, True]
+    bad = judge(results(first_beyond_s=2.01, woken_beyond_s=0.51), BOUNDS)
+    assert [verdict.holds for verdict in bad] == [False, False, False]
+    assert [verdict.holds for verdict in judge(results(), BOUNDS)] == [None, None, None]
+
+
+def test_the_failures_of_one_round_are_not_hidden_by_the_others() -> None:
+    assert failures({"figures": {OURS: {NAME: {"failed": [0.0, 3.0, 0.0, None]}}}}, OURS) == 3
+    assert failures({"figures": {}}, OURS) == 0
 
 
 def test_curves_are_drawn_where_their_points_are() -> None:

@@ -738,7 +738,7 @@ def test_after_a_step_from_one_client_to_forty_the_defaults_ask_for_more_within_
     told, changes = Told(), []
     for look in range(round(40 / LOOK_S)):
         now = look * LOOK_S
-        loads = {"shop/chat": (0, 1 if now < stepped_at else 40)}
+        loads = {"shop/chat": (0, 1 if now < stepped_at else 40, 0)}
         if news := to_tell(told, loads, now):
             told = Told(news, now)
             autoscaler.hear(Report("proxy", now, *news["shop/chat"]), now)
