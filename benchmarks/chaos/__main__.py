@@ -40,15 +40,15 @@ def main() -> None:
         bars = options.bars or [scenario.bar for scenario in SCENARIOS]
         chosen = [scenario for scenario in SCENARIOS if scenario.bar.partition(" ")[0] in bars]
         found = {entry["bar"]: entry for entry in known["scenarios"]}
-        measured = {scenario.bar: measure(scenario, options.short) for scenario in chosen}
-        found |= measured
         results = {
             "machine": machine(),
             "versions": {"Python": platform.python_version()}
             | {name: version(name) for name in ("app-toolkit", "ray", "fastapi", "uvicorn", "uvloop")},
-            "scenarios": [found[scenario.bar] for scenario in SCENARIOS if scenario.bar in found],
         }
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        for scenario in chosen:  # each is kept at once: the next may never end
+            found[scenario.bar] = measure(scenario, options.short)
+            results["scenarios"] = [found[each.bar] for each in SCENARIOS if each.bar in found]
+            options.out.write_text(json.dumps(results, indent=1) + "\n")
     if options.write_docs:
         DOCS.write_text(document(results))
     print(summary(results))

@@ -7,16 +7,19 @@ when it was due. So a server that stalls cannot hide it by keeping its clients f
 import asyncio
 import contextlib
 import itertools
+import math
 import secrets
 import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 import httptools
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from benchmarks.load import percentile
 
@@ -27,8 +30,14 @@ WRONG: not what this request asks for. RESET: the connection broke before the an
 REFUSED: nobody listens.
 """
 
+VERSION = b"x-version"
+"""The field in which an answer says which version of an app it is of."""
+
 IDLE_S = 2.0
 """An idle connection is not used again after this: well below the server's own patience."""
+
+ANSWER_S = 10.0
+"""How long a client waits for a WebSocket to open, and for what it said to be said back."""
 
 _process = secrets.token_hex(4)
 _numbers = itertools.count(1)
@@ -49,6 +58,8 @@ class Done:
     answered: float
     retry_after: bool = False
     """Whether the answer says when to come again."""
+    version: str = ""
+    """Which version of an app the answer says that it is of."""
 
     @property
     def latency_s(self) -> float:
@@ -147,7 +158,7 @@ class Client:
     async def ask(self, method: str, path: str, id: str, due: float | None, *, expected: bytes | None) -> Done:
         """Whatever becomes of it is told, never raised."""
         sent = time.monotonic()
-        retry_after = False
+        retry_after, version = False, ""
         try:
             async with asyncio.timeout(self._patience_s):
                 answer = await self._once(self.head(method, path, id))
@@ -161,10 +172,11 @@ class Client:
             outcome = RESET
         else:
             retry_after = b"retry-after" in answer.fields
+            version = answer.fields.get(VERSION, b"").decode()
             outcome = str(answer.status)
             if 200 <= answer.status < 300:
                 outcome = OK if expected is None or answer.body == expected else WRONG
-        return Done(id, outcome, sent if due is None else due, sent, time.monotonic(), retry_after)
+        return Done(id, outcome, sent if due is None else due, sent, time.monotonic(), retry_after, version)
 
     def head(self, method: str, path: str, id: str, *fields: str) -> bytes:
         length = () if fields or method == "GET" else ("content-length: 0",)
@@ -199,8 +211,8 @@ class Client:
 Ask = Callable[[float], Awaitable[Done]]
 
 
-async def open_loop(ask: Ask, rate: float, seconds: float) -> list[Done]:
-    """So many requests a second, each sent when it is due."""
+async def open_loop(ask: Ask, rate: float, seconds: float, over: asyncio.Event | None = None) -> list[Done]:
+    """So many requests a second, each sent when it is due, for so many seconds or until it is over."""
 
     async def one(due: float) -> Done:
         return await ask(due)
@@ -208,7 +220,9 @@ async def open_loop(ask: Ask, rate: float, seconds: float) -> list[Done]:
     began = time.monotonic()
     tasks = []
     async with asyncio.TaskGroup() as group:
-        for number in range(round(rate * seconds)):
+        for number in itertools.count():
+            if number / rate >= seconds or (over is not None and over.is_set()):
+                break
             due = began + number / rate
             if (early := due - time.monotonic()) > 0:
                 await asyncio.sleep(early)
@@ -242,6 +256,61 @@ def ok(found: Sequence[Done]) -> list[Done]:
 def latency_ms(found: Sequence[Done], percent: float) -> float | None:
     """None of nobody."""
     return percentile([done.latency_s for done in found], percent) * 1e3 if found else None
+
+
+# Clients that talk
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """One WebSocket from its opening to its end."""
+
+    opened: float
+    messages: list[Done] = field(default_factory=list)
+    """What was said, and whether it was said back. What a close left unanswered is not among them."""
+    closed: str = ""
+    """The code of its end, by whichever side; or, as of a request, why it was never opened."""
+    ended: float = math.inf
+
+
+async def talk(address: tuple[str, int], path: str, every_s: float, over: asyncio.Event) -> Dialogue:
+    """Say something again and again until it is over, and wait each time for it to be said back with a version."""
+    dialogue = Dialogue(time.monotonic())
+    host, port = address
+    try:
+        socket = await connect(
+            f"ws://{host}:{port}{path}", open_timeout=ANSWER_S, ping_interval=None, compression=None, proxy=None
+        )
+    except InvalidStatus as refused:
+        dialogue.closed = str(refused.response.status_code)
+    except TimeoutError:
+        dialogue.closed = TIMEOUT
+    except ConnectionRefusedError:
+        dialogue.closed = REFUSED
+    except (OSError, InvalidHandshake):
+        dialogue.closed = RESET
+    else:
+        async with socket:
+            with contextlib.suppress(ConnectionClosed):
+                while not over.is_set():
+                    dialogue.messages.append(message := await _said_back(socket))
+                    if message.outcome == TIMEOUT:
+                        break
+                    await asyncio.sleep(every_s)
+        dialogue.closed = str(socket.close_code)
+    dialogue.ended = time.monotonic()
+    return dialogue
+
+
+async def _said_back(socket: ClientConnection) -> Done:
+    """Raises `ConnectionClosed`."""
+    id, sent, version, outcome = new_id(), time.monotonic(), "", TIMEOUT
+    await socket.send(id)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
+            version, _, said = str(await socket.recv()).partition(" ")
+            outcome = OK if said == id else WRONG
+    return Done(id, outcome, sent, sent, time.monotonic(), version=version)
 
 
 # Clients that do not behave

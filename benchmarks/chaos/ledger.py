@@ -25,7 +25,7 @@ class Ledger:
     """Reads what is new each time it is asked."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._read = 0
         self._entries: defaultdict[str, Entry] = defaultdict(Entry)
 
@@ -35,7 +35,7 @@ class Ledger:
         return {id: replace(self._entries[id]) for id in ids if id in self._entries}
 
     def _catch_up(self) -> None:
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._read)
             news = file.read()
         whole = news[: news.rfind(b"\n") + 1]

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import astuple, dataclass
@@ -36,8 +35,11 @@ from benchmarks.chaos.client import (
 )
 from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
+from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
 from benchmarks.chaos.report import Row
+from benchmarks.chaos.shared import SOME, Death, capacity_of, count_of, counted, killed, lost, ratio, unhurt
 from benchmarks.chaos.system import NOBODY, System, seconds_until
+from benchmarks.chaos.updates import scale_down, updates, wrong_updates
 
 MB = 1_000_000
 CHUNK = 65_536
@@ -46,12 +48,6 @@ SEED = 1
 
 STEADY_MB_S = 0.5
 """Memory that grows faster than this, from the middle of a run to its end, leaks."""
-
-SMALLEST_MS = 10.0
-"""A time below this counts as this much where two are compared: the ratio of two tiny ones is noise."""
-
-SOME = 16
-"""Clients of a closed loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +68,35 @@ class Scenario:
 async def replicas_die(system: System, short: bool) -> list[Row]:
     kills, every_s = (2, 4.0) if short else (6, 10.0)
     rng = Random(SEED)
-    killed_at: list[float] = []
+    deaths: list[Death] = []
     restored_s: list[float] = []
 
     async def kill() -> None:
         for _ in range(kills):
             began = time.monotonic()
             victim = rng.choice(sorted((await asyncio.to_thread(system.replicas, "app")).values()))
-            os.kill(victim, signal.SIGKILL)
-            killed_at.append(time.monotonic())
+            deaths.append(await killed(victim))
             restored_s.append(await seconds_until(partial(_are, system, 3, without=victim), 30))
             await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
 
     async with system.client() as client:
-        capacity = await _capacity(client, short)
+        capacity = await capacity_of(client, short)
         seconds = kills * every_s
         gets, posts, _ = await asyncio.gather(
             open_loop(client.get, 0.3 * capacity, seconds), open_loop(client.post, 10, seconds), kill()
         )
     written = system.ledger.of(done.id for done in posts)
     lost_posts = not_ok(posts)
-    unhurt = [done for done in lost_posts if not any(done.sent <= at <= done.answered for at in killed_at)]
     return [
-        _lost("GET", gets),
+        lost("GET", gets),
         Row("GET: the slowest", latency_ms(gets, 100), 5_000, "ms"),
         Row(
             "POST that ended other than with success, 502 or 503",
             sum(done.outcome not in ("502", "503") for done in lost_posts),
             0,
-            saw=_counted(posts),
+            saw=counted(posts),
         ),
-        Row("POST that failed and was not in flight when a replica died", len(unhurt), 0),
+        Row("POST that failed and was not in flight when a replica died", len(unhurt(posts, deaths)), 0),
         Row("POST that was executed twice", executed_twice(written.values()), 0),
         Row("POST that succeeded and is not in the ledger", sum(done.id not in written for done in ok(posts)), 0),
         Row("until three replicas ran again, the slowest", max(restored_s), 15, "s"),
@@ -137,7 +131,7 @@ async def the_proxy_dies(system: System, short: bool) -> list[Row]:
         Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
         Row("orphaned handlers", len(system.ledger.of(orphans)), len(orphans), at_least=True),
         Row("until the last of them was cancelled", cancelled, 5, "s"),
-        _lost("GET afterwards", later),
+        lost("GET afterwards", later),
     ]
 
 
@@ -174,8 +168,8 @@ async def one_of_two_proxies_dies(system: System, short: bool) -> list[Row]:
     after = await asyncio.to_thread(system.replicas, "app")
     return [
         Row("proxies", len(proxies), 2, at_least=True),
-        Row("new connections refused later than 1 s after", _count(late, outcome.REFUSED), 0, saw=_counted(found)),
-        _lost("GET later than 1 s after", late),
+        Row("new connections refused later than 1 s after", count_of(late, outcome.REFUSED), 0, saw=counted(found)),
+        lost("GET later than 1 s after", late),
         Row("until there were two again", restored, 15, "s"),
         Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
     ]
@@ -225,7 +219,7 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
         Row("until every handler that had begun was over", ended, 3, "s"),
         Row("handlers whose end is not in the ledger", unended(written.values()), 0),
         Row("POST handlers that did not run to their end", sum(entry.cancels for entry in posts), 0),
-        Row("next 200 GET: median, of the one before", _ratio(after, before), 2, "×", clocked=True),
+        Row("next 200 GET: median, of the one before", ratio(after, before), 2, "×", clocked=True),
     ]
 
 
@@ -313,10 +307,10 @@ async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], pla
             saw=str(left),
         ),
         Row("handlers and calls whose end is not in the ledger", unended(written.values()), 0),
-        _lost("next 200 calls", after),
+        lost("next 200 calls", after),
         Row(
             "next 200 calls: median, of the one before",
-            _ratio(latency_ms(after, 50), latency_ms(before, 50)),
+            ratio(latency_ms(after, 50), latency_ms(before, 50)),
             2,
             "×",
             clocked=True,
@@ -341,7 +335,7 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
         ),
     }
     async with system.client() as client, AsyncExitStack() as stack:
-        rate = 0.3 * await _capacity(client, short)
+        rate = 0.3 * await capacity_of(client, short)
         before = await open_loop(client.get, rate, 2 if short else 10)
         probe = await stack.enter_async_context(Probe(await asyncio.to_thread(system.processes), seconds / 60))
         ids, readings, ports, over = [], [], [], asyncio.Event()
@@ -379,10 +373,10 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
             4,
             "MB",
         ),
-        _lost("other traffic, GET", during),
+        lost("other traffic, GET", during),
         Row(
             "other traffic: p99, of the one before",
-            _ratio(latency_ms(during, 99), latency_ms(before, 99)),
+            ratio(latency_ms(during, 99), latency_ms(before, 99)),
             2,
             "×",
             clocked=True,
@@ -490,7 +484,7 @@ async def dawdlers(system: System, short: bool) -> list[Row]:
     }
     pids = await asyncio.to_thread(system.proxies)
     async with system.client() as client:
-        await _capacity(client, short=True)  # so that what is opened once is open
+        await capacity_of(client, short=True)  # so that what is opened once is open
         before = _fds(pids)
         tasks: dict[str, list[asyncio.Task[float | None]]] = {}
         async with asyncio.TaskGroup() as group:
@@ -509,7 +503,7 @@ async def dawdlers(system: System, short: bool) -> list[Row]:
         rows.append(Row(f"{kind}, {count} connections: the last was closed after", slowest, borne_s + 2, "s"))
     return [
         *rows,
-        _lost("other traffic, GET", traffic.result()),
+        lost("other traffic, GET", traffic.result()),
         Row(f"until the proxy had its file descriptors back, give or take {SOME}", back, 5, "s"),
     ]
 
@@ -545,7 +539,7 @@ async def header_bombs(system: System, short: bool) -> list[Row]:
         return [
             *worst.values(),
             Row("memory of the proxy: growth", probe.growth(await asyncio.to_thread(system.proxies)), 10, "MB"),
-            _lost("GET afterwards", await open_loop(client.get, 50, 1)),
+            lost("GET afterwards", await open_loop(client.get, 50, 1)),
         ]
 
 
@@ -584,14 +578,14 @@ async def overload(system: System, short: bool) -> list[Row]:
         while back == math.inf and time.monotonic() - began < 15:
             since = time.monotonic() - began
             window = await open_loop(get, 0.3 * capacity, 1)
-            if not not_ok(window) and _ratio(latency_ms(window, 99), usual) <= 1.5:
+            if not not_ok(window) and ratio(latency_ms(window, 99), usual) <= 1.5:
                 back = since
     accepted, rejected = ok(found), not_ok(found)
     polite = [done for done in rejected if done.outcome == "503" and done.retry_after]
     return [
         Row("C", capacity, 10, "requests/s", at_least=True, saw="4 at a time, 50 ms each"),
         Row("goodput, of C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True, clocked=True),
-        Row("rejected other than by 503 with Retry-After", len(rejected) - len(polite), 0, saw=_counted(found)),
+        Row("rejected other than by 503 with Retry-After", len(rejected) - len(polite), 0, saw=counted(found)),
         Row("rejected: p99", latency_ms(rejected, 99), 250, "ms", clocked=True),
         Row("accepted: p99", latency_ms(accepted, 99), 1.5 * (bound / capacity + service_s) * 1e3, "ms", clocked=True),
         Row("memory of all processes: growth", probe.growth(), 50, "MB"),
@@ -655,20 +649,9 @@ async def requests_to_a_lossy_server(count: int, every: int = 1_000) -> list[Don
 # What they share
 
 
-async def _capacity(client: Client, short: bool) -> float:
-    """C: what this client and this system, on this machine, manage together."""
-    seconds = 1 if short else 15
-    await closed_loop(client.get, SOME, 0.5)
-    return len(ok(await closed_loop(client.get, SOME, seconds))) / seconds
-
-
 async def _send(connection: socket.socket, data: bytes) -> None:
     with suppress(ConnectionError):  # the server had enough; what it said is still to be read
         await asyncio.get_running_loop().sock_sendall(connection, data)
-
-
-def _lost(what: str, found: Sequence[Done]) -> Row:
-    return Row(f"{what}: without the right answer", len(not_ok(found)), 0, saw=_counted(found))
 
 
 def _by_process(probe: Probe) -> str:
@@ -677,21 +660,6 @@ def _by_process(probe: Probe) -> str:
 
 def _steady(probe: Probe) -> Row:
     return Row("memory of all processes from the middle on: growth", probe.slope(), STEADY_MB_S, "MB/s")
-
-
-def _counted(found: Sequence[Done]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in Counter(done.outcome for done in found).most_common())
-
-
-def _count(found: Sequence[Done], what: str) -> int:
-    return sum(done.outcome == what for done in found)
-
-
-def _ratio(value: float | None, to: float | None) -> float:
-    """Infinite where either was not measured."""
-    if value is None or to is None:
-        return math.inf
-    return max(value, SMALLEST_MS) / max(to, SMALLEST_MS)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -713,6 +681,37 @@ SCENARIOS: tuple[Scenario, ...] = (
         "Two proxies share a port, one is killed with SIGKILL, and fifty new connections a second go on.",
         one_of_two_proxies_dies,
         options=("--proxies-per-node", "2"),
+    ),
+    Scenario(
+        "B3",
+        "the controller dies",
+        "Under 0.3 C of GET the controller is killed with SIGKILL, again and again.",
+        the_controller_dies,
+    ),
+    Scenario(
+        "B4",
+        "the controller dies in the middle of updates",
+        "The timeline of B7, under the same traffic. In the first update the controller is killed while new replicas "
+        "start; in the second one, together with a new replica, once one serves; in the third one it is stopped with "
+        "SIGSTOP while old ones drain, and woken 40 s later; in the bad ones it is killed after the first failure, "
+        "while what is bad is taken back, and while it hangs. There are two proxies.",
+        the_controller_is_struck,
+        options=("--proxies-per-node", "2"),
+    ),
+    Scenario(
+        "B7",
+        "updates, good and bad",
+        "An application of two deployments, of which one calls the other, is deployed again and again with `deploy "
+        "--wait`: three good versions back to back, one whose constructor raises, one whose health check fails after "
+        "3 s, and one that never finishes its start. Meanwhile there are a third of C of GET, ten POST a second, a new "
+        "stream of 15 s every second, and eight WebSockets that are echoed to.",
+        updates,
+    ),
+    Scenario(
+        "B8",
+        "scale down",
+        "Under the traffic of B7, a deployment of four replicas is scaled to one.",
+        scale_down,
     ),
     Scenario(
         "B9",
@@ -765,6 +764,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "header bombs",
         "Heads of 45 MB, a field of 25 MB, a URL of 25 MB, and 101 fields.",
         header_bombs,
+    ),
+    Scenario(
+        "control (updates)",
+        "updates made wrong on purpose",
+        "An update that is not waited for, and one whose old replicas are killed instead of drained, judged as in B7.",
+        wrong_updates,
     ),
     Scenario(
         "control",

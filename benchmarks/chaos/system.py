@@ -4,13 +4,15 @@ import asyncio
 import math
 import operator
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import psutil
@@ -28,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 VICTIM = Path(__file__).parent / "victim.py"
 LEDGER = "VICTIM_LEDGER"
 LOOK_S = 0.05
+NEWS_S = 0.5
+"""How long one waits for news of an application."""
 ANSWER_S = 5.0
 """How long a process may take to say how it is."""
 
@@ -61,8 +65,34 @@ class Places:
 NOBODY = Places()
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came of a command. Times are `time.monotonic()`."""
+
+    code: int
+    output: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How an application was told to be at one moment."""
+
+    at: float
+    status: Mapping[str, Any]
+
+    def replicas(self, phase: str, *, new: bool) -> int:
+        """How many in this phase are of the revision that is to run, or are not."""
+        return sum(
+            replica["phase"] == phase and (replica["revision"] == group["revision"]) is new
+            for group in self.status["deployments"]
+            for replica in group["replicas"]
+        )
+
+
 class System:
-    """An application that serves the victim. Its methods block: they are called on threads beside the event loop."""
+    """An application that serves the victim. What is no coroutine blocks: it is called on a thread of its own."""
 
     def __init__(self, instance: "Instance", application: str, ledger: Path) -> None:
         self._instance = instance
@@ -73,14 +103,18 @@ class System:
         assert place.port is not None
         #: Where the proxies listen; also while none does.
         self.address = (place.hostname, place.port)
-        self.prefix = str(self._status()["route_prefix"]).rstrip("/")
+        self.prefix = str(self.status()["route_prefix"]).rstrip("/")
+
+    def beside(self, application: str) -> "System":
+        """Another application of the same instance."""
+        return System(self._instance, application, self.ledger.path)
 
     def client(self, patience_s: float = 10.0) -> Client:
         return Client(self.address, self.prefix, patience_s)
 
     def replicas(self, ingress: str) -> dict[str, int]:
         """The running ones: pid by id."""
-        groups = {str(group["name"]).rpartition("/")[2]: group for group in self._status()["deployments"]}
+        groups = {str(group["name"]).rpartition("/")[2]: group for group in self.status()["deployments"]}
         return self._running(groups[ingress])
 
     def proxies(self) -> dict[str, int]:
@@ -89,9 +123,68 @@ class System:
     def processes(self) -> dict[str, int]:
         """Proxies and replicas."""
         found = self.proxies()
-        for group in self._status()["deployments"]:
+        for group in self.status()["deployments"]:
             found |= self._running(group)
         return found
+
+    def controller(self) -> int:
+        """The process that decides."""
+        from app_toolkit.engines.ray.actors import CONTROLLER
+
+        return int(self._ask(CONTROLLER, "here"))
+
+    def living(self, ids: Collection[str]) -> list[str]:
+        """Those of which there is an actor, whether or not a controller knows it."""
+        import ray
+
+        from app_toolkit.engines.ray.actors import NAMESPACE
+
+        found = []
+        for id in ids:
+            with suppress(ValueError):  # there is none of this name
+                ray.get_actor(id, namespace=NAMESPACE)
+                found.append(id)
+        return found
+
+    async def deploy(self, application: str, version: str, *options: str) -> Said:
+        """`app-toolkit deploy` one of the victim's apps under this name, and as its prefix."""
+        target = (f"{VICTIM}:{version}", "--app-dir", str(VICTIM.parent))
+        named = ("--name", application, "--route-prefix", f"/{application}")
+        return await self.command("deploy", *target, *named, *options)
+
+    async def delete(self, application: str) -> None:
+        said = await self.command("delete", application)
+        assert said.code == 0, said.output
+
+    async def command(self, *words: str) -> Said:
+        """`app-toolkit`, in a process of its own."""
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        began = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "app_toolkit.cli", *words, "--address", address),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode is not None
+        return Said(process.returncode, output.decode(), began, time.monotonic())
+
+    def look(self) -> Look:
+        return Look(time.monotonic(), self.status())
+
+    def news(self, after: int) -> tuple[int, Look]:
+        """How it is once that may have changed since this number, or after `NEWS_S`; and the number of that."""
+        number, status = self._instance.progress(after, NEWS_S)
+        return number, Look(time.monotonic(), self._application_of(status))
 
     def going_on(self) -> Places:
         """Where requests and calls are."""
@@ -116,9 +209,10 @@ class System:
     def is_whole(self) -> bool:
         """Whether everything that is wanted runs."""
         status = self._instance.status()
-        return all(each["status"] == "healthy" for each in (self._status(), *status["proxies"]))
+        return all(each["status"] == "healthy" for each in (self.status(), *status["proxies"]))
 
-    def _status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, Any]:
+        """The application, as it is told to be."""
         return self._application_of(self._instance.status())
 
     def _application_of(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,6 +242,42 @@ class System:
         asked = [getattr(ray.get_actor(actor, namespace=NAMESPACE), question).remote() for actor, question in questions]
         answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
         return answers
+
+
+class Watch:
+    """All that an application is told to be, for as long as a `with` lasts."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._news = asyncio.Condition()
+        self.looks: list[Look] = []
+
+    async def __aenter__(self) -> Self:
+        number, look = await asyncio.to_thread(self._system.news, -1)
+        self.looks.append(look)
+        self._watching = asyncio.create_task(self._watch(number))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watching
+
+    async def until(self, condition: Callable[[Look], bool], at_most: float) -> float:
+        """When it was true of something that was told from now on; infinite for never."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most), self._news:
+                await self._news.wait()
+                await self._news.wait_for(lambda: condition(self.looks[-1]))
+                return self.looks[-1].at
+        return math.inf
+
+    async def _watch(self, number: int) -> None:
+        while True:
+            number, look = await asyncio.to_thread(self._system.news, number)
+            async with self._news:
+                self.looks.append(look)
+                self._news.notify_all()
 
 
 def _ids(groups: Iterable[Mapping[str, Any]]) -> list[str]:

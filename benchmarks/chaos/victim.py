@@ -10,12 +10,13 @@ import asyncio
 import gc
 import hashlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, Header, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
@@ -306,3 +307,83 @@ async def echo(socket: WebSocket) -> None:
 
 
 app.include_router(other, deployment=DeploymentConfig(name="other", max_ongoing_requests=4, max_queued_requests=16))
+
+
+# Another app, in several versions
+
+
+WELL_S = 3.0
+"""How long the version that turns sick is well."""
+
+
+class Oracle(
+    Deployment,
+    num_replicas=2,
+    health_check_period_s=0.5,
+    health_check_failure_threshold=2,
+    ray_actor_options={"num_cpus": 0.1},
+):
+    """Knows its version, which decides what is wrong with it."""
+
+    def __init__(self, version: str) -> None:
+        if version == "raises":
+            raise FileNotFoundError("there are no weights of this version")
+        if version == "hangs":
+            threading.Event().wait()
+        self._version, self._began = version, time.monotonic()
+
+    async def check_health(self) -> None:
+        if self._version == "sickens" and time.monotonic() > self._began + WELL_S:
+            raise RuntimeError("I have a cold")
+
+    async def version(self) -> str:
+        return self._version
+
+    async def count(self, seconds: float) -> AsyncIterator[bytes]:
+        for number in range(round(seconds * 10)):
+            yield b"%d\n" % number
+            await asyncio.sleep(0.1)
+
+
+def version(name: str, startup_timeout_s: float = 60) -> Toolkit:
+    """Each answer tells the versions of both that have a part in it, as `APP/ORACLE`."""
+    oracle = Oracle.options(startup_timeout_s=startup_timeout_s).bind(name)
+    versioned = Toolkit(
+        title="Versions", deployment=DeploymentConfig(name="app", num_replicas=2, health_check_period_s=0.5)
+    )
+    ToOracle = Annotated[Oracle, Depends(oracle)]
+
+    async def told(oracle: ToOracle) -> str:
+        return f"{name}/{await oracle.version()}"
+
+    Told = Annotated[str, Depends(told)]
+
+    @versioned.get("/")
+    async def ok(response: Response, told: Told, id: Id = None) -> dict[str, str | None]:
+        response.headers["x-version"] = told
+        return {"id": id}
+
+    @versioned.post("/tx")
+    async def transaction(response: Response, told: Told, id: Id = None) -> dict[str, str | None]:
+        response.headers["x-version"] = told
+        with noted(id):
+            await asyncio.sleep(0.005)
+        return {"id": id}
+
+    @versioned.get("/count/{seconds}")
+    async def count(seconds: float, told: Told, oracle: ToOracle) -> StreamingResponse:
+        return StreamingResponse(oracle.count(seconds), headers={"x-version": told})
+
+    @versioned.websocket("/echo")
+    async def echo(socket: WebSocket, oracle: ToOracle) -> None:
+        await socket.accept()
+        async for text in socket.iter_text():
+            await socket.send_text(f"{await told(oracle)} {text}")
+
+    return versioned
+
+
+one, two, three, four, five, raises, sickens = map(
+    version, ("one", "two", "three", "four", "five", "raises", "sickens")
+)
+hangs = version("hangs", startup_timeout_s=4)

@@ -1,12 +1,16 @@
 """The rig's client tells one misfortune from another, and hides none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from benchmarks.chaos.client import (
+    OK,
     REFUSED,
     RESET,
     TIMEOUT,
@@ -19,6 +23,7 @@ from benchmarks.chaos.client import (
     not_ok,
     ok,
     open_loop,
+    talk,
 )
 from benchmarks.chaos.scenarios import requests_to_a_lossy_server
 
@@ -119,3 +124,66 @@ async def test_it_is_seen_when_the_server_closes_and_when_it_does_not() -> None:
         await loop.sock_sendall(connection, b"x\r\n\r\n")
         assert await closes_after(connection, 5) is not None
         assert await closes_after(await connected(client.address), 0.05, drip=b"abc") is None
+
+
+async def test_an_open_loop_may_last_until_it_is_over() -> None:
+    over = asyncio.Event()
+    async with answering(echo) as client:
+        asking = asyncio.create_task(open_loop(client.get, 200, math.inf, over))
+        await asyncio.sleep(0.1)
+        over.set()
+        found = await asking
+    assert found
+    assert len(found) == len(ok(found))
+
+
+Talk = Callable[[ServerConnection], Awaitable[None]]
+
+
+async def say_back(socket: ServerConnection) -> None:
+    async for text in socket:
+        await socket.send(f"two/one {text!s}")
+
+
+async def restart(socket: ServerConnection) -> None:
+    await socket.recv()
+    await socket.close(1012)
+
+
+async def cut(socket: ServerConnection) -> None:
+    await socket.recv()
+    socket.transport.abort()
+
+
+async def mix_up(socket: ServerConnection) -> None:
+    await socket.recv()
+    await socket.send("two/one another")
+    await socket.close()
+
+
+def refuse(socket: ServerConnection, request: Request) -> Response | None:
+    return socket.respond(503, "busy") if request.path == "/busy" else None
+
+
+@pytest.mark.parametrize(
+    ("reply", "path", "said", "closed"),
+    [
+        (say_back, "/", {OK}, "1000"),
+        (restart, "/", set(), "1012"),
+        (cut, "/", set(), "1006"),
+        (mix_up, "/", {WRONG}, "1000"),
+        (say_back, "/busy", set(), "503"),
+    ],
+)
+async def test_how_a_websocket_ends_is_told_and_what_is_said_back(
+    reply: Talk, path: str, said: set[str], closed: str
+) -> None:
+    over = asyncio.Event()
+    async with serve(reply, "127.0.0.1", 0, process_request=refuse, close_timeout=1) as server:
+        (listener,) = server.sockets
+        asyncio.get_running_loop().call_later(0.1, over.set)
+        dialogue = await talk(listener.getsockname(), path, 0.01, over)
+    assert {message.outcome for message in dialogue.messages} == said
+    assert {message.version for message in dialogue.messages} <= {"two/one"}
+    assert dialogue.closed == closed
+    assert dialogue.ended > dialogue.opened
