@@ -60,6 +60,7 @@ def another_live(rng):
 
 @WORLDS
 @example(seed=925159)  # one that had to go was to take up options, too
+@example(seed=4669)  # one that starts was not to be reached by callers on other nodes
 @given(seed=st.integers(0, 2**32))
 def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
     world = World(seed, group_spec())

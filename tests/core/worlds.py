@@ -360,7 +360,8 @@ class World:
             case Stop():
                 assert was.phase in (Phase.STARTING, Phase.STOPPING)
                 assert was.stop_sent is None
-                if self.spec is not None and was.phase is Phase.STARTING and was.revision == spec.revision:
+                reached = not spec.spread or was.location is None or was.location.remote_address is not None
+                if self.spec is not None and was.phase is Phase.STARTING and was.revision == spec.revision and reached:
                     assert known > spec.target, "it may be what is wanted"
             case Probe():
                 assert was.phase is Phase.RUNNING
