@@ -14,7 +14,7 @@ from app_toolkit.core import restarts
 from app_toolkit.core.applications import group_names
 from app_toolkit.core.groups import Group
 from app_toolkit.core.posted import on_the_way_out
-from app_toolkit.core.replica_state import Phase
+from app_toolkit.core.replica_state import Phase, ReplicaRecord
 
 
 class Rollout(Model):
@@ -93,7 +93,7 @@ def step(rollout: Rollout, groups: Mapping[str, Group]) -> Rollout:
     present = rollout.present
     if any(name not in groups or groups[name].spec is None for name in group_names(present)):
         return rollout
-    changed = set(_changed(present, rollout.leaving)) if rollout.leaving is not None else set()
+    changed = {name for version in _there(rollout.leaving, rollout.good) for name in _changed(present, version)}
     if all(_is_whole(groups[name], proven=name in changed) for name in group_names(present)):
         rollout = rollout.but(told=present, leaving=None)
         if rollout.failure is not None or rollout.good == present:
@@ -101,7 +101,9 @@ def step(rollout: Rollout, groups: Mapping[str, Group]) -> Rollout:
         return rollout.but(good=present, before=rollout.good)
     if rollout.told != present and (_same_table(rollout.told, present) or _answers(present, groups)):
         return rollout.but(told=present)
-    return rollout
+    # What nobody is told of, and nobody runs who would call it, may go: perhaps somebody waits for its room.
+    lingers = any(_others(groups[name]) for name in group_names(present))
+    return rollout if rollout.told != present or lingers or rollout.leaving is None else rollout.but(leaving=None)
 
 
 def _failure(rollout: Rollout, groups: Mapping[str, Group]) -> str | None:
@@ -133,10 +135,16 @@ def _is_whole(group: Group, *, proven: bool) -> bool:
     spec, replicas = group.spec, group.record.replicas
     assert spec is not None
     mine = [r for r in replicas if r.phase is Phase.RUNNING and r.revision == spec.revision and r.live == spec.live]
-    asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + on_the_way_out(replicas)
-    others = any(replica.revision != spec.revision for replica in asked)
     well = [r for r in mine if not proven or (r.proven and not r.failed_probes)]
-    return len(well) >= spec.target and not others
+    return len(well) >= spec.target and not _others(group)
+
+
+def _others(group: Group) -> list[ReplicaRecord]:
+    """Replicas of other versions that somebody may still ask."""
+    assert group.spec is not None
+    replicas = group.record.replicas
+    asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + on_the_way_out(replicas)
+    return [replica for replica in asked if replica.revision != group.spec.revision]
 
 
 def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import math
 import secrets
 import threading
@@ -30,6 +31,11 @@ from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
 from app_toolkit.transport.trunk import LARGE
 from app_toolkit.types import Address, NodeId, ReplicaId
+
+logger = logging.getLogger("app_toolkit.router")
+
+AGAIN_S = 1.0
+"""After what the board could not be asked, until it is asked again."""
 
 SWEEP_S = 0.5
 """How often idle connections are looked at."""
@@ -137,7 +143,11 @@ class Callers:
             if report is not None:
                 reporting = self.loop.create_task(self.reports.run(report))
             while True:
-                await self._follow(watch)
+                try:
+                    await self._follow(watch)
+                except Exception:  # the edge between the board and who is called: the last known view stays
+                    logger.exception("news of the board could not be taken")
+                    await asyncio.sleep(AGAIN_S)
         finally:
             self._closed = True
             if reporting is not None:

@@ -51,7 +51,8 @@ class Traffic:
 async def traffic(system: System, short: bool) -> AsyncIterator[Traffic]:
     """GET at a third of capacity, and beside it POST, streams and WebSockets; to an app that has versions.
 
-    In a short form GET is at `SHORT_RATE` at most. At the end of the block nothing new begins; all that has begun is waited for.
+    In a short form GET is at `SHORT_RATE` at most. At the end of the block nothing new begins; all that has begun is
+    waited for.
     """
     stream_s = 2 if short else 15
     over, found = asyncio.Event(), Traffic()

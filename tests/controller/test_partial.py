@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app_toolkit.config.models import ClassConfig, ClassSpec
+from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
 from tests.controller.test_controller import CHAT, SHOP, Caller, application, house
@@ -47,6 +47,32 @@ async def test_a_deployment_is_updated_alone_and_no_other_replica_restarts():
         await h.until_healthy(within_s=90)
         await h.until(lambda: targets(h, SHOP) == {"shop:two"})
         assert h.controller.application("shop") == (newer(application()), 3), "of one origin again"
+
+
+def with_extra(**options):
+    spec = application(**options)
+    extra = IngressSpec(config=DeploymentConfig(name="extra", num_replicas=1))
+    return spec.model_copy(update={"deployments": (*spec.deployments, extra)})
+
+
+async def test_what_is_deleted_goes_also_while_another_one_waits_for_its_room():
+    async with house(deployed=with_extra(chat=1)) as h:
+        h.world.room = len(h.world.processes)
+        await h.controller.apply(with_extra(chat=2))
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        await h.controller.delete("shop", "extra")
+        await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
+        await h.until(lambda: len(h.world.of(CHAT, "running")) == 2, within_s=60)
+        await h.until_healthy()
+
+
+async def test_what_is_deleted_goes_also_while_another_one_does_not_come_up():
+    async with house(deployed=with_extra(chat=1)) as h:
+        h.world.broken[CHAT] = ERROR
+        h.world.crash(h.world.of(CHAT)[0])
+        await h.until(lambda: h.word() == "failed", within_s=60)
+        await h.controller.delete("shop", "extra")
+        await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
 
 
 async def test_one_that_does_not_hold_is_taken_back_by_itself():

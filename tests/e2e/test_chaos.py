@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.recovery import the_controller_is_struck
 from benchmarks.chaos.scenarios import (
     big_upload,
     clients_hang_up,
@@ -35,7 +34,6 @@ def system(victim: Served) -> System:
         big_upload,
         overload,
         pytest.param(updates, marks=pytest.mark.timeout(240)),
-        pytest.param(the_controller_is_struck, marks=pytest.mark.timeout(240)),
     ],
 )
 def test_every_bound_is_kept(system: System, scenario: object) -> None:

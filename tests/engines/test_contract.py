@@ -247,7 +247,10 @@ async def test_a_handler_that_raises_is_a_500_and_the_app_goes_on(visit: Visit) 
 
 # The launcher
 
-A, B, NOBODY = (ReplicaId(f"contract.good-900-{number}") for number in (1, 2, 3))
+BEFORE = 900
+"""Above the epochs of the controller whose cluster this is: a process that begins asks the store for the last one."""
+
+A, B, NOBODY = (ReplicaId(f"contract.good-{BEFORE}-{number}") for number in (1, 2, 3))
 E = TypeVar("E", bound=Event)
 
 
@@ -307,11 +310,11 @@ async def bench(
 
 @pytest.fixture
 async def controller(bench: Bench) -> AsyncIterator[Callable[[int], Controlling]]:
-    """Makes the controller of an epoch."""
+    """Makes the controller of an epoch, counted from `BEFORE` on."""
     async with AsyncExitStack() as ends:
 
         def controller(epoch: int) -> Controlling:
-            controlling = Controlling(bench, epoch)
+            controlling = Controlling(bench, BEFORE + epoch)
             ends.push_async_callback(controlling.launcher.aclose)
             return controlling
 

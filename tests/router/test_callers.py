@@ -10,6 +10,7 @@ from app_toolkit.core.reports import Loads
 from app_toolkit.deployment import Elsewhere
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
+from app_toolkit.router import remote
 from app_toolkit.router.remote import Callers, RemoteCaller
 from tests.router.deployments import Writer
 
@@ -22,6 +23,8 @@ class Board:
     def __init__(self) -> None:
         self.posted: dict[str, Snapshot] = {}
         self.asked: list[tuple[str, ...]] = []
+        self.unreached = 0
+        """How often it is still asked in vain."""
         self._news = asyncio.Event()
 
     def post(self, group: str) -> None:
@@ -32,6 +35,9 @@ class Board:
 
     async def watch(self, seen: Mapping[str, Version], beginnings: tuple[str, ...]) -> Mapping[str, Snapshot]:
         self.asked.append(tuple(sorted(beginnings)))
+        if self.unreached > 0:
+            self.unreached -= 1
+            raise OSError("it cannot be reached")
         while True:
             self._news.clear()
             news = {
@@ -77,6 +83,16 @@ async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked
         board.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert board.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
+
+
+async def test_a_board_that_cannot_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "AGAIN_S", 0.0)
+    async with following("writer") as (callers, board):
+        board.unreached = 3
+        bank = callers.caller_of("bank", "teller")
+        board.post("bank/teller")
+        assert await sent_to(bank) == "bank/teller#1"
+        assert board.unreached == 0
 
 
 async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -> None:

@@ -272,11 +272,15 @@ async def watch(
     """What is new on the board for a caller, from whichever controller there is; nothing, after a while, from none."""
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-        asked: Awaitable[Mapping[str, Snapshot]] = controller.watch.remote(name, dict(seen), beginning)
+    except (RayError, ValueError):  # there is none just now, or nobody who would know
+        await asyncio.sleep(WATCH_AGAIN_S)
+        return {}
+    asked: Awaitable[Mapping[str, Snapshot]] = controller.watch.remote(name, dict(seen), beginning)
+    try:
         return await asyncio.wait_for(asked, SILENT_S)
     except TimeoutError:
         await asyncio.to_thread(revive, controller)
-    except (RayActorError, ControlError, ValueError):  # there is none just now, or it ends
+    except (RayActorError, ControlError):  # it ends
         await asyncio.sleep(WATCH_AGAIN_S)
     return {}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,11 @@ from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.types import Kind
+
+log = logging.getLogger("app_toolkit.ray")
+
+AGAIN_S = 1.0
+"""How long one that could not begin is there for who asks why, before Ray brings it back."""
 
 SECRET = "secret"
 """Its key in the store."""
@@ -38,8 +44,10 @@ class _Controller:
             controller = Controller(store, launcher, SystemClock())
             await controller.start()
         except Exception as error:
-            self._ready.set_exception(error)
-            raise
+            self._ready.set_exception(error)  # to who asks meanwhile
+            log.exception("the controller could not begin")
+            await asyncio.sleep(AGAIN_S)
+            os._exit(1)  # Ray brings it back, and the store may be reached then
         self._ready.set_result(controller)
         await controller.run()
         if controller.replaced:
