@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from benchmarks.chaos.client import Done, latency_ms, open_loop
 from benchmarks.chaos.ledger import executed_twice
 from benchmarks.chaos.report import Row
-from benchmarks.chaos.shared import GONE_S, Death, capacity_of, counted, killed, lost, ratio, unhurt
+from benchmarks.chaos.shared import GONE_S, RESTORED_S, Death, capacity_of, counted, killed, lost, ratio, unhurt
 from benchmarks.chaos.system import Look, System, Watch, seconds_until
 from benchmarks.chaos.traffic import PROPER, Traffic, ends, traffic
 from benchmarks.chaos.updates import BAD, CALM_S, GOOD, WANTED, Step, Update, make, replaced, taken, versions
@@ -251,5 +251,5 @@ async def the_controller_dies(system: System, short: bool) -> list[Row]:
         lost("GET", found),
         Row("GET: p99, of the one before", ratio(latency_ms(found, 99), latency_ms(usual, 99)), 2, "×", clocked=True),
         Row("replicas and proxies that are not those of before", _changed(before, after), 0),
-        Row("until all was known to be well again, the slowest", max(back), BACK_S, "s", clocked=True),
+        Row("until all was known to be well again, the slowest", max(back), RESTORED_S, "s", clocked=True),
     ]

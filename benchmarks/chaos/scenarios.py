@@ -37,7 +37,18 @@ from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
 from benchmarks.chaos.report import Row
-from benchmarks.chaos.shared import SOME, Death, capacity_of, count_of, counted, killed, lost, ratio, unhurt
+from benchmarks.chaos.shared import (
+    RESTORED_S,
+    SOME,
+    Death,
+    capacity_of,
+    count_of,
+    counted,
+    killed,
+    lost,
+    ratio,
+    unhurt,
+)
 from benchmarks.chaos.system import NOBODY, System, seconds_until
 from benchmarks.chaos.updates import scale_down, updates, wrong_updates
 
@@ -99,7 +110,7 @@ async def replicas_die(system: System, short: bool) -> list[Row]:
         Row("POST that failed and was not in flight when a replica died", len(unhurt(posts, deaths)), 0),
         Row("POST that was executed twice", executed_twice(written.values()), 0),
         Row("POST that succeeded and is not in the ledger", sum(done.id not in written for done in ok(posts)), 0),
-        Row("until three replicas ran again, the slowest", max(restored_s), 15, "s"),
+        Row("until three replicas ran again, the slowest", max(restored_s), RESTORED_S, "s"),
     ]
 
 
@@ -170,7 +181,7 @@ async def one_of_two_proxies_dies(system: System, short: bool) -> list[Row]:
         Row("proxies", len(proxies), 2, at_least=True),
         Row("new connections refused later than 1 s after", count_of(late, outcome.REFUSED), 0, saw=counted(found)),
         lost("GET later than 1 s after", late),
-        Row("until there were two again", restored, 15, "s"),
+        Row("until there were two again", restored, RESTORED_S, "s"),
         Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
     ]
 

@@ -21,6 +21,9 @@ SMALLEST_MS = 10.0
 GONE_S = 10.0
 """How long a process that was killed may take to be gone."""
 
+RESTORED_S = 15.0
+"""Until all that had died is there again, and known to be well, while requests go on."""
+
 SOME = 16
 """Clients of a closed loop."""
 

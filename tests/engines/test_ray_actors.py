@@ -32,4 +32,4 @@ def test_a_process_that_was_ordered_by_one_that_slept_over_its_answer_goes(monke
     proxy = actors._Proxy(ReplicaId("proxy@n-1"))
     with pytest.raises(Gone, match="0"):
         proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", 6)
-    assert proxy.group is None
+    assert not hasattr(proxy, "server")

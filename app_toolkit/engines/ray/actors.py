@@ -143,10 +143,12 @@ class Controlled:
         """Come up, once: whoever asks a second time is told how the first went."""
         self.obey(epoch)
         if self.group is None:
-            if _last_epoch() > epoch:
-                os._exit(0)  # whoever ordered it was stopped meanwhile: nobody else knows that this process is there
             self.group, self.revision = group, revision
             try:
+                if _last_epoch() > epoch:
+                    os._exit(
+                        0
+                    )  # whoever ordered it was stopped meanwhile: nobody else knows that this process is there
                 location = start()
             except BaseException as error:
                 self.location.set_exception(error)
