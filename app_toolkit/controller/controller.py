@@ -143,8 +143,8 @@ class Controller:
 
         `code`: what its replicas unpack, by its hashes, where the store may not have it yet. Applied again unchanged,
         it only lifts a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application
-        has its prefix, or calls a deployment that it would lose, `RevisionConflict` where somebody else was faster,
-        `StaleEpoch` where this controller was replaced.
+        has its prefix, or may have it, or calls a deployment that it would lose, `RevisionConflict` where somebody else
+        was faster, `StaleEpoch` where this controller was replaced.
         """
         self._check_open()
         self._check_unused(spec)

@@ -150,7 +150,7 @@ class Wanted:
             anew = HTTP in self._unreadable
             old = http if anew and http is not None else self.proxies.http
             there = rollout.kept(self.rollouts.values())
-            applications.check(spec, http, owner, there, old, self.leases.holder(spec.name))
+            applications.check(spec, http, owner, there, self.unreadable, old, self.leases.holder(spec.name))
             await self._written.check_epoch()
             if http is not None and (anew or http != old):
                 await self._written.keep_http(http)

@@ -135,6 +135,24 @@ async def test_an_application_that_cannot_be_read_can_be_deployed_without_what_i
         assert not h.performed(Start)
 
 
+async def test_nobody_takes_the_prefix_of_an_application_that_cannot_be_read():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(application("there", prefix="/there"))
+        await h.until(lambda: h.word("there") == "healthy")
+        flip(h, KEY, COPIES + KEY)
+        await comes_back(h)
+        for other in (application("other"), application("there")):
+            with pytest.raises(ConfigError, match=r"cannot have the route prefix '/' while .* or delete, 'shop' first"):
+                await h.controller.apply(other)
+        await h.controller.apply(application("other", prefix=None))
+        await h.controller.apply(application("there", chat=3, prefix="/there"))
+        await h.controller.apply(application())
+        await h.controller.apply(application("other", prefix="/other"))
+        await h.until(lambda: all(h.word(name) == "healthy" for name in ("shop", "there", "other")))
+        told = {each["name"]: each["prefix"] for each in h.proxy.view["routes"]["applications"]}
+        assert told == {"shop": "/", "there": "/there", "other": "/other"}
+
+
 async def test_an_application_that_cannot_be_read_can_be_deleted():
     async with house(deployed=application()) as h:
         flip(h, KEY, COPIES + KEY)
