@@ -14,7 +14,7 @@ from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.publication import Publication
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.wanted import Wanted
-from app_toolkit.controller.written import HTTP, Written
+from app_toolkit.controller.written import Written
 from app_toolkit.core import applications, farewell, groups, partial, rollout
 from app_toolkit.core.applications import group_names
 from app_toolkit.core.posted import route_tables
@@ -84,8 +84,6 @@ class Controller:
         self._ticked = now = self._clock.now()
         recover_until = now + RECOVERY_S
         self._publication = Publication(self.board, recover_until)
-        if not any(map(are_proxies, found)):
-            kept.unreadable.pop(HTTP, None)  # there is none that could stay as it is
         for name, ids in found.items():
             if are_proxies(name):
                 self._wanted.proxies.found(node_of(name), recover_until)
@@ -145,8 +143,8 @@ class Controller:
 
         `code`: what its replicas unpack, by its hashes, where the store may not have it yet. Applied again unchanged,
         it only lifts a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application
-        has its prefix, or calls a deployment that it would lose, `RevisionConflict` where somebody else was faster,
-        `StaleEpoch` where this controller was replaced.
+        has its prefix, or may have it, or calls a deployment that it would lose, `RevisionConflict` where somebody else
+        was faster, `StaleEpoch` where this controller was replaced.
         """
         self._check_open()
         self._check_unused(spec)

@@ -66,6 +66,11 @@ class Proxies:
         return min((until for until in self._until.values() if until is not None), default=None)
 
     @property
+    def any_living(self) -> bool:
+        """Any of them serves, or may."""
+        return bool(self._living)
+
+    @property
     def spread(self) -> bool:
         """They are on several nodes."""
         return bool(self._until)

@@ -150,7 +150,7 @@ class Wanted:
             anew = HTTP in self._unreadable
             old = http if anew and http is not None else self.proxies.http
             there = rollout.kept(self.rollouts.values())
-            applications.check(spec, http, owner, there, old, self.leases.holder(spec.name))
+            applications.check(spec, http, owner, there, self.unreadable, old, self.leases.holder(spec.name))
             await self._written.check_epoch()
             if http is not None and (anew or http != old):
                 await self._written.keep_http(http)
@@ -239,6 +239,8 @@ class Wanted:
 
     async def keep(self) -> None:
         """End what its lease no longer holds, and write down what the next controller must know."""
+        if self._is_http_lost:
+            await self._forget_http()
         if self.farewell is None:
             await self._keep_leases()
         if self.farewell is None:
@@ -247,13 +249,30 @@ class Wanted:
     def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
         """Let the proxies be where replicas are."""
         self.proxies.follow(occupied, living, now)
-        if self._proxies() != self._followed:
+        if self._proxies() != self._followed or self._is_http_lost:
             self._changed()
 
     def take_leave(self, step: Farewell) -> None:
         """Go on to this step of the farewell, where one has begun."""
         if self.farewell is not None and step is not self.farewell:
             self.farewell = step
+            self._changed()
+
+    @property
+    def _is_http_lost(self) -> bool:
+        """Whether nobody knows how the proxies are to listen, and none is left that could stay as it is."""
+        return HTTP in self._unreadable and not self.proxies.any_living
+
+    async def _forget_http(self) -> None:
+        async with self._changing:
+            if not self._is_http_lost:
+                return  # that was said anew meanwhile
+            await self._written.check_epoch()
+            await self._written.drop_http()
+            del self._unreadable[HTTP]
+            http = self.proxies.http
+            cause = f"new ones listen on {http.host}:{http.port}, as they do by default"
+            self._story.tell("", "HTTPForgotten", cause=f"no proxy is left that could stay as it is: {cause}")
             self._changed()
 
     async def _keep_leases(self) -> None:

@@ -157,6 +157,9 @@ class Written:
     async def keep_http(self, options: HTTPOptions) -> None:
         await self._keep(HTTP, options.model_dump_json().encode())
 
+    async def drop_http(self) -> None:
+        await self._drop(HTTP)
+
     async def keep_port(self, port: int) -> None:
         await self._keep(PORT, b"%d" % port)
 
@@ -263,5 +266,5 @@ def _instead(key: str) -> str:
     if key.startswith(APPLICATIONS):
         return "what runs of it stays as it is until it is deployed again or deleted"
     if key == HTTP:
-        return "the proxies stay as they are until one deploys with options of theirs"
+        return "the proxies stay as they are until one deploys with options of theirs, or none of them is left"
     return "it is forgotten"

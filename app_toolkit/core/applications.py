@@ -14,12 +14,14 @@ def check(
     http: HTTPOptions | None,
     owner: str | None,
     there: Collection[ApplicationSpec],
+    unreadable: Collection[str],
     listening: HTTPOptions,
     holder: str | None,
 ) -> None:
     """Whether `owner` may apply this beside what is `there`, and have the proxies listen like `http` (None: as before).
 
-    `there` has every version that may run, or come back.
+    `there` has every version that may run, or come back; of those that are `unreadable` nobody knows the
+    prefix, so until they are applied again, or deleted, nobody else may have one that he does not have yet.
 
     `listening` is how they listen now, `holder` whose lease holds the application of this name. Raises `ConfigError`.
     """
@@ -28,6 +30,12 @@ def check(
             raise ConfigError(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
+    mine = [other.route_prefix for other in there if other.name == spec.name]
+    if unreadable and spec.name not in unreadable and spec.route_prefix not in (None, *mine):
+        raise ConfigError(
+            f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r} while nobody knows whether "
+            f"another one has it: deploy again, or delete, {', '.join(map(repr, sorted(unreadable)))} first"
+        )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
     if http is not None and http != listening and any(other.name != spec.name for other in there):

@@ -42,6 +42,13 @@ async def comes_back(h, *, calm_s=30.0):
     return dict(h.world.processes)
 
 
+async def until_another_one_listens(h, proxy, address):
+    h.world.crash(proxy)
+    await h.until(lambda: h.proxies("running") not in ([], [proxy]))
+    assert h.group(PROXY).status == "healthy"
+    assert [replica.address for replica in h.group(PROXY).replicas] == [f"tcp:{address}"]
+
+
 def doubts(h):
     return h.controller.status().doubts
 
@@ -128,6 +135,24 @@ async def test_an_application_that_cannot_be_read_can_be_deployed_without_what_i
         assert not h.performed(Start)
 
 
+async def test_nobody_takes_the_prefix_of_an_application_that_cannot_be_read():
+    async with house(deployed=application()) as h:
+        await h.controller.apply(application("there", prefix="/there"))
+        await h.until(lambda: h.word("there") == "healthy")
+        flip(h, KEY, COPIES + KEY)
+        await comes_back(h)
+        for other in (application("other"), application("there")):
+            with pytest.raises(ConfigError, match=r"cannot have the route prefix '/' while .* or delete, 'shop' first"):
+                await h.controller.apply(other)
+        await h.controller.apply(application("other", prefix=None))
+        await h.controller.apply(application("there", chat=3, prefix="/there"))
+        await h.controller.apply(application())
+        await h.controller.apply(application("other", prefix="/other"))
+        await h.until(lambda: all(h.word(name) == "healthy" for name in ("shop", "there", "other")))
+        told = {each["name"]: each["prefix"] for each in h.proxy.view["routes"]["applications"]}
+        assert told == {"shop": "/", "there": "/there", "other": "/other"}
+
+
 async def test_an_application_that_cannot_be_read_can_be_deleted():
     async with house(deployed=application()) as h:
         flip(h, KEY, COPIES + KEY)
@@ -201,8 +226,46 @@ async def test_where_no_proxy_runs_there_is_none_that_could_stay():
         await h.until(lambda: not h.world.processes)
         flip(h, "http", COPIES + "http")
         await comes_back(h)
-        await h.controller.apply(application())
-        await h.until(lambda: h.proxies("running"))
+        assert doubts(h) == (), "it is forgotten"
+        await h.controller.apply(application(), HTTPOptions())
+        await h.until_healthy()
+        await comes_back(h)
+        [proxy] = h.proxies("running")
+        await until_another_one_listens(h, proxy, "127.0.0.1:8000")
+
+
+async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_options():
+    async with house() as h:
+        await h.controller.apply(application(), HTTPOptions(port=9000))
+        await h.until_healthy()
+        flip(h, "http", COPIES + "http")
+        await comes_back(h)
+        [proxy] = h.proxies("running")
+        await until_another_one_listens(h, proxy, "127.0.0.1:8000")
+        assert doubts(h) == ()
+        assert [entry.cause for entry in h.told("HTTPForgotten")] == [
+            "no proxy is left that could stay as it is: new ones listen on 127.0.0.1:8000, as they do by default"
+        ]
+        await comes_back(h)
+        [proxy] = h.proxies("running")
+        await until_another_one_listens(h, proxy, "127.0.0.1:8000")
+
+
+async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_not_forgotten():
+    async with house() as h:
+        await h.controller.apply(application(), HTTPOptions(port=9000))
+        await h.until_healthy()
+        flip(h, "http", COPIES + "http")
+        await comes_back(h)
+        old, run = h.controller, h.run
+        await h.controller_starts()
+        await h.controller.apply(application(), HTTPOptions(port=9001))
+        old._wanted.follow((), {}, h.clock.now())
+        await h.until(run.done)
+        assert old.replaced
+        await h.controller_dies()
+        await h.controller_starts()
+        assert h.controller.wanted()[1].port == 9001
 
 
 @pytest.mark.parametrize("lost", ["port", "lease"])

@@ -12,9 +12,9 @@ from tests.core.specs import application
 NOW = HTTPOptions(port=8000)
 
 
-def refusal(spec, *, there=(), http=None, owner=None, holder=None):
+def refusal(spec, *, there=(), unreadable=(), http=None, owner=None, holder=None):
     try:
-        check(spec, http, owner, there, NOW, holder)
+        check(spec, http, owner, there, unreadable, NOW, holder)
     except ConfigError as error:
         return str(error)
     return None
@@ -28,6 +28,28 @@ def refusal(spec, *, there=(), http=None, owner=None, holder=None):
         ("its prefix is taken", application("b"), {"there": [application("a")]}, "route prefix '/': 'a' has it"),
         ("another prefix", application("b", prefix="/b"), {"there": [application("a")]}, None),
         ("no prefix, twice", application("b", prefix=None), {"there": [application("a", prefix=None)]}, None),
+        (
+            "it may be one's that nobody can read",
+            application("b"),
+            {"unreadable": ["a"]},
+            "again, or delete, 'a' first",
+        ),
+        (
+            "or one of several",
+            application("c", prefix="/c"),
+            {"unreadable": ["b", "a"]},
+            "again, or delete, 'a', 'b' f",
+        ),
+        ("the way out", application("a"), {"unreadable": ["a", "b"]}, None),
+        ("it had it before", application("b"), {"there": [application("b")], "unreadable": ["a"]}, None),
+        (
+            "it had another",
+            application("b"),
+            {"there": [application("b", prefix="/b")], "unreadable": ["a"]},
+            "'b' cannot have the route prefix '/' while nobody knows whether another one has it: "
+            "deploy again, or delete, 'a' first",
+        ),
+        ("it wants none", application("b", prefix=None), {"unreadable": ["a"]}, None),
         ("it is mine", application(), {"owner": "me", "holder": "me"}, None),
         ("nobody holds it", application(), {"owner": "me"}, None),
         ("somebody holds it", application(), {"owner": "me", "holder": "you"}, "'shop' is held by another run"),
@@ -50,15 +72,18 @@ def test_what_may_be_applied(why, spec, facts, said):
 @settings(derandomize=True)
 @given(st.data())
 def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_what_he_holds(data):
-    there, holders, http = {}, {}, NOW
+    there, unreadable, holders, http = {}, {}, {}, NOW
     for _ in range(data.draw(st.integers(1, 12))):
+        if there and data.draw(st.booleans()):
+            lost = data.draw(st.sampled_from(sorted(there)))
+            unreadable[lost] = there.pop(lost)
         name = data.draw(st.sampled_from(["a", "b", "c"]))
         spec = application(name, prefix=data.draw(st.sampled_from([None, "/", "/x"])))
         owner = data.draw(st.sampled_from([None, "me", "you"]))
         wish = data.draw(st.sampled_from([None, NOW, HTTPOptions(port=1)]))
         before = dict(there), dict(holders), http
         try:
-            check(spec, wish, owner, there.values(), http, holders.get(name))
+            check(spec, wish, owner, there.values(), unreadable, http, holders.get(name))
         except ConfigError:
             assert (there, holders, http) == before
             continue
@@ -67,7 +92,10 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
         there[name], http = spec, wish or http
         if owner is not None:
             holders[name] = owner
-        prefixes = [each.route_prefix for each in there.values() if each.route_prefix is not None]
+        if unreadable.pop(name, spec).route_prefix != spec.route_prefix:
+            return  # whoever deploys it again as another one may take what another one of these had
+        running = (*there.values(), *unreadable.values())
+        prefixes = [each.route_prefix for each in running if each.route_prefix is not None]
         assert len(prefixes) == len(set(prefixes))
 
 
