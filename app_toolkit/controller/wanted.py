@@ -151,7 +151,6 @@ class Wanted:
             old = http if anew and http is not None else self.proxies.http
             there = rollout.kept(self.rollouts.values())
             applications.check(spec, http, owner, there, old, self.leases.holder(spec.name))
-            await self._written.check_epoch()
             if http is not None and (anew or http != old):
                 await self._written.keep_http(http)
                 self.proxies.move(http, stay=anew)
@@ -160,12 +159,13 @@ class Wanted:
             await self._written.keep_application(after, code)
             self._unreadable.pop(application_key(spec.name), None)
             self._stands(after)
-            await self._drop_code()
             if owner is not None:
                 self.leases.hold(owner, LEASE_S, self._clock.now())
                 self.leases.add(owner, spec.name)
             self._story.tell(spec.name, "Applied", cause=f"revision {after.revision}")
             self._changed()
+            await self._drop_code()
+            await self._written.check_epoch()  # else nobody may know of what was written
             return after.revision
 
     async def delete(self, name: str) -> None:
@@ -173,22 +173,21 @@ class Wanted:
             self._check_open()
             if name not in self.unreadable:
                 self.rollout(name)
-            await self._written.check_epoch()
             await self._written.drop_application(name)
             self.rollouts.pop(name, None)
             self._unreadable.pop(application_key(name), None)
             self.under_way.discard(name)
-            await self._drop_code()
             self.leases.discard(name)
             self._story.tell(name, "Deleted")
             self._changed()
+            await self._drop_code()
+            await self._written.check_epoch()  # else it may be there again
 
     async def put_away(self, why: str) -> None:
         """Want nothing any more, step by step; where that has begun it goes on."""
         async with self._changing:
             if self.farewell is not None:
                 return
-            await self._written.check_epoch()
             await self._written.drop_all()
             self._unreadable.clear()
             self._story.tell("", "PutAway", cause=why)
@@ -210,7 +209,6 @@ class Wanted:
         async with self._changing:
             if self.farewell is not None or self.rollouts.get(name) is not before:
                 return False  # something else was applied meanwhile
-            await self._written.check_epoch()
             await self._written.keep_application(after)
             self._stands(after)
             self._tell(before, after)
