@@ -156,14 +156,15 @@ class Wanted:
                 self.proxies.move(http, stay=anew)
                 self._unreadable.pop(HTTP, None)
             after = rollout.applied(last, spec)
+            if owner is not None and last is None and spec.name not in self.unreadable:
+                await self._hold(owner, spec.name)  # first: what nobody is known to hold stays
             await self._written.keep_application(after, code)
             self._unreadable.pop(application_key(spec.name), None)
             self._stands(after)
-            if owner is not None:
-                self.leases.hold(owner, LEASE_S, self._clock.now())
-                self.leases.add(owner, spec.name)
             self._story.tell(spec.name, "Applied", cause=f"revision {after.revision}")
             self._changed()
+            if owner is not None:
+                await self._hold(owner, spec.name)
             await self._drop_code()
             await self._written.check_epoch()  # else nobody may know of what was written
             return after.revision
@@ -255,18 +256,34 @@ class Wanted:
             self._changed()
 
     async def _keep_leases(self) -> None:
-        over = self.leases.over(self._clock.now())
-        for owner, held in over.items():
-            self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
+        """A lease that is over stays until what it holds is gone: where the store fails, the next tick goes on."""
+        now = self._clock.now()
+        over = self.leases.over(now)
+        for held in over.values():
             for name in held:
                 # Else it was deleted a moment before the controller died.
                 if name in self.rollouts or name in self.unreadable:
                     await self.delete(name)
+        still = self.leases.over(now)  # somebody may have been heard meanwhile
+        over = {owner: held for owner, held in over.items() if owner in still}
+        if over and not self._is_any and len(over) == len(self.leases):
+            await self.put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
+        for owner, held in over.items():
+            self.leases.remove(owner)
+            self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
         if over:
             self._changed()
-        if over and not self._is_any and not self.leases:
-            await self.put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
-            return
+        if self.leases.plain() != self._leases_written:
+            async with self._changing:
+                if self.farewell is None:
+                    await self._write_leases()
+
+    async def _hold(self, owner: str, name: str) -> None:
+        self.leases.hold(owner, LEASE_S, self._clock.now())
+        self.leases.add(owner, name)
+        await self._write_leases()
+
+    async def _write_leases(self) -> None:
         plain = self.leases.plain()
         if plain != self._leases_written:
             await self._written.keep_leases(plain)
