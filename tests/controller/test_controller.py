@@ -23,7 +23,7 @@ from app_toolkit.config.models import (
     Route,
 )
 from app_toolkit.controller.checkpoint import opened
-from app_toolkit.controller.controller import RECOVERY_S, Controller
+from app_toolkit.controller.controller import GAP_S, RECOVERY_S, Controller
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.proxies import EMPTY_S
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop, proxies_of
@@ -972,6 +972,32 @@ async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
         h.controller._ticked -= 60.0
         h.world.crash(h.world.of(CHAT)[0])
         await h.until(lambda: h.told("TickFailed"))
+        assert len(h.world.of(CHAT)) == 1
+        h.store.get = get
+        await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)
+        h.controller.story = type(h.controller.story)(h.clock.now)
+
+
+@pytest.mark.parametrize("overslept_s", [0.0, 60.0], ids=["before it acts", "after a gap"])
+async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_tick(overslept_s):
+    async with house(deployed=application()) as h:
+        h.controller._inbox.wake()  # to write down where the proxy listens
+        await h.clock.advance(0.1)
+        get, asked = h.store.get, []
+
+        async def slow(key):
+            asked.append(key)
+            await h.clock.sleep(GAP_S / 2 + 0.1)  # the epoch and its copy together take too long
+            return await get(key)
+
+        h.store.get = slow
+        h.controller._ticked -= overslept_s
+        h.world.crash(h.world.of(CHAT)[0])
+        await h.until(lambda: h.told("TickFailed"))
+        assert len(asked) == 6
+        [told] = h.told("TickFailed")
+        assert told.cause == "ControlError: the store took longer than 5 s to say whose the epoch is, 3 times in a row"
+        await h.until(lambda: len(h.told("TickFailed")) == 2)
         assert len(h.world.of(CHAT)) == 1
         h.store.get = get
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)
