@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
@@ -30,6 +30,9 @@ from app_toolkit.types import Kind, ReplicaId
 
 GAP_S = 5.0
 """After so long without a tick we may have been stopped, and replaced: first the store is asked."""
+
+ROUNDS = 3
+"""How often in a row the store may take longer than `GAP_S` for its answer, until the tick is given up."""
 
 RECOVERY_S = 10.0
 """How long what was found after a restart may hold back the publication of its group."""
@@ -322,7 +325,9 @@ class Controller:
 
     async def _catch_up(self) -> None:
         """After a gap: are we still the one, and what may we hold against whom?"""
+        rounds = _rounds()
         while (now := self._clock.now()) - self._ticked > GAP_S:
+            next(rounds)
             overslept = now - max(self._ticked, self._next or now)
             await self._written.check_epoch()
             if overslept > GAP_S:
@@ -373,8 +378,9 @@ class Controller:
         """Perform what was planned. A process begins or ends only on the word of who is still the controller."""
         actions = self._groups.actions
         if any(isinstance(action, (Start, Kill)) for action in actions):
-            asked = -math.inf
+            asked, rounds = -math.inf, _rounds()
             while self._clock.now() - asked > GAP_S:  # an answer that we slept over is none
+                next(rounds)
                 asked = self._clock.now()
                 await self._written.check_epoch()
         while actions:
@@ -425,3 +431,9 @@ class Controller:
             raise StaleEpoch(f"the controller of epoch {self.epoch} has been replaced")
         if self._ended.is_set():
             raise ControlError("the instance is shut down")
+
+
+def _rounds() -> Iterator[int]:
+    """Raises `ControlError` where one more would be one too many."""
+    yield from range(ROUNDS)
+    raise ControlError(f"the store took longer than {GAP_S:g} s to say whose the epoch is, {ROUNDS} times in a row")

@@ -60,11 +60,11 @@ class Leases:
         return next((owner for owner, lease in self._leases.items() if application in lease.applications), None)
 
     def over(self, now: float) -> dict[str, list[str]]:
-        """Take out those that have ended: what each held."""
-        ended = {owner: sorted(lease.applications) for owner, lease in self._leases.items() if lease.until <= now}
-        for owner in ended:
-            del self._leases[owner]
-        return ended
+        """Those that have ended: what each holds. They stay until they are removed."""
+        return {owner: sorted(lease.applications) for owner, lease in self._leases.items() if lease.until <= now}
+
+    def remove(self, owner: str) -> None:
+        del self._leases[owner]
 
     @property
     def due(self) -> float | None:

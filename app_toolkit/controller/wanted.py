@@ -151,21 +151,22 @@ class Wanted:
             old = http if anew and http is not None else self.proxies.http
             there = rollout.kept(self.rollouts.values())
             applications.check(spec, http, owner, there, self.unreadable, old, self.leases.holder(spec.name))
-            await self._written.check_epoch()
             if http is not None and (anew or http != old):
                 await self._written.keep_http(http)
                 self.proxies.move(http, stay=anew)
                 self._unreadable.pop(HTTP, None)
             after = rollout.applied(last, spec)
+            if owner is not None and last is None and spec.name not in self.unreadable:
+                await self._hold(owner, spec.name)  # first: what nobody is known to hold stays
             await self._written.keep_application(after, code)
             self._unreadable.pop(application_key(spec.name), None)
             self._stands(after)
-            await self._drop_code()
-            if owner is not None:
-                self.leases.hold(owner, LEASE_S, self._clock.now())
-                self.leases.add(owner, spec.name)
             self._story.tell(spec.name, "Applied", cause=f"revision {after.revision}")
             self._changed()
+            if owner is not None:
+                await self._hold(owner, spec.name)
+            await self._drop_code()
+            await self._written.check_epoch()  # else nobody may know of what was written
             return after.revision
 
     async def delete(self, name: str) -> None:
@@ -173,22 +174,21 @@ class Wanted:
             self._check_open()
             if name not in self.unreadable:
                 self.rollout(name)
-            await self._written.check_epoch()
             await self._written.drop_application(name)
             self.rollouts.pop(name, None)
             self._unreadable.pop(application_key(name), None)
             self.under_way.discard(name)
-            await self._drop_code()
             self.leases.discard(name)
             self._story.tell(name, "Deleted")
             self._changed()
+            await self._drop_code()
+            await self._written.check_epoch()  # else it may be there again
 
     async def put_away(self, why: str) -> None:
         """Want nothing any more, step by step; where that has begun it goes on."""
         async with self._changing:
             if self.farewell is not None:
                 return
-            await self._written.check_epoch()
             await self._written.drop_all()
             self._unreadable.clear()
             self._story.tell("", "PutAway", cause=why)
@@ -210,7 +210,6 @@ class Wanted:
         async with self._changing:
             if self.farewell is not None or self.rollouts.get(name) is not before:
                 return False  # something else was applied meanwhile
-            await self._written.check_epoch()
             await self._written.keep_application(after)
             self._stands(after)
             self._tell(before, after)
@@ -276,18 +275,34 @@ class Wanted:
             self._changed()
 
     async def _keep_leases(self) -> None:
-        over = self.leases.over(self._clock.now())
-        for owner, held in over.items():
-            self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
+        """A lease that is over stays until what it holds is gone: where the store fails, the next tick goes on."""
+        now = self._clock.now()
+        over = self.leases.over(now)
+        for held in over.values():
             for name in held:
                 # Else it was deleted a moment before the controller died.
                 if name in self.rollouts or name in self.unreadable:
                     await self.delete(name)
+        still = self.leases.over(now)  # somebody may have been heard meanwhile
+        over = {owner: held for owner, held in over.items() if owner in still}
+        if over and not self._is_any and len(over) == len(self.leases):
+            await self.put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
+        for owner, held in over.items():
+            self.leases.remove(owner)
+            self._story.tell("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
         if over:
             self._changed()
-        if over and not self._is_any and not self.leases:
-            await self.put_away(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
-            return
+        if self.leases.plain() != self._leases_written:
+            async with self._changing:
+                if self.farewell is None:
+                    await self._write_leases()
+
+    async def _hold(self, owner: str, name: str) -> None:
+        self.leases.hold(owner, LEASE_S, self._clock.now())
+        self.leases.add(owner, name)
+        await self._write_leases()
+
+    async def _write_leases(self) -> None:
         plain = self.leases.plain()
         if plain != self._leases_written:
             await self._written.keep_leases(plain)

@@ -152,7 +152,7 @@ class Written:
         named = {code_key(hash) for spec in versions for hash in spec.packed}
         for key in await self._store.keys(CODE):
             if key not in named:
-                await self._store.delete(key)
+                await self._delete(key)
 
     async def keep_http(self, options: HTTPOptions) -> None:
         await self._keep(HTTP, options.model_dump_json().encode())
@@ -172,7 +172,7 @@ class Written:
         for key in sorted({key.removeprefix(COPIES) for key in keys}):
             await self._drop(key)
         for key in await self._store.keys(CODE):
-            await self._store.delete(key)
+            await self._delete(key)
         for key in (LEASES, PORT):
             await self._drop(key)
 
@@ -214,14 +214,19 @@ class Written:
         self._believe(key)
 
     async def _drop(self, key: str) -> None:
-        await self._store.delete(COPIES + key)
-        await self._store.delete(key)
+        await self._delete(COPIES + key)
+        await self._delete(key)
         self._believe(key)
+
+    async def _delete(self, key: str) -> None:
+        await self.check_epoch()
+        await self._store.delete(key)
 
     async def _put(self, key: str, value: bytes) -> None:
         before = await self._store.get(key)
         if before == value:
             return
+        await self.check_epoch()  # else `before` may be what a later controller has written
         try:
             await self._store.compare_and_set(key, before, value)
         except Conflict:

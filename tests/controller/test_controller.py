@@ -23,7 +23,7 @@ from app_toolkit.config.models import (
     Route,
 )
 from app_toolkit.controller.checkpoint import opened
-from app_toolkit.controller.controller import RECOVERY_S, Controller
+from app_toolkit.controller.controller import GAP_S, RECOVERY_S, Controller
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.controller.proxies import EMPTY_S
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop, proxies_of
@@ -841,6 +841,79 @@ async def test_a_lease_outlives_the_controller():
         assert h.world.processes == {}
 
 
+async def test_what_the_controller_has_answered_goes_with_its_lease_also_where_it_dies_at_once():
+    async with house() as h:
+        h.controller.hold("a terminal")
+        await h.clock.advance(1.0)
+        await h.controller.apply(application(), owner="a terminal")
+        await h.controller_dies()
+        await h.controller_starts()
+        assert h.word() is not None
+        await h.until(h.run.done, within_s=90)
+        assert h.world.processes == {}
+
+
+async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it():
+    for failing in itertools.count():
+        async with house() as h:
+            await h.controller.apply(application(), owner="a terminal")
+            await h.controller.apply(application("other", prefix="/other"), owner="a terminal")
+            await h.until_healthy()
+            asked, delete = itertools.count(), h.store.delete
+
+            async def fails(key, asked=asked, failing=failing, delete=delete):
+                if next(asked) == failing:
+                    raise ConnectionError("the store is away")
+                await delete(key)
+
+            h.store.delete = fails
+            await h.until(h.run.done, within_s=90)
+            assert h.world.processes == {}
+            assert await h.store.keys("applications/") == await h.store.keys("lease") == []
+            assert len(h.told("PutAway")) == len(h.told("LeaseEnded")) == 1
+            if not h.told("TickFailed"):
+                assert failing > 4
+                return
+            h.controller.story = type(h.controller.story)(h.clock.now)
+
+
+async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():
+    async with house() as h:
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
+        delete = h.store.delete
+
+        async def heard(key):
+            h.store.delete = delete
+            h.controller.hold("a terminal")
+            await delete(key)
+
+        h.store.delete = heard
+        await h.until(lambda: h.word() is None, within_s=LEASE_S + 1.0)
+        await h.controller.apply(application("other"), owner="a terminal")
+        await h.until(lambda: h.word("other") == "healthy")
+        await h.until(h.run.done, within_s=90)
+        assert h.world.processes == {}
+
+
+async def test_what_nobody_held_does_not_go_with_the_lease_of_an_update_that_failed():
+    async with house(deployed=application()) as h:
+        compare_and_set = h.store.compare_and_set
+
+        async def fails(key, expected, value):
+            if key.startswith("copies/applications/"):
+                raise ConnectionError("the store is away")
+            await compare_and_set(key, expected, value)
+
+        h.store.compare_and_set = fails
+        with pytest.raises(ConnectionError):
+            await h.controller.apply(application(chat=3), owner="a terminal")
+        h.store.compare_and_set = compare_and_set
+        await h.clock.advance(LEASE_S * 2)
+        assert h.word() == "healthy"
+        assert len(h.world.of(CHAT)) == 2
+
+
 async def test_what_was_applied_under_no_lease_outlives_every_lease():
     async with house(deployed=application()) as h:
         h.controller.hold("a terminal")
@@ -899,6 +972,32 @@ async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
         h.controller._ticked -= 60.0
         h.world.crash(h.world.of(CHAT)[0])
         await h.until(lambda: h.told("TickFailed"))
+        assert len(h.world.of(CHAT)) == 1
+        h.store.get = get
+        await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)
+        h.controller.story = type(h.controller.story)(h.clock.now)
+
+
+@pytest.mark.parametrize("overslept_s", [0.0, 60.0], ids=["before it acts", "after a gap"])
+async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_tick(overslept_s):
+    async with house(deployed=application()) as h:
+        h.controller._inbox.wake()  # to write down where the proxy listens
+        await h.clock.advance(0.1)
+        get, asked = h.store.get, []
+
+        async def slow(key):
+            asked.append(key)
+            await h.clock.sleep(GAP_S / 2 + 0.1)  # the epoch and its copy together take too long
+            return await get(key)
+
+        h.store.get = slow
+        h.controller._ticked -= overslept_s
+        h.world.crash(h.world.of(CHAT)[0])
+        await h.until(lambda: h.told("TickFailed"))
+        assert len(asked) == 6
+        [told] = h.told("TickFailed")
+        assert told.cause == "ControlError: the store took longer than 5 s to say whose the epoch is, 3 times in a row"
+        await h.until(lambda: len(h.told("TickFailed")) == 2)
         assert len(h.world.of(CHAT)) == 1
         h.store.get = get
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)

@@ -193,12 +193,14 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
             for one, at, slept in woken:
                 assert one.run.done() or slept <= GAP_S or h.clock.now() <= at + 1.0
         last.wakes()
-        woken += [(one, h.clock.now(), one.wakes()) for one in others]
         h.world.late = {}
+        await last.controller.apply(spec)
+        woken += [(one, h.clock.now(), one.wakes()) for one in others]
         await h.clock.advance(90.0)
         told = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(each, (int, StaleEpoch)) for each in told)
-        await last.controller.apply(spec)
+        await last.dies()
+        last = await Process(h).begins()  # which knows only what the others left in the store
         await h.clock.advance(120.0)
         h.controller = last.controller
         assert h.word() == "healthy"
@@ -261,3 +263,58 @@ async def test_in_any_world_in_which_no_replica_dies_none_is_started_twice(seed)
         await asyncio.gather(*asked, return_exceptions=True)
         await last.dies()
         await h.world.aclose()
+
+
+def packed(number):
+    """A version with files, and what is packed of these."""
+    hash = f"{number:064x}"
+    return application(chat=number).model_copy(update={"artifact": hash}), {hash: b"%d" % number}
+
+
+async def applied(process, number):
+    spec, code = packed(number)
+    return await process.controller.apply(spec, code=code)
+
+
+@pytest.mark.parametrize("doing", ["apply", "apply on", "delete"])
+async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_controller_writes(doing):
+    """`apply on`: where a version falls away, and its files with it."""
+    for steps in itertools.count():
+        async with house(caller=False) as h:
+            await h.controller_dies()
+            h.world = Everybody(h.clock)
+            old = await Process(h).begins()
+            for number in (1, 2, 3) if doing == "apply on" else (1,):
+                await applied(old, number)
+                await h.clock.advance(30.0)
+            old.stops_in(steps)
+            if doing == "delete":
+                asked = asyncio.create_task(old.controller.delete("shop"))
+            else:
+                asked = asyncio.create_task(applied(old, 4))
+            await h.clock.advance(0.01)
+            if old.stopped_at is None:
+                assert steps > 6
+                await old.dies()
+                await h.world.aclose()
+                return
+            new = await Process(h).begins()
+            known = new.controller.wanted()[0].get("shop")
+            await applied(new, 5)
+            old.wakes()
+            [told] = await asyncio.gather(asked, return_exceptions=True)
+            if not isinstance(told, StaleEpoch):  # then it was done before there was another one
+                assert known == (None if doing == "delete" else packed(4)[0])
+            await h.clock.advance(30.0)
+            await new.dies()
+            further = await Process(h).begins()
+            assert further.controller.wanted()[0] == {"shop": packed(5)[0]}
+            versions = further.controller._wanted.rollouts["shop"].versions
+            named = {f"code/{hash}" for each in versions for hash in each.packed}
+            assert named <= set(await h.store.keys("code/"))
+            await h.clock.advance(60.0)
+            h.controller = further.controller
+            assert h.word() == "healthy"
+            for one in (old, further):
+                await one.dies()
+            await h.world.aclose()
