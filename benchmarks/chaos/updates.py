@@ -95,7 +95,7 @@ def _is_taken_back(look: Look) -> bool:
 
 
 async def updates(system: System, short: bool) -> list[Row]:
-    timeline = (GOOD[0], *BAD[1:]) if short else (*GOOD, *BAD)
+    timeline = GOOD[:1] if short else (*GOOD, *BAD)
     async with versions(system) as app:
         async with Watch(app) as watch, traffic(app, short) as found:
             steps = [await make(app, watch, update) for update in timeline]
