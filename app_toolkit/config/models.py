@@ -493,11 +493,12 @@ class ApplicationSpec(Origin):
         """A hash of what only a new replica of this deployment would take up."""
         spec = self.deployment(deployment)
         config, origin = spec.config, spec.origin or self
-        kept = {
-            name: config.model_dump(mode="json")[name]
+        restarts = {
+            name
             for name, field in type(config).model_fields.items()
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
+        kept = config.model_dump(mode="json", include=restarts)
         # An object can be given another `user_config`, but not forget that it had one.
         kept["user_config"] = config.live.user_config is not None
         folders = [origin.artifact, origin.app_dir, origin.working_dir]

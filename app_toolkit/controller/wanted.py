@@ -266,7 +266,6 @@ class Wanted:
         async with self._changing:
             if not self._is_http_lost:
                 return  # that was said anew meanwhile
-            await self._written.check_epoch()
             await self._written.drop_http()
             del self._unreadable[HTTP]
             http = self.proxies.http

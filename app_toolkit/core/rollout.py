@@ -28,7 +28,7 @@ class Rollout(Model):
     told: Annotated[ApplicationSpec, Field(description="the version whose route table callers are told")]
     leaving: Annotated[
         ApplicationSpec | None,
-        Field(description="what is being replaced; what only this one has stays until that is done"),
+        Field(description="what is being replaced; what only this one has stays until nobody is asked who may call it"),
     ] = None
     failure: Annotated[
         str | None, Field(description="why `wanted` was given up for `good`, with the last traceback")
@@ -102,8 +102,14 @@ def step(rollout: Rollout, groups: Mapping[str, Group]) -> Rollout:
     if rollout.told != present and (_same_table(rollout.told, present) or _answers(present, groups)):
         return rollout.but(told=present)
     # What nobody is told of, and nobody runs who would call it, may go: perhaps somebody waits for its room.
-    lingers = any(_others(groups[name]) for name in group_names(present))
-    return rollout if rollout.told != present or lingers or rollout.leaving is None else rollout.but(leaving=None)
+    if rollout.leaving is not None and rollout.told == present and not _ask_others(present, groups):
+        return rollout.but(leaving=None)
+    return rollout
+
+
+def _ask_others(version: ApplicationSpec, groups: Mapping[str, Group]) -> bool:
+    """Whether in any of its groups a replica of another version is still asked, whose code may call what it calls."""
+    return any(_others(groups[name]) for name in group_names(version))
 
 
 def _failure(rollout: Rollout, groups: Mapping[str, Group]) -> str | None:

@@ -173,7 +173,8 @@ def instance_status(
 def _rollout_word(rollout: Rollout) -> str:
     if rollout.failure is not None:
         return ROLLED_BACK
-    return HEALTHY if rollout.leaving is None else UPDATING
+    is_first = rollout.leaving is None and rollout.good is None
+    return HEALTHY if rollout.is_settled or is_first else UPDATING
 
 
 def group_status(

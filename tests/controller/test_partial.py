@@ -75,6 +75,17 @@ async def test_what_is_deleted_goes_also_while_another_one_does_not_come_up():
         await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
 
 
+async def test_one_that_is_new_is_not_told_to_be_up_before_it_has_been_well():
+    model = ClassSpec(config=ClassConfig(name="model"), methods={})
+    with_model = application().model_copy(update={"deployments": (*application().deployments, model)})
+    async with house(deployed=application()) as h:
+        await h.controller.apply(with_model)
+        await h.until(lambda: h.world.of("shop/model", "running"))
+        assert h.word() == "updating"
+        await h.until_healthy()
+        assert h.clock.now() - h.told("Started", group="shop/model")[0].at >= model.config.health_check_period_s
+
+
 async def test_one_that_does_not_hold_is_taken_back_by_itself():
     async with house(deployed=application()) as h:
         before = h.world.of(SHOP), h.world.of(CHAT)
