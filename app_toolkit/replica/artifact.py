@@ -114,25 +114,33 @@ class Unpacked:
         below.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _open(below, hash)
         try:
+            # From here on nobody takes the folder away: who would, takes this lock alone or leaves the folder be.
             fcntl.flock(self._lock, fcntl.LOCK_SH)
-            while not self.folder.is_dir():
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-                if not self.folder.is_dir():
-                    _remove_unused(below, hash)
-                    _unpack(hash, fetch(), self.folder)
-                # To share the lock it is let go for a moment, in which another may take the folder away.
-                fcntl.flock(self._lock, fcntl.LOCK_SH)
+            if not self.folder.is_dir():
+                self._unpack(hash, fetch, below)
         except BaseException:
             self.close()
             raise
+
+    def _unpack(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
+        # Another lock than the one that is held for as long as the files are: who waits to unpack them would otherwise
+        # wait for everybody who runs from them.
+        turn = _open(below, f"{hash}.unpack")
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if not self.folder.is_dir():
+                _remove_unused(below, hash)
+                _unpack(hash, fetch(), self.folder)
+        finally:
+            os.close(turn)
 
     def close(self) -> None:
         """Let go of the files; once. A process that ends does so, too."""
         os.close(self._lock)
 
 
-def _open(below: Path, hash: str) -> int:
-    return os.open(below / f"{hash}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _open(below: Path, name: str) -> int:
+    return os.open(below / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:

@@ -109,25 +109,32 @@ def test_it_is_unpacked_once_and_is_what_was_packed(app: Path, tmp_path: Path) -
     second.close()
 
 
-def test_of_many_that_come_at_once_one_unpacks(app: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", range(3))
+def test_of_many_that_come_at_once_one_unpacks_and_none_waits_for_another_to_let_go(
+    app: Path, tmp_path: Path, attempt: int
+) -> None:
     packed, asked = pack(app), []
-    unpacked: list[Unpacked] = []
+    together, all_there, over = threading.Barrier(8), threading.Semaphore(0), threading.Event()
 
     def fetch() -> bytes:
         asked.append(threading.get_ident())
         return packed.archive
 
-    threads = [
-        threading.Thread(target=lambda: unpacked.append(Unpacked(packed.hash, fetch, tmp_path / "node")))
-        for _ in range(8)
-    ]
+    def come() -> None:
+        together.wait()
+        unpacked = Unpacked(packed.hash, fetch, tmp_path / "node")
+        all_there.release()
+        over.wait()
+        unpacked.close()
+
+    threads = [threading.Thread(target=come) for _ in range(8)]
     for thread in threads:
         thread.start()
+    there = sum(all_there.acquire(timeout=5) for _ in threads)
+    over.set()
     for thread in threads:
         thread.join()
-    assert (len(unpacked), len(asked)) == (8, 1)
-    for each in unpacked:
-        each.close()
+    assert (there, len(asked)) == (8, 1)
 
 
 def test_files_that_somebody_holds_stay_and_others_go_when_room_is_needed(app: Path, tmp_path: Path) -> None:
@@ -169,7 +176,7 @@ def test_an_archive_with_a_file_outside_of_the_folder_is_refused(name: str, tmp_
     hash, archive = with_one_file(name)
     with pytest.raises(TargetError, match="cannot be unpacked"):
         Unpacked(hash, lambda: archive, tmp_path / "node")
-    assert found(tmp_path).keys() == {f"node/{hash}.lock"}
+    assert found(tmp_path).keys() == {f"node/{hash}.lock", f"node/{hash}.unpack.lock"}
 
 
 def test_a_name_from_the_root_on_begins_in_the_folder(tmp_path: Path) -> None:
@@ -187,4 +194,4 @@ def test_an_archive_of_something_else_is_refused_and_leaves_nothing(app: Path, t
         Unpacked("1a", lambda: packed.archive[:20], node)
     with pytest.raises(TargetError, match="not in the store any more"):
         Unpacked("1a", lambda: None, node)
-    assert [path.name for path in node.iterdir()] == ["1a.lock"]
+    assert {path.name for path in node.iterdir()} == {"1a.lock", "1a.unpack.lock"}
