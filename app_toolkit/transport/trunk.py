@@ -7,8 +7,8 @@ kernel carries these, each is read and written by itself: four system calls for 
 A circuit is an ordinary transport, so whoever speaks over it (HTTP/1.1, as over any connection) need not know. What
 travels on the trunk are frames: the number of a circuit, what the frame is, and how many bytes follow it (RFC 9113
 does the same with streams, and flow control by credit). Each circuit may have at most `WINDOW` bytes on the way in each
-direction, or `WIDE` where its reader keeps up, which the reader allows anew as it takes them: so one that is not read
-holds up nobody else, and what it holds is bounded.
+direction, which the reader allows anew as it takes them: so one that is not read holds up nobody else, and what it
+holds is bounded.
 """
 
 import asyncio
@@ -30,12 +30,6 @@ ROOM = 256 * 1024
 
 WINDOW = 256 * 1024
 """Bytes of one circuit, in one direction, that its reader has not taken yet."""
-
-WIDE = 1024 * 1024
-"""The same where the reader keeps up: with less, the two ends of a large body wait for each other."""
-
-KEEPS_UP = 512 * 1024
-"""Bytes that a reader takes without a pause before the window is made wide."""
 
 HIGH_WATER = 64 * 1024
 """Bytes that a circuit keeps before whoever writes has to wait."""
@@ -112,9 +106,7 @@ class Circuit(asyncio.Transport):
         self._opens = False
         self._waits = False
         # Read.
-        self._window = WINDOW
         self._taken = 0
-        self._unpaused = 0
         self._held: deque[bytes] = deque()
         self._reading = True
         self._delivers = False
@@ -166,7 +158,6 @@ class Circuit(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self._reading = False
-        self._unpaused = 0
 
     def resume_reading(self) -> None:
         if not self._reading:
@@ -206,7 +197,7 @@ class Circuit(asyncio.Transport):
             self._allow_again()  # else two that close at once would wait for each other
             return
         if not self._reading or self._held:
-            if self._taken > self._window:
+            if self._taken > WINDOW:
                 self._trunk.abort()
             else:
                 self._held.append(bytes(data))
@@ -290,15 +281,9 @@ class Circuit(asyncio.Transport):
 
     def _allow_again(self) -> None:
         """Let the other end send what was taken, not for every few bytes."""
-        taken = self._taken
-        if taken > WINDOW // 2:
-            self._unpaused += taken
-            # It narrows as it is taken from: what was allowed once may come.
-            window = WIDE if self._unpaused > KEEPS_UP else max(WINDOW, self._window - taken)
-            allowed = taken + window - self._window
-            self._window, self._taken = window, 0
-            if allowed:
-                self._trunk.say(self.number, ALLOW | allowed)
+        if self._taken > WINDOW // 2:
+            self._trunk.say(self.number, ALLOW | self._taken)
+            self._taken = 0
 
     def _hand_in(self, data: Any) -> None:
         assert self._talker is not None
