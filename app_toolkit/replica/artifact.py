@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from app_toolkit.errors import ConfigError, TargetError
 
@@ -153,12 +153,30 @@ def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
         if hashlib.sha256(content).hexdigest() != hash:
             raise TargetError(f"the files of this application are not those that were packed as {hash}")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            tar.extractall(partial, filter="data")  # which lets nothing out of the folder
-    except (zlib.error, tarfile.TarError) as error:
+            _extract(tar, partial)
+    except (zlib.error, tarfile.TarError, _NoFileOfOurs) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise TargetError(f"the files of this application cannot be unpacked: {error}") from None
     partial.mkdir(exist_ok=True)  # an application may have none
     partial.rename(folder)
+
+
+class _NoFileOfOurs(Exception):
+    """What `pack` would not have packed."""
+
+
+def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+    """Files alone, and below the folder alone. (`tarfile.data_filter` came with Python 3.11.4.)"""
+    for entry in tar:
+        name = PurePosixPath(entry.name)
+        content = tar.extractfile(entry) if entry.isreg() else None
+        if content is None or name.is_absolute() or ".." in name.parts:
+            raise _NoFileOfOurs(f"{entry.name!r} is no file, or not below the folder")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            shutil.copyfileobj(content, file)
+        path.chmod(entry.mode & 0o777)
 
 
 def _remove_unused(below: Path, hash: str) -> None:
