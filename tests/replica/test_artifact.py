@@ -184,7 +184,7 @@ def with_one_entry(name: str, type: bytes = tarfile.REGTYPE) -> tuple[str, bytes
 )
 def test_an_archive_of_what_is_no_file_below_the_folder_is_refused(name: str, type: bytes, tmp_path: Path) -> None:
     hash, archive = with_one_entry(name, type)
-    with pytest.raises(TargetError, match="cannot be unpacked: .*evil.py' is no file, or not below the folder"):
+    with pytest.raises(TargetError, match=r"cannot be unpacked: .*evil.py' is no file, or not below the folder"):
         Unpacked(hash, lambda: archive, tmp_path / "node")
     assert found(tmp_path).keys() == {f"node/{hash}.lock", f"node/{hash}.unpack.lock"}
 
