@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -102,11 +103,18 @@ def test_both_commands_make_their_own_environment() -> None:
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
 
+def _leaves(navigation: Any) -> list[str]:
+    if isinstance(navigation, str):
+        return [navigation]
+    below = navigation.values() if isinstance(navigation, dict) else navigation
+    return [page for each in below for page in _leaves(each)]
+
+
 def test_the_site_lists_every_page() -> None:
     class Loader(yaml.SafeLoader):
         pass
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
     site = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)
-    listed = {f"docs/{page}" for entry in site["nav"] for page in entry.values()}
+    listed = {f"docs/{page}" for page in _leaves(site["nav"])}
     assert listed == {page.name for page in PAGES if page.name.startswith("docs/")}
