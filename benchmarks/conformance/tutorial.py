@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from benchmarks.peers import SAME, cache
 ROOT = Path(__file__).parents[2]
 FORMS = {"uvicorn": "uvicorn", "control": "uvicorn", "app_toolkit": "app_toolkit"}
 """Each run, and the server in it."""
-OURS = ("python-multipart", "pydantic-settings", "psutil", "jinja2", "email-validator")
-"""What our servers and the tutorial's apps import beside `SAME` and the packages of FastAPI's tests."""
+TUTORIAL = ("pydantic-settings", "jinja2", "email-validator")
+"""What the tutorial's apps import beside the packages of FastAPI's tests."""
 NOT_NEEDED = ("ruff", "mypy", "ty", "coverage", "pytest-codspeed", "pytest-xdist", "pytest-cov", "pytest-sugar")
 RUN_S = 900
 INTENDED = {
@@ -131,7 +131,11 @@ def _packages(source: Path) -> list[str]:
         assert file is not None
         groups = tomllib.loads(file.read().decode())["dependency-groups"]
     pinned = [f"{each}=={version(each)}" for each in SAME]
-    return [*pinned, *OURS, *(each for each in _group(groups, "tests") if _name(each) not in NOT_NEEDED)]
+    # No Ray: the proxy and the replica are served without it.
+    ours = [
+        each for each in requires("app-toolkit") or () if "extra ==" not in each and _name(each) not in (*SAME, "ray")
+    ]
+    return [*pinned, *ours, *TUTORIAL, *(each for each in _group(groups, "tests") if _name(each) not in NOT_NEEDED)]
 
 
 def _group(groups: Mapping[str, Any], name: str) -> Iterator[str]:
