@@ -18,9 +18,9 @@ from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
 from benchmarks.chaos.system import LEDGER
+from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parent / "e2e"
-PATIENCE_S = 60.0
 
 
 class Cluster:

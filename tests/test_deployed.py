@@ -12,6 +12,7 @@ from app_toolkit import ConfigError, Deployment, aio, remote, running
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
     counter = await aio.run(Counter.bind(), name="counter")
     assert await counter.count("two words") == 2
     await aio.deploy(hello, name="hello", route_prefix="/hello")
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
         assert (await client.get(f"{cluster.proxy_url()}/hello")).json() == "hello"
         await aio.deploy(chain.app, name="hello", route_prefix="/hello")
         assert (await client.get(f"{cluster.proxy_url()}/hello/more/5")).json() == 16

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 APP = """
 import os
@@ -61,7 +61,7 @@ def dev(tmp_path: Path, port: int) -> Iterator[Callable[..., subprocess.Popen[by
 
 def answers(port: int) -> dict[str, str] | None:
     try:
-        answer: dict[str, str] = httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).json()
+        answer: dict[str, str] = httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=PATIENCE_S).json()
         return answer
     except httpx.TransportError:
         return None

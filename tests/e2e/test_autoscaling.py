@@ -9,7 +9,8 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.cluster import PATIENCE_S, Cluster, Served
+from tests.cluster import Cluster, Served
+from tests.patience import PATIENCE_S
 
 from . import scaled
 

@@ -13,11 +13,11 @@ from app_toolkit.core.status import Load
 from tests.cluster import Cluster, Served
 from tests.engines.chain import app as chain
 from tests.engines.contract.ground import Ground
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30.0
 CALLERS = 8
 
 

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from app_toolkit.cli import main as command_line
-from tests.cluster import PATIENCE_S, Served
+from tests.cluster import Served
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -113,7 +114,7 @@ def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_
     assert [each["name"] for each in status["applications"]] == ["default"]
     command("shutdown", "--address", address)
     with pytest.raises(httpx.ConnectError):
-        httpx.get(url, trust_env=False)
+        httpx.get(url, trust_env=False, timeout=PATIENCE_S)
 
 
 def here(*arguments: str) -> int:
@@ -140,7 +141,7 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     assert capsys.readouterr().out.splitlines() == ["application stays at /stays: files changed", "  app: restarted"]
     assert answer(url, lambda told: True) == first
     assert here(*deploy, "--wait") == 0
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
         told = [client.get(url).json() for _ in range(20)]
     assert {each["word"] for each in told} == {"second"}
 
@@ -154,7 +155,7 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     assert answer(url, lambda told: True) == told[-1]
 
     assert here("delete", "stays") == 0
-    assert httpx.get(url, trust_env=False).status_code == 404
+    assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 404
     assert "stays" not in [each["name"] for each in victim.cluster.instance.status()["applications"]]
     assert here("delete", "stays") == 2
     assert "there is no application 'stays'" in capsys.readouterr().err

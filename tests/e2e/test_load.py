@@ -10,9 +10,10 @@ import pytest
 from app_toolkit.cli import main as command_line
 from app_toolkit.core.status import Load
 from app_toolkit.planning import plan
-from tests.cluster import E2E, PATIENCE_S, Cluster
+from tests.cluster import E2E, Cluster
 from tests.docs.pages import page
 from tests.engines.contract.ground import Ground
+from tests.patience import PATIENCE_S
 
 from . import held
 

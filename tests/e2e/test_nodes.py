@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from app_toolkit.transport import hop
-from tests.cluster import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -132,7 +132,7 @@ def test_from_another_node_a_replica_serves_nobody_without_the_secret(nodes: Nod
     for replica in replicas(nodes.ask("status")):
         where = replica["remote_address"].removeprefix("tcp:")
         for fields in ({}, {hop.HOP.decode(): "1 guessed id 1.1 127.0.0.1 1 127.0.0.1 2 http"}):
-            answer = httpx.get(f"http://{where}/pid", headers=fields, trust_env=False)
+            answer = httpx.get(f"http://{where}/pid", headers=fields, trust_env=False, timeout=PATIENCE_S)
             assert (answer.status_code, answer.headers[hop.REFUSED.decode()]) == (503, "secret")
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import app_toolkit
 from app_toolkit import ConfigError, Deployment
-from tests.cluster import PATIENCE_S, Served
+from tests.cluster import Served
+from tests.patience import PATIENCE_S
 
 from .test_deploy import answer, here
 
@@ -97,7 +98,7 @@ class Parts:
 
     def told(self, path: str) -> tuple[str, int]:
         """The word that is answered there, and by which process."""
-        word, pid = httpx.get(self.url + path, trust_env=False).raise_for_status().json()
+        word, pid = httpx.get(self.url + path, trust_env=False, timeout=PATIENCE_S).raise_for_status().json()
         return word, pid
 
 
@@ -145,7 +146,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
         word, now_writing = parts.told("/written")
         assert (word, now_writing != writing) == ("two", True)
 
-        assert httpx.get(f"{parts.url}/talk/you", trust_env=False).status_code == 404
+        assert httpx.get(f"{parts.url}/talk/you", trust_env=False, timeout=PATIENCE_S).status_code == 404
         assert parts.deploy("three", "GET /talk/{name}", talks=True) == 0
         assert parts.told("/talk/you")[0] == "three"
 
@@ -155,7 +156,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
 
         assert parts.told("/chat") == chat
         assert here("delete", "parts/chat") == 0
-        assert httpx.get(f"{parts.url}/chat", trust_env=False).status_code == 404
+        assert httpx.get(f"{parts.url}/chat", trust_env=False, timeout=PATIENCE_S).status_code == 404
         assert here("delete", "parts/writer") == 2
         assert "'writer' cannot be deleted: it is called by app" in capsys.readouterr().err
         assert (parts.told("/"), parts.told("/written")) == (own, ("two", now_writing)), "no replica has restarted"
@@ -172,7 +173,7 @@ def test_what_was_deleted_is_created_again_and_the_next_whole_deploy_makes_all_o
     assert parts.deploy("two", "chat", "talk", talks=True) == 0
     assert {parts.told(path)[0] for path in ("/chat", "/talk/you")} == {"two"}
     assert parts.deploy("three", "chat", "talk") == 0, "the code has only one of them"
-    assert httpx.get(f"{parts.url}/talk/you", trust_env=False).status_code == 404
+    assert httpx.get(f"{parts.url}/talk/you", trust_env=False, timeout=PATIENCE_S).status_code == 404
     chat = parts.told("/chat")
     assert (chat[0], parts.told("/")) == ("three", own)
     assert parts.deploy("three") == 0
@@ -195,7 +196,7 @@ def test_from_python_a_class_takes_the_place_of_another(parts: Parts) -> None:
     with pytest.raises(ConfigError, match="'writer' cannot be deleted: it is called by app"):
         app_toolkit.delete("parts/writer")
     app_toolkit.delete("parts/chat")
-    assert httpx.get(f"{parts.url}/chat", trust_env=False).status_code == 404
+    assert httpx.get(f"{parts.url}/chat", trust_env=False, timeout=PATIENCE_S).status_code == 404
     with pytest.raises(ConfigError, match="there is no application 'part'"):
         app_toolkit.deploy(Writer.bind(), name="part", only=["writer"])
     with pytest.raises(ConfigError, match="only = 'writer': it should be a list of names"):

@@ -16,9 +16,10 @@ from app_toolkit.controller.controller import GAP_S
 from app_toolkit.engines.ray import actors, instance
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.instance import Instance
-from tests.cluster import PATIENCE_S, Cluster, Served
+from tests.cluster import Cluster, Served
 from tests.e2e.counted import ground
 from tests.e2e.test_rollouts import asked_all_the_time, next_texts
+from tests.patience import PATIENCE_S
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -17,11 +17,11 @@ from websockets import ConnectionClosed
 from websockets.sync.client import connect
 
 from tests.cluster import Served
+from tests.patience import PATIENCE_S
 from tests.proxy.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-PATIENCE_S = 60.0
 
 
 class Run:
@@ -107,7 +107,7 @@ def test_it_serves_until_it_is_asked_to_stop_finishes_what_runs_and_leaves_nothi
 
 def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
     hello = run("examples/hello/app.py")
-    assert httpx.get(f"{hello.url()}/-/healthz", trust_env=False).json() == {"status": "ok"}
+    assert httpx.get(f"{hello.url()}/-/healthz", trust_env=False, timeout=PATIENCE_S).json() == {"status": "ok"}
     os.kill(hello.process.pid, signal.SIGKILL)
     wait_until(lambda: not hello.left(), 40)
 

@@ -27,6 +27,7 @@ from app_toolkit.running import RunKeywords
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,7 @@ def _shut_down(cluster: Cluster) -> Iterator[None]:
 
 async def test_an_app_is_served_and_its_handles_call_its_replicas() -> None:
     served = app_toolkit.run(chain.app, name="chain", route_prefix="/chain")
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
         assert (await client.get("/more/5")).json() == 16
     assert await chain.left.handle.more(5) == 16
     assert [number async for number in chain.left.handle.numbers(3)] == [1, 4, 7]
@@ -140,7 +141,7 @@ class Chat(Deployment, ray_actor_options=SMALL):
 async def test_a_class_with_call_answers_http_below_its_prefix_and_its_methods_are_called(cluster: Cluster) -> None:
     chat = app_toolkit.run(Chat.bind(chain.left.handle), name="chat", route_prefix="/chat")
     assert [word async for word in chat.words("two words")] == ["two", "words"]
-    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False, timeout=PATIENCE_S) as client:
         told = await client.post("/chat/any/path", content="hello")
         assert told.json() == {"method": "POST", "path": "/chat/any/path", "said": "hello", "prefix": "/chat"}
         assert (await client.put("/chat", content="hello")).json()["path"] == "/chat"
@@ -165,7 +166,7 @@ class Slow(Deployment, ray_actor_options=SMALL):
 
 async def test_a_def_call_runs_on_the_threads_of_its_object(cluster: Cluster) -> None:
     app_toolkit.run(Slow.bind(), name="slow", route_prefix="/slow")
-    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False, timeout=PATIENCE_S) as client:
         assert (await client.get("/slow")).json() == "True slow"
 
 
@@ -184,7 +185,7 @@ async def hello(request: Request) -> str:
 
 async def test_a_function_answers_http() -> None:
     served = app_toolkit.run(hello, name="hello", route_prefix="/hello")
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
         assert (await client.get(served.url, params={"name": "Ada"})).json() == "hello Ada"
 
 
@@ -320,7 +321,7 @@ def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: P
         assert script.stdout is not None
         where = re.fullmatch(r"Serving Script at (http\S+)\n", script.stdout.readline())
         assert where is not None
-        assert httpx.get(where[1], trust_env=False).json() == "served"
+        assert httpx.get(where[1], trust_env=False, timeout=PATIENCE_S).json() == "served"
         family = psutil.Process(script.pid).children(recursive=True)
         # To the last line before: `communicate` does not know of what was read ahead.
         assert "Ctrl-C drains and stops.\n" in iter(script.stdout.readline, "")

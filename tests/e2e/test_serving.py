@@ -16,7 +16,8 @@ from websockets.sync.client import connect
 from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS
-from tests.cluster import PATIENCE_S, Served
+from tests.cluster import Served
+from tests.patience import PATIENCE_S
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
@@ -61,7 +62,7 @@ def test_a_handler_that_raises_is_a_500_with_an_id_and_the_replica_goes_on(victi
 
 
 def test_the_proxy_says_whether_it_is_well_and_what_it_routes(victim: Served) -> None:
-    with httpx.Client(base_url=victim.cluster.proxy_url(), trust_env=False) as client:
+    with httpx.Client(base_url=victim.cluster.proxy_url(), trust_env=False, timeout=PATIENCE_S) as client:
         assert client.get("/-/healthz").json() == {"status": "ok"}
         routes = client.get("/-/routes").json()[victim.spec.route_prefix]
         assert routes["application"] == victim.spec.name

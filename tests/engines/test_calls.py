@@ -12,8 +12,9 @@ import pytest
 
 from tests.engines.chain import app as chain
 from tests.engines.contract.ground import eventually
-from tests.engines.contract.served import PATIENCE_S, Load, Served, serving
+from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,8 @@ from app_toolkit.core.replica_state import Exited
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
-from tests.cluster import PATIENCE_S, Cluster
+from tests.cluster import Cluster
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

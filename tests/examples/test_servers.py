@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 SERVERS = {
     "uvicorn": ["uvicorn", "hello.app:app", "--app-dir", "examples"],
@@ -39,7 +41,7 @@ def patiently(url: str) -> httpx.Response:
     deadline = time.monotonic() + 30
     while True:
         try:
-            return httpx.get(url, trust_env=False)
+            return httpx.get(url, trust_env=False, timeout=PATIENCE_S)
         except httpx.ConnectError:
             assert time.monotonic() < deadline, f"{url} never answered"
             time.sleep(0.05)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 TESTS = Path(__file__).parents[1]
 URL = re.compile(r"https?://(?:127\.0\.0\.1|localhost|0\.0\.0\.0):(\d+)\D")
 
@@ -46,9 +48,6 @@ FORMS = {
     "ray-1": Form(on_ray(1), ingresses=3),
     "ray-2": Form(on_ray(2), ingresses=3, replicas=2),
 }
-
-PATIENCE_S = 90
-"""How long a form may take to start: a Ray of its own takes seconds, on a busy machine many."""
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from app_toolkit.transport.lengths import LONG
 from app_toolkit.transport.pool import Connection, connect
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
+from tests.patience import PATIENCE_S
 from tests.replica.client import SECRET, Serve, Served, until
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +44,6 @@ SOURCE = """
 
     app = Calls(Instance(Model, name="model"))
 """
-PATIENCE_S = 5.0
 
 
 @pytest.fixture

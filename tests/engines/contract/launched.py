@@ -23,9 +23,9 @@ from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
 from tests.engines.contract.ground import Ground, eventually
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 20.0
 LIVE = LiveOptions(10)
 GOOD, BAD = "contract/good", "contract/bad"
 

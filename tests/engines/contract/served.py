@@ -25,9 +25,9 @@ from app_toolkit.toolkit import Toolkit
 from tests import cluster
 from tests.engines.contract import app as contract
 from tests.engines.contract.ground import AGAIN_S
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)

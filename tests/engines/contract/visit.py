@@ -11,7 +11,8 @@ import httpx
 from websockets.asyncio.client import connect
 
 from tests.engines.contract.ground import AGAIN_S, Ground, eventually
-from tests.engines.contract.served import PATIENCE_S, Load, Served
+from tests.engines.contract.served import Load, Served
+from tests.patience import PATIENCE_S
 
 
 @dataclass

@@ -15,7 +15,7 @@ from embeddings.routes import routes
 
 from app_toolkit import Toolkit
 from tests.engines.contract.ground import AGAIN_S, Ground
-from tests.engines.contract.served import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 HOLD = "hold "
 WIDTH = 512
