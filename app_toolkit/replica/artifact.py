@@ -117,12 +117,12 @@ class Unpacked:
             # From here on nobody takes the folder away: who would, takes this lock alone or leaves the folder be.
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if not self.folder.is_dir():
-                self._unpack(hash, fetch, below)
+                self._unpack_in_turn(hash, fetch, below)
         except BaseException:
             self.close()
             raise
 
-    def _unpack(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
+    def _unpack_in_turn(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
         # Another lock than the one that is held for as long as the files are: who waits to unpack them would otherwise
         # wait for everybody who runs from them.
         turn = _open(below, f"{hash}.unpack")

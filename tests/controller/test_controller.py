@@ -1,191 +1,32 @@
 """The controller on simulated processes and a clock turned by hand."""
 
 import asyncio
-import heapq
 import itertools
 import json
 import random
 from collections import Counter
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 
 import pytest
 
-from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import (
     ApplicationSpec,
     ClassConfig,
     ClassSpec,
-    DeploymentConfig,
     HTTPOptions,
-    IngressSpec,
-    RayActorOptions,
-    Route,
 )
 from app_toolkit.controller.checkpoint import opened
-from app_toolkit.controller.controller import GAP_S, RECOVERY_S, Controller
-from app_toolkit.controller.leases import LEASE_S
+from app_toolkit.controller.controller import GAP_S, RECOVERY_S
 from app_toolkit.controller.proxies import EMPTY_S
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop, proxies_of
 from app_toolkit.core.replica_state import Drained, Exited, Found, Reconfigured, Started
-from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
+from app_toolkit.engines.simulated import HOME
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import Version
 from app_toolkit.types import NodeId
+from tests.controller.house import CHAT, PROXY, SHOP, application, house
 
 pytestmark = pytest.mark.anyio
-
-SHOP = "shop/shop"
-CHAT = "shop/chat"
-PROXY = proxies_of(HOME)
-
-
-def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_node=None, **options):
-    return ApplicationSpec(
-        name=name,
-        target="shop:app",
-        app_dir="/srv",
-        route_prefix=prefix,
-        default=name,
-        deployments=(
-            IngressSpec(config=DeploymentConfig(name=name, num_replicas=replicas, **options)),
-            IngressSpec(
-                config=DeploymentConfig(
-                    name="chat",
-                    num_replicas=chat,
-                    max_replicas_per_node=per_node,
-                    ray_actor_options=RayActorOptions(num_cpus=cpus),
-                    **options,
-                )
-            ),
-        ),
-        routes=(Route(kind="http", pattern="^/chat$", methods=("POST",), path="/chat", owner="chat"),),
-    )
-
-
-class Caller:
-    """A proxy's side of the board: watches, takes up, and comes back."""
-
-    def __init__(self, house, name):
-        self.house, self.name = house, name
-        self.seen, self.view = {}, {}
-        self.reads = True
-
-    async def live(self):
-        while True:
-            try:
-                news = await self.house.controller.watch(self.name, dict(self.seen))
-            except ControlError:
-                await self.house.clock.sleep(0.5)
-                continue
-            while not self.reads:
-                await self.house.clock.sleep(0.1)
-            for key, snapshot in news.items():
-                if snapshot.value is None:
-                    self.seen.pop(key, None)
-                    self.view.pop(key, None)
-                else:
-                    self.seen[key], self.view[key] = snapshot.version, snapshot.value
-
-    def replicas(self, group):
-        return [replica["id"] for replica in self.view[f"replicas/{group}"]["replicas"]]
-
-
-class House:
-    """A world, a store, and one controller after another."""
-
-    def __init__(self):
-        self.clock = ManualClock()
-        self.world = World(self.clock)
-        self.store = MemoryStore()
-        self.controllers = []
-        self.tasks = []
-
-    async def controller_starts(self):
-        self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock)
-        await self.controller.start()
-        self.run = asyncio.create_task(self.controller.run())
-        self.controllers.append(self.controller)
-        self.tasks.append(self.run)
-        return self.controller
-
-    async def controller_dies(self):
-        self.run.cancel()
-        await asyncio.gather(self.run, return_exceptions=True)
-
-    def caller(self, name="a caller"):
-        caller = Caller(self, name)
-        self.tasks.append(asyncio.create_task(caller.live()))
-        return caller
-
-    async def until(self, condition, *, within_s=30.0):
-        deadline = self.clock.now() + within_s
-        while not condition():
-            assert self.clock.now() < deadline, f"not within {within_s:g} s: {self.controller.status()}"
-            await self.clock.advance(0.1)
-
-    async def until_healthy(self, **options):
-        await self.until(lambda: self.word() == "healthy", **options)
-
-    def stall(self, seconds):
-        """Time in which nothing runs: whatever was to happen happens late, at once, at its end."""
-        now = self.clock._now = self.clock.now() + seconds
-        self.clock._sleepers = [(max(at, now), order, woken) for at, order, woken in self.clock._sleepers]
-        heapq.heapify(self.clock._sleepers)
-
-    def word(self, application="shop"):
-        status = self.controller.status()
-        return next((a.status for a in status.applications if a.name == application), None)
-
-    def group(self, name):
-        status = self.controller.status()
-        groups = [g for a in status.applications for g in a.deployments]
-        return next(g for g in (*groups, *status.proxies, *status.leaving) if g.name == name)
-
-    def performed(self, kind, group=None):
-        return [
-            a
-            for a in self.world.performed
-            if isinstance(a, kind) and (group is None or a.replica.startswith(group.replace("/", ".") + "-"))
-        ]
-
-    def proxies(self, phase=None):
-        """All of them, on every node."""
-        return [id for group in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(group, phase)]
-
-    def nodes(self):
-        return {process.location.node for process in self.world.processes.values() if process.location is not None}
-
-    def node(self, id):
-        return self.world.processes[id].location.node
-
-    def port(self, id):
-        return self.world.processes[id].location.address.rpartition(":")[2]
-
-    def told(self, what, **where):
-        return [entry for entry in self.controller.story.entries(**where) if entry.what == what]
-
-
-@asynccontextmanager
-async def house(*, deployed=None, caller=True):
-    house = House()
-    await house.controller_starts()
-    try:
-        if caller:
-            house.proxy = house.caller()
-            await house.clock.advance(0.1)
-        if deployed is not None:
-            await house.controller.apply(deployed)
-            await house.until_healthy()
-        yield house
-        for controller in house.controllers:
-            assert not [e for e in controller.story.entries() if e.what in ("Quarantined", "TickFailed")]
-    finally:
-        for task in house.tasks:
-            task.cancel()
-        await asyncio.gather(*house.tasks, return_exceptions=True)
-        await house.world.aclose()
 
 
 async def test_what_is_applied_comes_up_and_is_told():
@@ -811,140 +652,6 @@ async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
         h.world.lost = {Exited}
         shutdown = asyncio.create_task(h.controller.shutdown())
         await h.until(shutdown.done, within_s=200)
-        assert h.world.processes == {}
-
-
-async def test_once_nobody_holds_it_everything_is_put_away():
-    async with house() as h:
-        await h.controller.apply(application(), owner="a terminal")
-        await h.until_healthy()
-        for _ in range(10):
-            await h.clock.advance(LEASE_S / 2)
-            h.controller.hold("a terminal")
-        assert h.word() == "healthy"
-        await h.clock.advance(LEASE_S - 0.5)
-        assert h.word() == "healthy"
-        await h.until(h.run.done, within_s=60)
-        assert h.world.processes == {}
-        [told] = h.told("PutAway")
-        assert "a terminal" in told.cause
-
-
-async def test_a_lease_outlives_the_controller():
-    async with house() as h:
-        await h.controller.apply(application(), owner="a terminal")
-        await h.until_healthy()
-        await h.clock.advance(1.0)
-        await h.controller_dies()
-        await h.controller_starts()
-        await h.until(h.run.done, within_s=90)
-        assert h.world.processes == {}
-
-
-async def test_what_the_controller_has_answered_goes_with_its_lease_also_where_it_dies_at_once():
-    async with house() as h:
-        h.controller.hold("a terminal")
-        await h.clock.advance(1.0)
-        await h.controller.apply(application(), owner="a terminal")
-        await h.controller_dies()
-        await h.controller_starts()
-        assert h.word() is not None
-        await h.until(h.run.done, within_s=90)
-        assert h.world.processes == {}
-
-
-async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it():
-    for failing in itertools.count():
-        async with house() as h:
-            await h.controller.apply(application(), owner="a terminal")
-            await h.controller.apply(application("other", prefix="/other"), owner="a terminal")
-            await h.until_healthy()
-            asked, delete = itertools.count(), h.store.delete
-
-            async def fails(key, asked=asked, failing=failing, delete=delete):
-                if next(asked) == failing:
-                    raise ConnectionError("the store is away")
-                await delete(key)
-
-            h.store.delete = fails
-            await h.until(h.run.done, within_s=90)
-            assert h.world.processes == {}
-            assert await h.store.keys("applications/") == await h.store.keys("lease") == []
-            assert len(h.told("PutAway")) == len(h.told("LeaseEnded")) == 1
-            if not h.told("TickFailed"):
-                assert failing > 4
-                return
-            h.controller.story = type(h.controller.story)(h.clock.now)
-
-
-async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():
-    async with house() as h:
-        await h.controller.apply(application(), owner="a terminal")
-        await h.until_healthy()
-        delete = h.store.delete
-
-        async def heard(key):
-            h.store.delete = delete
-            h.controller.hold("a terminal")
-            await delete(key)
-
-        h.store.delete = heard
-        await h.until(lambda: h.word() is None, within_s=LEASE_S + 1.0)
-        await h.controller.apply(application("other"), owner="a terminal")
-        await h.until(lambda: h.word("other") == "healthy")
-        await h.until(h.run.done, within_s=90)
-        assert h.world.processes == {}
-
-
-async def test_what_nobody_held_does_not_go_with_the_lease_of_an_update_that_failed():
-    async with house(deployed=application()) as h:
-        compare_and_set = h.store.compare_and_set
-
-        async def fails(key, expected, value):
-            if key.startswith("copies/applications/"):
-                raise ConnectionError("the store is away")
-            await compare_and_set(key, expected, value)
-
-        h.store.compare_and_set = fails
-        with pytest.raises(ConnectionError):
-            await h.controller.apply(application(chat=3), owner="a terminal")
-        h.store.compare_and_set = compare_and_set
-        await h.clock.advance(LEASE_S * 2)
-        assert h.word() == "healthy"
-        assert len(h.world.of(CHAT)) == 2
-
-
-async def test_what_was_applied_under_no_lease_outlives_every_lease():
-    async with house(deployed=application()) as h:
-        h.controller.hold("a terminal")
-        await h.clock.advance(LEASE_S * 2)
-        assert h.word() == "healthy"
-
-
-async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
-    async with house(deployed=application()) as h:
-        other = application().model_copy(update={"name": "other", "route_prefix": "/other"})
-        await h.controller.apply(other, owner="a terminal")
-        await h.until_healthy()
-        with pytest.raises(ConfigError, match="'other' is held by another run"):
-            await h.controller.apply(other, owner="another terminal")
-        leaving = asyncio.create_task(h.controller.leave("a terminal"))
-        await h.until(leaving.done, within_s=60)
-        assert [a.name for a in h.controller.status().applications] == ["shop"]
-        assert h.word() == "healthy"
-        assert not h.world.of("other/chat")
-
-
-async def test_whoever_is_about_to_deploy_keeps_the_instance_when_the_last_application_leaves():
-    async with house() as h:
-        await h.controller.apply(application(), owner="a terminal")
-        await h.until_healthy()
-        h.controller.hold("another terminal")
-        leaving = asyncio.create_task(h.controller.leave("a terminal"))
-        await h.until(leaving.done, within_s=60)
-        await h.controller.apply(application(), owner="another terminal")
-        await h.until_healthy()
-        await h.until(h.run.done, within_s=90)
         assert h.world.processes == {}
 
 

@@ -7,7 +7,7 @@ import pytest
 from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
-from tests.controller.test_controller import CHAT, SHOP, Caller, application, house
+from tests.controller.house import CHAT, SHOP, Caller, application, house
 from tests.controller.test_rollouts import ERROR, told
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from app_toolkit.controller.written import COPIES, EPOCHS_LOST
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Start
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import ConfigError, StaleEpoch, Unreadable
-from tests.controller.test_controller import CHAT, PROXY, SHOP, application, house
+from tests.controller.house import CHAT, PROXY, SHOP, application, house
 from tests.docs.pages import page
 
 pytestmark = pytest.mark.anyio
@@ -42,11 +42,12 @@ async def comes_back(h, *, calm_s=30.0):
     return dict(h.world.processes)
 
 
-async def until_another_one_listens(h, proxy, address):
+async def until_another_one_listens_as_by_default(h):
+    [proxy] = h.proxies("running")
     h.world.crash(proxy)
     await h.until(lambda: h.proxies("running") not in ([], [proxy]))
     assert h.group(PROXY).status == "healthy"
-    assert [replica.address for replica in h.group(PROXY).replicas] == [f"tcp:{address}"]
+    assert [replica.address for replica in h.group(PROXY).replicas] == ["tcp:127.0.0.1:8000"]
 
 
 def doubts(h):
@@ -230,8 +231,7 @@ async def test_where_no_proxy_runs_there_is_none_that_could_stay():
         await h.controller.apply(application(), HTTPOptions())
         await h.until_healthy()
         await comes_back(h)
-        [proxy] = h.proxies("running")
-        await until_another_one_listens(h, proxy, "127.0.0.1:8000")
+        await until_another_one_listens_as_by_default(h)
 
 
 async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_options():
@@ -240,15 +240,13 @@ async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_o
         await h.until_healthy()
         flip(h, "http", COPIES + "http")
         await comes_back(h)
-        [proxy] = h.proxies("running")
-        await until_another_one_listens(h, proxy, "127.0.0.1:8000")
+        await until_another_one_listens_as_by_default(h)
         assert doubts(h) == ()
         assert [entry.cause for entry in h.told("HTTPForgotten")] == [
             "no proxy is left that could stay as it is: new ones listen on 127.0.0.1:8000, as they do by default"
         ]
         await comes_back(h)
-        [proxy] = h.proxies("running")
-        await until_another_one_listens(h, proxy, "127.0.0.1:8000")
+        await until_another_one_listens_as_by_default(h)
 
 
 async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_not_forgotten():

@@ -12,7 +12,7 @@ from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Drained, Exited, Found, Placed, ProbePassed, Started
 from app_toolkit.engines.simulated import SimulatedLauncher, World
 from app_toolkit.errors import StaleEpoch
-from tests.controller.test_controller import CHAT, PROXY, SHOP, application, house
+from tests.controller.house import CHAT, PROXY, SHOP, application, house
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from app_toolkit.config.models import ClassConfig, ClassSpec
 from app_toolkit.core.reconcile import Drain, Start
 from app_toolkit.core.replica_state import Exited, Found, ProbePassed, Started
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.test_controller import CHAT, SHOP, Caller, application, house
+from tests.controller.house import CHAT, SHOP, Caller, application, house
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from app_toolkit.core.autoscale import FORGOTTEN_S
 from app_toolkit.core.groups import Group
 from app_toolkit.core.reconcile import Drain, GroupRecord, Kill, Start, Stop
 from app_toolkit.observability.story import Story
-from tests.controller.test_controller import PROXY, house
+from tests.controller.house import PROXY, house
 
 pytestmark = pytest.mark.anyio
 

@@ -38,7 +38,7 @@ def test_the_example_runs_under_servers_that_know_nothing_of_it(server: str) -> 
 
 
 def patiently(url: str) -> httpx.Response:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return httpx.get(url, trust_env=False, timeout=PATIENCE_S)

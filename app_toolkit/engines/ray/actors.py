@@ -146,9 +146,8 @@ class Controlled:
             self.group, self.revision = group, revision
             try:
                 if _last_epoch() > epoch:
-                    os._exit(
-                        0
-                    )  # whoever ordered it was stopped meanwhile: nobody else knows that this process is there
+                    # Whoever ordered it was stopped meanwhile: nobody else knows that this process is there.
+                    os._exit(0)
                 location = start()
             except BaseException as error:
                 self.location.set_exception(error)

@@ -1,0 +1,170 @@
+"""A controller on simulated processes and a clock turned by hand, and what is applied to it."""
+
+import asyncio
+import heapq
+from contextlib import asynccontextmanager
+
+from app_toolkit.clock import ManualClock
+from app_toolkit.config.models import (
+    ApplicationSpec,
+    DeploymentConfig,
+    IngressSpec,
+    RayActorOptions,
+    Route,
+)
+from app_toolkit.controller.controller import Controller
+from app_toolkit.core.reconcile import proxies_of
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
+from app_toolkit.errors import ControlError
+
+SHOP = "shop/shop"
+CHAT = "shop/chat"
+PROXY = proxies_of(HOME)
+
+
+def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_node=None, **options):
+    return ApplicationSpec(
+        name=name,
+        target="shop:app",
+        app_dir="/srv",
+        route_prefix=prefix,
+        default=name,
+        deployments=(
+            IngressSpec(config=DeploymentConfig(name=name, num_replicas=replicas, **options)),
+            IngressSpec(
+                config=DeploymentConfig(
+                    name="chat",
+                    num_replicas=chat,
+                    max_replicas_per_node=per_node,
+                    ray_actor_options=RayActorOptions(num_cpus=cpus),
+                    **options,
+                )
+            ),
+        ),
+        routes=(Route(kind="http", pattern="^/chat$", methods=("POST",), path="/chat", owner="chat"),),
+    )
+
+
+class Caller:
+    """A proxy's side of the board: watches, takes up, and comes back."""
+
+    def __init__(self, house, name):
+        self.house, self.name = house, name
+        self.seen, self.view = {}, {}
+        self.reads = True
+
+    async def live(self):
+        while True:
+            try:
+                news = await self.house.controller.watch(self.name, dict(self.seen))
+            except ControlError:
+                await self.house.clock.sleep(0.5)
+                continue
+            while not self.reads:
+                await self.house.clock.sleep(0.1)
+            for key, snapshot in news.items():
+                if snapshot.value is None:
+                    self.seen.pop(key, None)
+                    self.view.pop(key, None)
+                else:
+                    self.seen[key], self.view[key] = snapshot.version, snapshot.value
+
+    def replicas(self, group):
+        return [replica["id"] for replica in self.view[f"replicas/{group}"]["replicas"]]
+
+
+class House:
+    """A world, a store, and one controller after another."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.world = World(self.clock)
+        self.store = MemoryStore()
+        self.controllers = []
+        self.tasks = []
+
+    async def controller_starts(self):
+        self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock)
+        await self.controller.start()
+        self.run = asyncio.create_task(self.controller.run())
+        self.controllers.append(self.controller)
+        self.tasks.append(self.run)
+        return self.controller
+
+    async def controller_dies(self):
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+
+    def caller(self, name="a caller"):
+        caller = Caller(self, name)
+        self.tasks.append(asyncio.create_task(caller.live()))
+        return caller
+
+    async def until(self, condition, *, within_s=30.0):
+        deadline = self.clock.now() + within_s
+        while not condition():
+            assert self.clock.now() < deadline, f"not within {within_s:g} s: {self.controller.status()}"
+            await self.clock.advance(0.1)
+
+    async def until_healthy(self, **options):
+        await self.until(lambda: self.word() == "healthy", **options)
+
+    def stall(self, seconds):
+        """Time in which nothing runs: whatever was to happen happens late, at once, at its end."""
+        now = self.clock._now = self.clock.now() + seconds
+        self.clock._sleepers = [(max(at, now), order, woken) for at, order, woken in self.clock._sleepers]
+        heapq.heapify(self.clock._sleepers)
+
+    def word(self, application="shop"):
+        status = self.controller.status()
+        return next((a.status for a in status.applications if a.name == application), None)
+
+    def group(self, name):
+        status = self.controller.status()
+        groups = [g for a in status.applications for g in a.deployments]
+        return next(g for g in (*groups, *status.proxies, *status.leaving) if g.name == name)
+
+    def performed(self, kind, group=None):
+        return [
+            a
+            for a in self.world.performed
+            if isinstance(a, kind) and (group is None or a.replica.startswith(group.replace("/", ".") + "-"))
+        ]
+
+    def proxies(self, phase=None):
+        """All of them, on every node."""
+        return [id for group in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(group, phase)]
+
+    def nodes(self):
+        return {process.location.node for process in self.world.processes.values() if process.location is not None}
+
+    def node(self, id):
+        return self.world.processes[id].location.node
+
+    def port(self, id):
+        return self.world.processes[id].location.address.rpartition(":")[2]
+
+    def told(self, what, **where):
+        return [entry for entry in self.controller.story.entries(**where) if entry.what == what]
+
+
+@asynccontextmanager
+async def house(*, deployed=None, caller=True):
+    house = House()
+    await house.controller_starts()
+    try:
+        if caller:
+            house.proxy = house.caller()
+            await house.clock.advance(0.1)
+        if deployed is not None:
+            await house.controller.apply(deployed)
+            await house.until_healthy()
+        yield house
+        for controller in house.controllers:
+            assert not [e for e in controller.story.entries() if e.what in ("Quarantined", "TickFailed")]
+    finally:
+        for task in house.tasks:
+            task.cancel()
+        await asyncio.gather(*house.tasks, return_exceptions=True)
+        await house.world.aclose()
