@@ -15,9 +15,9 @@ from app_toolkit.interfaces import Endpoint, Place, Stand
 from app_toolkit.router.targets import Target, Turn, Waiter
 from app_toolkit.types import ReplicaId
 
-RUN = 4
-"""Turns in a row at one of several replicas that have no less to do. More would gain little, and one that answers fast
-because all it gives are errors must not draw everybody."""
+RUN = 16
+"""Turns in a row at one of several replicas that have no less to do: each finds warm what the one before it used. Far
+more would gain little, and a replica that answers fast because all it gives are errors must not draw everybody."""
 
 REST_S = 0.1
 """How long a replica that was not reached is left alone: it may be the only one, so it is tried again."""
