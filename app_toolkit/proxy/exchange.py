@@ -30,6 +30,7 @@ from app_toolkit.proxy.routes import Router, Turn
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import Frames, close_frame
 from app_toolkit.transport.pool import Answer, Connection
+from app_toolkit.transport.trunk import LARGE
 from app_toolkit.types import Header, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -44,6 +45,9 @@ CLIENT_GONE = "client_gone"
 
 CLIENT_CLOSED_REQUEST = 499
 """Logged where the client has gone; nobody sees it on the wire."""
+
+READS_SHEETS = b"\r\n%b: 1" % hop.SHEET
+"""What follows the value of the hop field, and that of a claim."""
 
 SERVICE_RESTART = 1012
 """The code for a WebSocket that ends for no fault of its client, who may come again."""
@@ -77,8 +81,11 @@ class Client(Protocol):
     def write(self, data: bytes | memoryview) -> None: ...
 
     @property
+    def tells_when_drained(self) -> bool:
+        """Whether, where `drained` says no, `client_paused(False)` comes as soon as it would say yes."""
+
     def drained(self) -> bool:
-        """Whether all that was ever written has left, so that nobody looks at it again."""
+        """Write what is kept. Gives whether all that was ever written has left, so that nobody looks at it again."""
 
     def regulate(self) -> None:
         """Read from the client, or stop reading, as the exchange now wants it."""
@@ -397,6 +404,8 @@ class Exchange:
         assert self._turn is not None
         if self._turn.claim():
             identity += self._proxy.lines.claim
+        if connection.reads_sheets and self._client.tells_when_drained and not request.websocket:
+            identity += READS_SHEETS
         head = request.head(identity)
         if self._holding:
             connection.write(head)
@@ -449,10 +458,12 @@ class Exchange:
         head = self._head
         if head is not None:
             self._head = None
-            self._start(head + data)
-            return True
+            if len(data) < LARGE:
+                self._start(head + data)
+                return True
+            self._start(head)
         self._client.write(data)
-        return isinstance(data, bytes) or self._client.drained
+        return isinstance(data, bytes) or self._client.drained()
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None

@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
         #: Both ends and the scheme, where what a proxy tells may stand in their place.
         self._origin: Origin | None = None
         self.writable = True
-        self._transport: asyncio.Transport | None = None
+        self._transport: CorkedTransport | None = None
         self._tls = False
         self._parser = RequestParser(limits)
         self._loop = asyncio.get_running_loop()
@@ -114,6 +114,8 @@ class ClientConnection(asyncio.Protocol):
         self._state.connections.add(self)
         client, server = _address(transport, "peername"), _address(transport, "sockname")
         self._tls = transport.get_extra_info("sslcontext") is not None
+        if self.tells_when_drained:
+            transport.set_write_buffer_limits(high=0)
         scheme = "https" if self._tls else "http"
         self._peers = hop.peers(client, server, scheme)
         if client is not None and client[0] in self._trust:
@@ -193,8 +195,14 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     @property
+    def tells_when_drained(self) -> bool:
+        return not self._tls  # there, a limit of nothing would be reached by nothing
+
     def drained(self) -> bool:
-        return self._transport is None or not self._transport.get_write_buffer_size()
+        if self._transport is None:
+            return True
+        self._transport.flush()
+        return not self._transport.get_write_buffer_size()
 
     def regulate(self) -> None:
         """Read, or stop reading."""

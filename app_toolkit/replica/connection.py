@@ -15,6 +15,7 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.calls import MOST_BYTES
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
+from app_toolkit.transport.sheet import LEAST, MOST, STEP, Sheet
 from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.transport.trunk import PROTOCOL, Circuit, Room, Trunk, preface
 
@@ -23,18 +24,27 @@ class CallerConnection(HttpToolsProtocol):
     """HTTP/1.1, over a connection of its own or a circuit."""
 
     _flush: Callable[[], None]
+    _own: "_Own | None" = None
+    """Its transport, where it is no circuit."""
     _long = 0
     """Bytes of the body that is to be read into one place, once it is wanted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = cast(asyncio.Transport, transport)
         if not isinstance(own, Circuit):
-            own = _Asked(own, self._fill)
+            own = self._own = _Own(own, self._fill)
         self._flush = own.flush
         super().connection_made(cast(Any, own))
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._own is not None:
+            self._own.end_sheet()
+
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        if self._own is not None:
+            self._own.renew(by_sheet=any(name == hop.SHEET for name, _ in self.headers[1:3]))
         if len(self.headers) > 1 and self.headers[1][0] == hop.CALL:
             name, length = self.headers[-1]
             if name == b"content-length" and FILLED <= int(length) <= MOST_BYTES:
@@ -76,16 +86,60 @@ class CallerConnection(HttpToolsProtocol):
         self.flow.resume_reading()
 
 
-class _Asked(CorkedTransport):
-    """One that tells when somebody wants to read again."""
+class _Own(CorkedTransport):
+    """One that tells when somebody wants to read again, and that writes a long answer onto a sheet for who reads those.
+
+    What lies on a sheet counts as not sent until its caller comes again.
+    """
 
     def __init__(self, inner: asyncio.Transport, asked: Callable[[], None]) -> None:
         super().__init__(inner)
         self._asked = asked
+        self._by_sheet = False
+        self._sheet: Sheet | None = None
+        self._lying = 0
+
+    def renew(self, *, by_sheet: bool) -> None:
+        """The next request has come, so what was answered has arrived. `by_sheet`: its caller reads sheets."""
+        self._by_sheet = by_sheet and not self._pieces
+        self._lying = 0
 
     def resume_reading(self) -> None:
         self._asked()
         super().resume_reading()
+
+    def write(self, data: Any) -> None:
+        if not (self._by_sheet and LEAST <= len(data) <= MOST and self._write_beside(memoryview(data))):
+            super().write(data)
+
+    def _write_beside(self, body: memoryview) -> bool:
+        """Write it onto a sheet, if it is all of an answer whose head is still here."""
+        size = len(body)
+        head = self._pieces[0] if len(self._pieces) == 1 else b""
+        if not head.endswith(b"\r\n\r\n") or b"\r\ncontent-length: %d\r\n" % size not in head or self.is_closing():
+            return False
+        sheet = self._sheet
+        if sheet is None or sheet.size < size:
+            self.end_sheet()
+            try:
+                sheet = self._sheet = Sheet(-(-size // STEP) * STEP)
+            except OSError:
+                return False
+        self._pieces[0] = b"%b%b: %b\r\n\r\n" % (head[:-2], hop.SHEET, sheet.name)
+        self._lying = size
+        for at in range(0, size, STEP):
+            super().write(sheet.write(body[at : at + STEP], at))
+            self.flush()
+        return True
+
+    def end_sheet(self) -> None:
+        sheet, self._sheet = self._sheet, None
+        self._lying = 0
+        if sheet is not None:
+            sheet.close()
+
+    def get_write_buffer_size(self) -> int:
+        return self._lying + super().get_write_buffer_size()
 
 
 class Arrival(asyncio.Protocol):

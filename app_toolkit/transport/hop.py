@@ -30,6 +30,9 @@ LINE = b"x-app-toolkit-line"
 CLAIM = b"x-app-toolkit-claim"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
+SHEET = b"x-app-toolkit-sheet"
+"""Of a request: its caller reads sheets (`transport.sheet`). Of an answer: the sheet that it comes on."""
+
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 

@@ -16,7 +16,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
-from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED
+from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET
+from app_toolkit.transport.sheet import Following, Sheets
 from app_toolkit.transport.sockets import close_in_children, keep_alive, send_ahead
 from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words, preface
 from app_toolkit.types import Address, Header
@@ -46,6 +47,8 @@ class Answer:
     reusable: bool
     length: int | None = None
     """Bytes of the body, where it announces them, and nothing but them, in digits."""
+    sheet: bytes | None = None
+    """The name of that which the body comes on."""
 
 
 class Listener(Protocol):
@@ -116,10 +119,16 @@ class Connection(asyncio.BufferedProtocol):
     * An answer that nobody asked for, and a byte beyond the end of one, end the connection.
     """
 
-    def __init__(self, address: Address, idle_lost: Callable[["Connection"], None], room: Room) -> None:
+    def __init__(
+        self, address: Address, idle_lost: Callable[["Connection"], None], room: Room, sheets: Sheets | None = None
+    ) -> None:
+        """`sheets`: where those of its replica are found, if this machine has it."""
         # For its life
         self.address = address
         self._room = room
+        self._sheets = sheets
+        #: The replica's, by name, and where it lies here.
+        self._sheet: tuple[bytes, memoryview] | None = None
         self.idle_since = 0.0
         self._idle_lost = idle_lost
         self._transport: asyncio.Transport | None = None
@@ -133,6 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         self._left: int | None = None
         self._head = b""
         self._answer: Answer | None = None
+        #: The answer that comes on a sheet, and whether it is complete, but not with the client.
+        self._following: Following | None = None
+        self._lying = False
 
     @property
     def usable(self) -> bool:
@@ -141,6 +153,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_circuit(self) -> bool:
         return isinstance(self._transport, Circuit)
+
+    @property
+    def reads_sheets(self) -> bool:
+        """Whether the request may say so."""
+        return self._sheets is not None and self._sheets.readable
 
     # What a listener does
 
@@ -154,6 +171,8 @@ class Connection(asyncio.BufferedProtocol):
         self._bodyless = head_only
         self._head = b""
         self._answer = None
+        self._following = None
+        self._lying = False
         if decode is not isinstance(self._framing, _Decoding):
             self._framing = _Decoding() if decode else _Framing()
             self._parser = None
@@ -180,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.usable:
             assert self._transport is not None
             self._transport.resume_reading()
+        if self._lying and self._listener is not None:
+            self._end(self._listener)
 
     def abort(self) -> None:
         """End the exchange and the connection at once; the replica sees its client go away."""
@@ -206,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         listener, self._listener = self._listener, None
         if listener is None:
             self._idle_lost(self)
-        elif exc is None and self._answer is not None and self._answer.extent == "until_close":
+        elif self._lying or (exc is None and self._answer is not None and self._answer.extent == "until_close"):
             listener.ended(reusable=False)
         else:
             listener.lost(ReplicaGone(f"the connection to {self.address} ended before the answer did"))
@@ -273,6 +294,8 @@ class Connection(asyncio.BufferedProtocol):
                 return b""
             if answer.status >= 200 or answer.status == 101:
                 self._answer = answer
+                if answer.sheet is not None and not self._follow(answer.sheet, answer.length):
+                    return b""
                 listener.answered(answer)
                 if self._whole and self._listener is listener:
                     data = self._fill(answer, data)
@@ -282,6 +305,20 @@ class Connection(asyncio.BufferedProtocol):
                 if self._listener is None:
                     return b""
         return data
+
+    def _follow(self, name: bytes, size: int | None) -> bool:
+        """The body comes on this sheet. Gives whether it can be read."""
+        try:
+            if self._sheets is None or size is None or self._bodyless:
+                raise ValueError("it was not asked for, or there is no length to read")
+            if self._sheet is None or self._sheet[0] != name:
+                self._sheet = name, self._sheets.open(name)
+            self._following = Following(self._sheet[1], size)
+        except (OSError, ValueError) as error:
+            self._broken(f"the sheet of an answer cannot be read: {error}")
+            return False
+        self._parser = None  # it would wait for the body
+        return True
 
     def _fill(self, answer: Answer, begun: bytes) -> bytes:
         """Read a long body of known length into one place, for who has it decoded; gives what is left to read."""
@@ -355,6 +392,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_body(self, data: bytes | memoryview, listener: Listener) -> None:
         framing = self._framing
+        if self._following is not None:
+            self._read_words(bytes(data), self._following, listener)
+            return
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -385,6 +425,19 @@ class Connection(asyncio.BufferedProtocol):
             if data and not listener.received(data) and isinstance(data, memoryview):
                 self._room.leave()
         self._end(listener)
+
+    def _read_words(self, data: bytes, following: Following, listener: Listener) -> None:
+        try:
+            piece = following.feed(data)
+        except ValueError as error:
+            self._broken(str(error))
+            return
+        taken = not piece or listener.received(piece)
+        self._framing.ended = following.complete
+        if following.complete and not taken and self._listener is listener:
+            self._lying = True  # until whoever takes it wants more
+        else:
+            self._end(listener)
 
     def _end(self, listener: Listener) -> None:
         """The answer ends where it is whole, and nobody has ended it before."""
@@ -422,6 +475,8 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
         elif name.startswith(INTERNAL_PREFIX):
             if status == 503 and name == REFUSED:  # of an app's own 503 the gate takes it away
                 answer.refusal = field[1]
+            elif name == SHEET:
+                answer.sheet = field[1]
             continue
         kept.append(field)
     if answer.extent == "until_close":
@@ -471,6 +526,7 @@ class Pool:
         self._preface = preface(secret)
         self._ways: dict[Address, _Way] = {}
         self._room = Room()
+        self._sheets = Sheets()
         self._dials: set[asyncio.Task[None]] = set()
         #: Who waits for a trunk that is dialled.
         self._expected: dict[Address, list[tuple[Reached, Failed]]] = {}
@@ -570,7 +626,8 @@ class Pool:
     async def _dial(self, address: Address, reached: "Reached", failed: "Failed") -> None:
         try:
             async with asyncio.timeout(DIAL_S):
-                _, connection = await connect(address, lambda: Connection(address, self._lost, self._room))
+                sheets = self._sheets if address.startswith("unix:") else None
+                _, connection = await connect(address, lambda: Connection(address, self._lost, self._room, sheets))
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(_unreached(address, error))
         else:

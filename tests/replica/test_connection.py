@@ -10,6 +10,7 @@ from uvicorn.server import ServerState
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.transport import hop
 from app_toolkit.transport.filling import FILLED
+from app_toolkit.transport.sheet import LEAST, LIVE, MOST, Sheet, Sheets
 from app_toolkit.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +27,9 @@ class Recorder(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return False
@@ -97,3 +101,93 @@ async def test_a_long_body_that_nobody_wants_any_more_is_read_to_its_end_and_not
     await served.wait()
     assert below.written == [b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n"] * 2
     connection.connection_lost(None)
+
+
+class Memory:
+    """One answer of so many bytes for every request, in one piece or in two."""
+
+    def __init__(self, size: int, pieces: int = 1, length: bytes = b"content-length") -> None:
+        self.body = bytes(range(256)) * (size // 256)
+        self.pieces = pieces
+        self.length = length
+        self.served = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(self.length, b"%d" % len(self.body))] if self.length else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        step = len(self.body) // self.pieces
+        for at in range(0, len(self.body), step):
+            await send({"type": "http.response.body", "body": self.body[at : at + step], "more_body": True})
+        await send({"type": "http.response.body"})
+        self.served.set()
+
+
+BY_SHEET = b"GET / HTTP/1.1\r\n%b: all\r\n%b: 1\r\nhost: shop\r\n\r\n" % (hop.HOP, hop.SHEET)
+
+
+async def answered(app: Memory, request: bytes, connection: CallerConnection, below: Recorder) -> bytes:
+    app.served.clear()
+    below.written.clear()
+    connection.data_received(request)
+    await app.served.wait()
+    await asyncio.sleep(0)
+    return b"".join(below.written)
+
+
+def connected(app: Memory) -> tuple[CallerConnection, Recorder]:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, server_header=False, date_header=False)
+    config.load()
+    below = Recorder()
+    connection = CallerConnection(config, ServerState(), {})
+    connection.connection_made(below)
+    return connection, below
+
+
+async def test_a_long_answer_lies_on_a_sheet_until_its_caller_comes_again_or_goes() -> None:
+    app = Memory(LEAST)
+    connection, below = connected(app)
+    for _ in range(2):
+        answer = await answered(app, BY_SHEET, connection, below)
+        (sheet,) = Sheet.live
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b: %b\r\n\r\n" % (LEAST, hop.SHEET, sheet.name)
+        assert answer == head + LEAST.to_bytes(4, "big")
+        assert Sheets().open(sheet.name) == app.body
+        assert connection.transport.get_write_buffer_size() == LEAST
+    plain = await answered(app, REQUEST, connection, below)
+    assert plain == b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % LEAST + app.body
+    assert connection.transport.get_write_buffer_size() == 0
+    connection.connection_lost(None)
+    assert not Sheet.live
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        Memory(LEAST // 2),
+        Memory(2 * LEAST, pieces=2),
+        Memory(LEAST, length=b""),
+        Memory(MOST + 256),
+    ],
+    ids=["short", "in two pieces", "of no known length", "too long"],
+)
+async def test_what_is_no_long_answer_in_one_piece_comes_over_the_connection(app: Memory) -> None:
+    connection, below = connected(app)
+    answer = await answered(app, BY_SHEET, connection, below)
+    assert len(answer) > len(app.body)
+    assert hop.SHEET not in answer[:200]
+    assert not Sheet.live
+    connection.connection_lost(None)
+
+
+async def test_where_there_is_no_memory_for_a_sheet_answers_come_over_the_connection() -> None:
+    others = [Sheet(1) for _ in range(LIVE)]
+    app = Memory(LEAST)
+    connection, below = connected(app)
+    try:
+        assert (await answered(app, BY_SHEET, connection, below)).endswith(b"\r\n\r\n" + app.body)
+        assert connection.transport.get_write_buffer_size() == 0
+    finally:
+        for sheet in others:
+            sheet.close()
+    connection.connection_lost(None)
+    assert not Sheet.live
