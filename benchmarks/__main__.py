@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -168,6 +168,7 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "system": f"{platform.system()} {platform.release()}",
         "round_trip_us": round(_round_trip_us(), 1),
+        "all_at_once": round(_all_at_once(), 2),
     }
 
 
@@ -191,6 +192,31 @@ def _echo(ours: socket.socket, theirs: socket.socket) -> None:
     ours.close()
     while byte := theirs.recv(1):
         theirs.send(byte)
+
+
+def _all_at_once(times: int = 5, seconds: float = 0.4) -> float:
+    """How many times as much as one process alone do as many as there are cores do at once. The median."""
+    fork = multiprocessing.get_context("fork")
+
+    def done(count: int) -> int:
+        told = fork.SimpleQueue()
+        others = [fork.Process(target=_work, args=(seconds, told.put)) for _ in range(count)]
+        for other in others:
+            other.start()
+        for other in others:
+            other.join()
+        return sum(told.get() for _ in others)
+
+    return median(done(os.cpu_count() or 1) / done(1) for _ in range(times))
+
+
+def _work(seconds: float, tell: Callable[[int], None]) -> None:
+    """What a server of small JSON does besides the system's calls: Python, on little memory."""
+    until, count = time.perf_counter() + seconds, 0
+    while time.perf_counter() < until:
+        json.loads(json.dumps({"name": "a name", "tags": ["a", "b"], "price": 1.5}))
+        count += 1
+    tell(count)
 
 
 def _versions(contenders: Sequence[Contender]) -> dict[str, str]:

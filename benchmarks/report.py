@@ -15,6 +15,7 @@ Round = Callable[[str, str, str], float | None]
 
 TITLES = {contender.name: contender.title for contender in CONTENDERS}
 BARE, OURS, RAY_SERVE = "bare", "toolkit-2", "ray-serve"
+OURS_ALONE = "toolkit-1"
 BEST = ("ray-serve-best-1", "ray-serve-best-2")
 ALL = "python -m benchmarks.peers && python -m benchmarks --peers --write-docs"
 DISTURBED_PERCENT = 15.0
@@ -263,7 +264,9 @@ def _paragraphs(results: Results) -> Iterator[str]:
     yield (
         f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
         f"{machine['system']}. A byte to another process and back takes {machine['round_trip_us']:.0f} µs: two "
-        "wake-ups. Bare has two for each request of a single client, whoever has a proxy has four."
+        "wake-ups. Bare has two for each request of a single client, whoever has a proxy has four. Its cores together "
+        f"do {machine['all_at_once']:.2f} times what one does while the others rest, in Python: so much is there for "
+        "whoever uses all of them."
     )
     yield "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     yield (
@@ -299,6 +302,9 @@ def _paragraphs(results: Results) -> Iterator[str]:
     verdicts = judge(results)
     yield bounds_table(verdicts)
     yield from _misses(results, verdicts)
+    if OURS_ALONE in results["figures"]:
+        yield "The same for app_toolkit with one replica, which is one process, as bare is:"
+        yield bounds_table(judge(_with_one_replica(results)))
     yield "![Requests per second at 32 clients, and streams](benchmarks.svg)"
     yield "## Figures"
     for name, measure in MEASURES.items():
@@ -306,6 +312,12 @@ def _paragraphs(results: Results) -> Iterator[str]:
             yield f"### {measure.title}"
             yield measure_table(results, name, measure)
     yield from _where_the_time_goes(results)
+
+
+def _with_one_replica(results: Results) -> Results:
+    """As if what has one replica were what is judged."""
+    figures = results["figures"]
+    return {**results, "figures": {**figures, OURS: figures[OURS_ALONE]}}
 
 
 def _misses(results: Results, verdicts: Sequence[Verdict]) -> Iterator[str]:

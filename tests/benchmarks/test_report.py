@@ -25,7 +25,14 @@ from benchmarks.report import (
 def results(figures: dict[str, Any], rounds: int = 3) -> dict[str, Any]:
     return {
         "run": {"date": "2026-01-01", "rounds": rounds, "seconds": 2, "seed": 1, "load": "wrk 4.2"},
-        "machine": {"cores": 2, "cpu": "a CPU", "memory_gb": 8.0, "system": "Linux 6", "round_trip_us": 40.0},
+        "machine": {
+            "cores": 2,
+            "cpu": "a CPU",
+            "memory_gb": 8.0,
+            "system": "Linux 6",
+            "round_trip_us": 40.0,
+            "all_at_once": 1.6,
+        },
         "versions": {"ray": "2.60.0"},
         "absent": {"mosec": "its environment was not made"},
         "failed": [{"contender": "ray-serve", "measure": "post_32", "round": 1, "why": "Failed: 3 of 9"}],
@@ -120,6 +127,12 @@ def test_the_document_names_what_is_absent_and_what_failed() -> None:
     assert "Not measured: Mosec, 2 workers (its environment was not made)." in said
     assert "Failed: Ray Serve, defaults, post_32, round 2: `Failed: 3 of 9`" in said
     assert "None" not in said
+
+
+def test_the_bounds_are_worked_out_for_two_replicas_and_for_one() -> None:
+    said = document(results({"bare": gets(100), "toolkit-2": gets(150), "toolkit-1": gets(120)}))
+    two, one = (line for line in said.splitlines() if line.startswith(f"| {BOUNDS[0].says} |"))
+    assert (two.split(" | ")[2], one.split(" | ")[2]) == ("1.50", "1.20")
 
 
 def test_every_bound_reads_figures_that_a_measure_of_its_contender_gives() -> None:
