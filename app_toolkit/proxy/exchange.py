@@ -46,9 +46,6 @@ CLIENT_GONE = "client_gone"
 CLIENT_CLOSED_REQUEST = 499
 """Logged where the client has gone; nobody sees it on the wire."""
 
-READS_SHEETS = b"\r\n%b: 1" % hop.SHEET
-"""What follows the value of the hop field, and that of a claim."""
-
 SERVICE_RESTART = 1012
 """The code for a WebSocket that ends for no fault of its client, who may come again."""
 
@@ -256,6 +253,11 @@ class Exchange:
             if pieces:
                 connection.write_all(pieces)
 
+    def tunnel(self, data: bytes) -> None:
+        """Pass on what the client says on its WebSocket."""
+        if self._connection is not None:
+            self._connection.write(data)
+
     def client_paused(self, paused: bool) -> None:
         """The client does not take what is written, or does again; so the replica has to wait, or goes on."""
         if self._connection is not None:
@@ -404,8 +406,10 @@ class Exchange:
         assert self._turn is not None
         if self._turn.claim():
             identity += self._proxy.lines.claim
-        if connection.reads_sheets and self._client.tells_when_drained and not request.websocket:
-            identity += READS_SHEETS
+        if self._client.tells_when_drained and not request.websocket:
+            word = connection.ask_for_sheet(again=request.method in RETRYABLE)
+            if word is not None:
+                identity += b"\r\n%b: %b" % (hop.SHEET, word)
         head = request.head(identity)
         if self._holding:
             connection.write(head)

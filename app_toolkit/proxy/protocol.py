@@ -134,6 +134,10 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is not None and exchange.tunnels:
+            exchange.tunnel(data)
+            return
         if self._leaving:
             self._drop(len(data))
         elif self._unparsed:

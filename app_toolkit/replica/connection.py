@@ -41,10 +41,15 @@ class CallerConnection(HttpToolsProtocol):
         if self._own is not None:
             self._own.end_sheet()
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
+    def handle_websocket_upgrade(self) -> None:
         if self._own is not None:
-            self._own.renew(by_sheet=any(name == hop.SHEET for name, _ in self.headers[1:3]))
+            self._own.end_sheet()  # another protocol has it from now on
+        super().handle_websocket_upgrade()
+
+    def on_headers_complete(self) -> None:
+        if self._own is not None:
+            self._own.renew(next((value for name, value in self.headers[1:3] if name == hop.SHEET), None))
+        super().on_headers_complete()
         if len(self.headers) > 1 and self.headers[1][0] == hop.CALL:
             name, length = self.headers[-1]
             if name == b"content-length" and FILLED <= int(length) <= MOST_BYTES:
@@ -95,13 +100,16 @@ class _Own(CorkedTransport):
     def __init__(self, inner: asyncio.Transport, asked: Callable[[], None]) -> None:
         super().__init__(inner)
         self._asked = asked
-        self._by_sheet = False
+        #: By which the caller of this request knows a sheet; None: it does not want one, or not any more.
+        self._word: bytes | None = None
+        self._head: bytes | None = None
         self._sheet: Sheet | None = None
         self._lying = 0
 
-    def renew(self, *, by_sheet: bool) -> None:
-        """The next request has come, so what was answered has arrived. `by_sheet`: its caller reads sheets."""
-        self._by_sheet = by_sheet and not self._pieces
+    def renew(self, word: bytes | None) -> None:
+        """The next request has come, so what was answered has arrived. `word`: its caller reads sheets."""
+        self._word = word
+        self._head = None
         self._lying = 0
 
     def resume_reading(self) -> None:
@@ -109,15 +117,23 @@ class _Own(CorkedTransport):
         super().resume_reading()
 
     def write(self, data: Any) -> None:
-        if not (self._by_sheet and LEAST <= len(data) <= MOST and self._write_beside(memoryview(data))):
-            super().write(data)
+        word = self._word
+        if word is not None:
+            if self._head is not None:
+                self._word = None  # it is the body, or its beginning
+                if LEAST <= len(data) <= MOST and self._write_beside(memoryview(data), self._head, word):
+                    return
+            elif not data.startswith(b"HTTP/1.1 1"):
+                self._head = data
+        super().write(data)
 
-    def _write_beside(self, body: memoryview) -> bool:
-        """Write it onto a sheet, if it is all of an answer whose head is still here."""
+    def _write_beside(self, body: memoryview, head: bytes, word: bytes) -> bool:
+        """Write it onto a sheet, if it is all of the body, and the head has not left."""
         size = len(body)
-        head = self._pieces[0] if len(self._pieces) == 1 else b""
-        if not head.endswith(b"\r\n\r\n") or b"\r\ncontent-length: %d\r\n" % size not in head or self.is_closing():
+        if len(self._pieces) != 1 or self._pieces[0] is not head or self.is_closing():
             return False
+        if b"\r\ncontent-length: %d\r\n" % size not in head or b"\r\nconnection:" in head:
+            return False  # one that closes would do so before its caller has found the sheet
         sheet = self._sheet
         if sheet is None or sheet.size < size:
             self.end_sheet()
@@ -125,7 +141,7 @@ class _Own(CorkedTransport):
                 sheet = self._sheet = Sheet(-(-size // STEP) * STEP)
             except OSError:
                 return False
-        self._pieces[0] = b"%b%b: %b\r\n\r\n" % (head[:-2], hop.SHEET, sheet.name)
+        self._pieces[0] = b"%b%b: %b/%b\r\n\r\n" % (head[:-2], hop.SHEET, word, sheet.name)
         self._lying = size
         for at in range(0, size, STEP):
             super().write(sheet.write(body[at : at + STEP], at))

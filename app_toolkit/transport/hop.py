@@ -31,7 +31,8 @@ CLAIM = b"x-app-toolkit-claim"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
 SHEET = b"x-app-toolkit-sheet"
-"""Of a request: its caller reads sheets (`transport.sheet`). Of an answer: the sheet that it comes on."""
+"""Of a request: its caller reads sheets (`transport.sheet`) that are given with this word. Of an answer: the word, and
+the sheet that it comes on."""
 
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""

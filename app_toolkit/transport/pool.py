@@ -48,7 +48,7 @@ class Answer:
     length: int | None = None
     """Bytes of the body, where it announces them, and nothing but them, in digits."""
     sheet: bytes | None = None
-    """The name of that which the body comes on."""
+    """What its field says of that which the body comes on."""
 
 
 class Listener(Protocol):
@@ -142,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         self._left: int | None = None
         self._head = b""
         self._answer: Answer | None = None
+        #: By which a sheet is known that was asked for.
+        self._word: bytes | None = None
         #: The answer that comes on a sheet, and whether it is complete, but not with the client.
         self._following: Following | None = None
         self._lying = False
@@ -154,12 +156,14 @@ class Connection(asyncio.BufferedProtocol):
     def is_circuit(self) -> bool:
         return isinstance(self._transport, Circuit)
 
-    @property
-    def reads_sheets(self) -> bool:
-        """Whether the request may say so."""
-        return self._sheets is not None and self._sheets.readable
-
     # What a listener does
+
+    def ask_for_sheet(self, *, again: bool) -> bytes | None:
+        """The word to ask for one with, in the exchange that has begun; `again`: it may be run twice. None: do not."""
+        if self._sheets is None or not self._sheets.asks(self.address, again=again):
+            return None
+        self._word = self._sheets.word
+        return self._word
 
     def begin(self, listener: Listener, *, head_only: bool = False, decode: bool = False, whole: int = 0) -> None:
         """The next answer is for `listener`; `head_only`: to a HEAD; `decode`: without the body's framing.
@@ -167,6 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         `whole`: a long body of known length is given in one piece, which the listener may keep, up to so many bytes.
         """
         self._listener = listener
+        self._word = None
         self._whole = whole
         self._bodyless = head_only
         self._head = b""
@@ -294,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
                 return b""
             if answer.status >= 200 or answer.status == 101:
                 self._answer = answer
-                if answer.sheet is not None and not self._follow(answer.sheet, answer.length):
+                if answer.sheet is not None and not self._follow(answer.sheet, answer):
                     return b""
                 listener.answered(answer)
                 if self._whole and self._listener is listener:
@@ -306,14 +311,15 @@ class Connection(asyncio.BufferedProtocol):
                     return b""
         return data
 
-    def _follow(self, name: bytes, size: int | None) -> bool:
-        """The body comes on this sheet. Gives whether it can be read."""
+    def _follow(self, told: bytes, answer: Answer) -> bool:
+        """The body comes on a sheet, unless that is an app's own idea. Gives whether the answer can be read."""
+        word, _, name = told.partition(b"/")
+        if self._sheets is None or self._word != word or answer.length is None or self._bodyless:
+            return True
         try:
-            if self._sheets is None or size is None or self._bodyless:
-                raise ValueError("it was not asked for, or there is no length to read")
             if self._sheet is None or self._sheet[0] != name:
-                self._sheet = name, self._sheets.open(name)
-            self._following = Following(self._sheet[1], size)
+                self._sheet = name, self._sheets.open(self.address, name)
+            self._following = Following(self._sheet[1], answer.length)
         except (OSError, ValueError) as error:
             self._broken(f"the sheet of an answer cannot be read: {error}")
             return False
@@ -545,6 +551,7 @@ class Pool:
         way = self._ways.pop(address, None)
         if way is not None:
             way.shrink(0)
+            self._sheets.forget(address)
             if way.trunk is not None:
                 way.trunk.retire()
 

@@ -6,17 +6,22 @@ from where it lies.
 
 * A sheet belongs to one connection, and dies with it. The next answer on that connection is written over the last one,
   so the caller begins no other exchange before everything it read is with its client.
-* A caller says in each request that it reads sheets (`hop.SHEET`). The head of an answer that comes on one is that of
-  any other and has the sheet's name in a field of the same name; instead of the body come words of four bytes, each of
-  which says how many bytes more lie on the sheet.
+* A caller says in a request that it reads sheets, and by which word it knows its own (`hop.SHEET`): an app that answers
+  with a field of that name does not know the word. The head of an answer that comes on a sheet is that of any other and
+  has word and sheet in a field of the same name; instead of the body come words of four bytes, each of which says how
+  many bytes more lie on the sheet.
 * The memory has no file: nothing is left of it when both processes have ended, however they do.
 """
 
+import fcntl
 import mmap
 import os
 import secrets
 from typing import ClassVar
-from weakref import WeakSet
+from weakref import WeakSet, finalize
+
+from app_toolkit.transport.sockets import close_in_children
+from app_toolkit.types import Address
 
 LEAST = 1024 * 1024
 """Bytes from which on an answer is worth a sheet."""
@@ -46,15 +51,21 @@ class Sheet:
             raise OSError("memory can be shared by its file on Linux alone")
         self.size = size
         token = secrets.token_hex(8)
-        self._file = os.memfd_create(token)
+        self._file = os.memfd_create(token, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._end = finalize(self, os.close, self._file)
         try:
             # Now, because later nobody could be told that there is no memory.
             os.posix_fallocate(self._file, 0, size)
+            fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         except OSError:
-            os.close(self._file)
+            self._end()
             raise
         self.name = b"%d/%d/%b/%d" % (os.getpid(), self._file, token.encode(), size)
         self.live.add(self)
+        close_in_children(self)
+
+    def fileno(self) -> int:
+        return self._file if self._end.alive else -1
 
     def write(self, data: memoryview, at: int) -> bytes:
         """Put it there; gives the word for whoever reads."""
@@ -66,33 +77,42 @@ class Sheet:
 
     def close(self) -> None:
         """Whoever reads keeps what there is."""
-        if self in self.live:
-            self.live.discard(self)
-            os.close(self._file)
+        self.live.discard(self)
+        self._end()
 
 
 class Sheets:
     """How a caller finds the sheets of replicas on its machine."""
 
     def __init__(self) -> None:
-        #: Until one could not be opened: then the two do not see each other's processes, and never will.
-        self.readable = hasattr(os, "memfd_create")
+        #: By which those are known that this caller asked for.
+        self.word = secrets.token_hex(8).encode()
+        #: Replicas, by whether their sheets can be read. One that the system keeps from us it does for ever.
+        self._readable: dict[Address, bool] = {}
 
-    def open(self, name: bytes) -> memoryview:
-        """The sheet of this name, to be read. Raises `OSError` where it is not to be had, or is another one."""
-        self.readable = False
+    def asks(self, address: Address, *, again: bool) -> bool:
+        """Whether to ask this replica for them; `again`: the request may be run twice, should that fail."""
+        return self._readable.get(address, again and hasattr(os, "memfd_create"))
+
+    def forget(self, address: Address) -> None:
+        self._readable.pop(address, None)
+
+    def open(self, address: Address, name: bytes) -> memoryview:
+        """A replica's sheet of this name, to be read. Raises `OSError` where it is not to be had, or is another one."""
+        self._readable[address] = False
         try:
             process, number, token, size = name.decode("ascii").split("/")
-            file = os.open(f"/proc/{int(process)}/fd/{int(number)}", os.O_RDONLY | os.O_CLOEXEC)
+            path = f"/proc/{int(process)}/fd/{int(number)}"
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
             try:
                 if os.readlink(f"/proc/self/fd/{file}") != f"/memfd:{token} (deleted)":
                     raise OSError("it is another file")
                 view = memoryview(mmap.mmap(file, int(size), prot=mmap.PROT_READ))
             finally:
                 os.close(file)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise OSError(str(error)) from None
-        self.readable = True
+        self._readable[address] = True
         return view
 
 

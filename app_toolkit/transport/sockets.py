@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
 IDLE_S = 10
@@ -21,10 +22,17 @@ SENT_AHEAD = 512 * 1024
 208 KiB the two wake each other twice as often while a large body goes over."""
 
 
-_not_inherited: WeakSet[socket.socket | asyncio.BaseTransport] = WeakSet()
+@runtime_checkable
+class File(Protocol):
+    """Whatever has a descriptor, -1 once it is closed."""
+
+    def fileno(self) -> int: ...
 
 
-def close_in_children(ours: socket.socket | asyncio.BaseTransport) -> None:
+_not_inherited: WeakSet[File | asyncio.BaseTransport] = WeakSet()
+
+
+def close_in_children(ours: File | asyncio.BaseTransport) -> None:
     """Keep it out of processes that user code forks: whoever is at its other end would wait for them to end."""
     _not_inherited.add(ours)
 
@@ -32,7 +40,7 @@ def close_in_children(ours: socket.socket | asyncio.BaseTransport) -> None:
 def _close_inherited() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for ours in _not_inherited:
-        inner = ours if isinstance(ours, socket.socket) else ours.get_extra_info("socket")
+        inner = ours if isinstance(ours, File) else ours.get_extra_info("socket")
         if inner is not None and inner.fileno() >= 0:
             # Replaced, not closed: the objects that own these numbers live on in the child.
             os.dup2(nothing, inner.fileno(), inheritable=False)

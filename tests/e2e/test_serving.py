@@ -16,11 +16,12 @@ from websockets.sync.client import connect
 from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS
+from app_toolkit.router.router import RUN
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
 
 
-def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
+def pids(served: Served, path: str = "/pid", tries: int = 20 * RUN) -> set[int]:
     with served.client() as client:
         return {client.get(path).json() for _ in range(tries)}
 

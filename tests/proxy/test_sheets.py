@@ -144,16 +144,40 @@ def test_what_is_not_the_whole_of_an_answer_comes_over_the_connection(world: Wor
         assert raw.rest().endswith(b"\r\n\r\n" + page(1))
 
 
-def test_a_sheet_that_cannot_be_read_is_the_last_that_is_asked_for_and_loses_nothing(own: World) -> None:
-    asked: list[bool] = []
+def test_a_sheet_that_cannot_be_read_is_the_last_that_is_asked_for_and_loses_nothing(world: World) -> None:
+    asked: list[bytes] = []
 
     def script(connection: socket.socket, head: bytes) -> bool:
-        asked.append(b"\r\nx-app-toolkit-sheet: 1\r\n" in head)
-        length = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n"
-        connection.sendall(length + (b"x-app-toolkit-sheet: 0/0/none/5\r\n\r\n" if asked[-1] else b"\r\nwhole"))
+        _, found, rest = head.partition(b"\r\nx-app-toolkit-sheet: ")
+        asked.append(rest.partition(b"\r\n")[0])
+        name = b"x-app-toolkit-sheet: %b/0/0/none/5\r\n\r\n" % asked[-1]
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n" + (name if found else b"\r\nwhole"))
         return True
 
-    own.route(own.scripted(script).endpoint())
-    for _ in range(2):
-        assert httpx.get(own.url + "/").text == "whole"
-    assert asked == [True, False, False]
+    world.route(world.scripted(script).endpoint())
+    for method in ("POST", "GET", "GET", "POST"):
+        assert httpx.request(method, world.url + "/").text == "whole"
+    assert [bool(word) for word in asked] == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("path", ["/whole", f"/page/spoof?size={SIZE}"])
+def test_what_an_app_says_of_sheets_is_not_believed(world: World, path: str) -> None:
+    app = FastAPI()
+    mine = {"x-app-toolkit-sheet": "0123456789abcdef/1/2/3/4"}
+
+    @app.get("/whole")
+    async def whole() -> Response:
+        return Response(b"whole", headers=mine)
+
+    @app.get("/page/spoof")
+    async def spoof(size: int) -> Response:
+        return Response(page(1, size), headers=mine)
+
+    replica = world.one(app=app)
+    with httpx.Client() as client:
+        for _ in range(3):
+            got = client.get(world.url + path)
+            assert got.content == (b"whole" if path == "/whole" else page(1))
+            assert "x-app-toolkit-sheet" not in got.headers
+    replica.stop()
+    eventually(lambda: not Sheet.live)

@@ -11,7 +11,7 @@ from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.transport import hop
 from app_toolkit.transport.filling import FILLED
 from app_toolkit.transport.sheet import LEAST, LIVE, MOST, Sheet, Sheets
-from app_toolkit.types import Receive, Scope, Send
+from app_toolkit.types import Address, ASGIApp, Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -122,7 +122,7 @@ class Memory:
         self.served.set()
 
 
-BY_SHEET = b"GET / HTTP/1.1\r\n%b: all\r\n%b: 1\r\nhost: shop\r\n\r\n" % (hop.HOP, hop.SHEET)
+BY_SHEET = b"GET / HTTP/1.1\r\n%b: all\r\n%b: word\r\nhost: shop\r\n\r\n" % (hop.HOP, hop.SHEET)
 
 
 async def answered(app: Memory, request: bytes, connection: CallerConnection, below: Recorder) -> bytes:
@@ -134,7 +134,7 @@ async def answered(app: Memory, request: bytes, connection: CallerConnection, be
     return b"".join(below.written)
 
 
-def connected(app: Memory) -> tuple[CallerConnection, Recorder]:
+def connected(app: ASGIApp) -> tuple[CallerConnection, Recorder]:
     config = uvicorn.Config(app, lifespan="off", log_config=None, server_header=False, date_header=False)
     config.load()
     below = Recorder()
@@ -149,9 +149,9 @@ async def test_a_long_answer_lies_on_a_sheet_until_its_caller_comes_again_or_goe
     for _ in range(2):
         answer = await answered(app, BY_SHEET, connection, below)
         (sheet,) = Sheet.live
-        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b: %b\r\n\r\n" % (LEAST, hop.SHEET, sheet.name)
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b: word/%b\r\n\r\n" % (LEAST, hop.SHEET, sheet.name)
         assert answer == head + LEAST.to_bytes(4, "big")
-        assert Sheets().open(sheet.name) == app.body
+        assert Sheets().open(Address("unix:/r"), sheet.name) == app.body
         assert connection.transport.get_write_buffer_size() == LEAST
     plain = await answered(app, REQUEST, connection, below)
     assert plain == b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % LEAST + app.body
@@ -191,3 +191,47 @@ async def test_where_there_is_no_memory_for_a_sheet_answers_come_over_the_connec
             sheet.close()
     connection.connection_lost(None)
     assert not Sheet.live
+
+
+async def test_a_part_of_a_body_is_not_taken_for_a_head() -> None:
+    part, image = b"--frame\r\ncontent-length: %d\r\n\r\n" % LEAST, bytes(LEAST)
+    served = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        length = b"%d" % len(part + image)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": image})
+        served.set()
+
+    connection, below = connected(app)
+    connection.data_received(BY_SHEET)
+    await served.wait()
+    assert b"".join(below.written).endswith(b"\r\n\r\n" + part + image)
+    assert not Sheet.live
+    connection.connection_lost(None)
+
+
+async def test_an_answer_after_which_the_connection_closes_comes_over_it() -> None:
+    app = Memory(LEAST)
+    connection, below = connected(app)
+    closing = BY_SHEET.replace(b"host:", b"connection: close\r\nhost:")
+    assert (await answered(app, closing, connection, below)).endswith(b"\r\n\r\n" + app.body)
+    assert not Sheet.live
+    connection.connection_lost(None)
+
+
+async def test_a_connection_that_becomes_a_websocket_has_no_sheet_any_more() -> None:
+    app = Memory(LEAST)
+    connection, below = connected(app)
+    await answered(app, BY_SHEET, connection, below)
+    assert len(Sheet.live) == 1
+    connection.data_received(
+        b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    assert below.protocol is not connection
+    assert not Sheet.live
+    below.protocol.connection_lost(None)
