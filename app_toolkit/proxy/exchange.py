@@ -407,9 +407,9 @@ class Exchange:
         if self._turn.claim():
             identity += self._proxy.lines.claim
         if self._client.tells_when_drained and not request.websocket:
-            word = connection.ask_for_sheet(again=request.method in RETRYABLE)
-            if word is not None:
-                identity += b"\r\n%b: %b" % (hop.SHEET, word)
+            sign = connection.ask_for_sheet(again=request.method in RETRYABLE)
+            if sign is not None:
+                identity += b"\r\n%b: %b" % (hop.SHEET, sign)
         head = request.head(identity)
         if self._holding:
             connection.write(head)

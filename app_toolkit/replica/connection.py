@@ -101,14 +101,14 @@ class _Own(CorkedTransport):
         super().__init__(inner)
         self._asked = asked
         #: By which the caller of this request knows a sheet; None: it does not want one, or not any more.
-        self._word: bytes | None = None
+        self._sign: bytes | None = None
         self._head: bytes | None = None
         self._sheet: Sheet | None = None
         self._lying = 0
 
-    def renew(self, word: bytes | None) -> None:
-        """The next request has come, so what was answered has arrived. `word`: its caller reads sheets."""
-        self._word = word
+    def renew(self, sign: bytes | None) -> None:
+        """The next request has come, so what was answered has arrived. `sign`: its caller reads sheets."""
+        self._sign = sign
         self._head = None
         self._lying = 0
 
@@ -117,17 +117,17 @@ class _Own(CorkedTransport):
         super().resume_reading()
 
     def write(self, data: Any) -> None:
-        word = self._word
-        if word is not None:
+        sign = self._sign
+        if sign is not None:
             if self._head is not None:
-                self._word = None  # it is the body, or its beginning
-                if LEAST <= len(data) <= MOST and self._write_beside(memoryview(data), self._head, word):
+                self._sign = None  # it is the body, or its beginning
+                if LEAST <= len(data) <= MOST and self._write_beside(memoryview(data), self._head, sign):
                     return
             elif not data.startswith(b"HTTP/1.1 1"):
                 self._head = data
         super().write(data)
 
-    def _write_beside(self, body: memoryview, head: bytes, word: bytes) -> bool:
+    def _write_beside(self, body: memoryview, head: bytes, sign: bytes) -> bool:
         """Write it onto a sheet, if it is all of the body, and the head has not left."""
         size = len(body)
         if len(self._pieces) != 1 or self._pieces[0] is not head or self.is_closing():
@@ -141,7 +141,7 @@ class _Own(CorkedTransport):
                 sheet = self._sheet = Sheet(-(-size // STEP) * STEP)
             except OSError:
                 return False
-        self._pieces[0] = b"%b%b: %b/%b\r\n\r\n" % (head[:-2], hop.SHEET, word, sheet.name)
+        self._pieces[0] = b"%b%b: %b/%b\r\n\r\n" % (head[:-2], hop.SHEET, sign, sheet.name)
         self._lying = size
         for at in range(0, size, STEP):
             super().write(sheet.write(body[at : at + STEP], at))

@@ -31,7 +31,7 @@ CLAIM = b"x-app-toolkit-claim"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
 SHEET = b"x-app-toolkit-sheet"
-"""Of a request: its caller reads sheets (`transport.sheet`) that are given with this word. Of an answer: the word, and
+"""Of a request: its caller reads sheets (`transport.sheet`) that are given with this sign. Of an answer: the sign, and
 the sheet that it comes on."""
 
 EXPECT = b"x-app-toolkit-expect"

@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head = b""
         self._answer: Answer | None = None
         #: By which a sheet is known that was asked for.
-        self._word: bytes | None = None
+        self._sign: bytes | None = None
         #: The answer that comes on a sheet, and whether it is complete, but not with the client.
         self._following: Following | None = None
         self._lying = False
@@ -159,11 +159,11 @@ class Connection(asyncio.BufferedProtocol):
     # What a listener does
 
     def ask_for_sheet(self, *, again: bool) -> bytes | None:
-        """The word to ask for one with, in the exchange that has begun; `again`: it may be run twice. None: do not."""
+        """The sign to ask for one with, in the exchange that has begun; `again`: it may be run twice. None: do not."""
         if self._sheets is None or not self._sheets.asks(self.address, again=again):
             return None
-        self._word = self._sheets.word
-        return self._word
+        self._sign = self._sheets.sign
+        return self._sign
 
     def begin(self, listener: Listener, *, head_only: bool = False, decode: bool = False, whole: int = 0) -> None:
         """The next answer is for `listener`; `head_only`: to a HEAD; `decode`: without the body's framing.
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         `whole`: a long body of known length is given in one piece, which the listener may keep, up to so many bytes.
         """
         self._listener = listener
-        self._word = None
+        self._sign = None
         self._whole = whole
         self._bodyless = head_only
         self._head = b""
@@ -313,8 +313,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _follow(self, told: bytes, answer: Answer) -> bool:
         """The body comes on a sheet, unless that is an app's own idea. Gives whether the answer can be read."""
-        word, _, name = told.partition(b"/")
-        if self._sheets is None or self._word != word or answer.length is None or self._bodyless:
+        sign, _, name = told.partition(b"/")
+        if self._sheets is None or self._sign != sign or answer.length is None or self._bodyless:
             return True
         try:
             if self._sheet is None or self._sheet[0] != name:

@@ -6,9 +6,9 @@ from where it lies.
 
 * A sheet belongs to one connection, and dies with it. The next answer on that connection is written over the last one,
   so the caller begins no other exchange before everything it read is with its client.
-* A caller says in a request that it reads sheets, and by which word it knows its own (`hop.SHEET`): an app that answers
-  with a field of that name does not know the word. The head of an answer that comes on a sheet is that of any other and
-  has word and sheet in a field of the same name; instead of the body come words of four bytes, each of which says how
+* A caller says in a request that it reads sheets, and by which sign it knows those (`hop.SHEET`): an app that answers
+  with a field of that name does not know the sign. The head of an answer that comes on a sheet is that of any other and
+  has sign and sheet in a field of the same name; instead of the body come words of four bytes, each of which says how
   many bytes more lie on the sheet.
 * The memory has no file: nothing is left of it when both processes have ended, however they do.
 """
@@ -86,7 +86,7 @@ class Sheets:
 
     def __init__(self) -> None:
         #: By which those are known that this caller asked for.
-        self.word = secrets.token_hex(8).encode()
+        self.sign = secrets.token_hex(8).encode()
         #: Replicas, by whether their sheets can be read. One that the system keeps from us it does for ever.
         self._readable: dict[Address, bool] = {}
 
