@@ -1,4 +1,4 @@
-"""A caller's connection at the replica: a trunk, or uvicorn's own protocol over what suits the two processes."""
+"""A caller's connection at the replica: a trunk, or HTTP/1.1 by uvicorn's own protocol."""
 
 import asyncio
 import hmac
@@ -11,44 +11,38 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from app_toolkit.replica.circuit import CallerCircuit
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import MOST_BYTES
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.sheet import LEAST, MOST, STEP, Sheet
 from app_toolkit.transport.sockets import close_in_children, send_ahead
-from app_toolkit.transport.trunk import PROTOCOL, Circuit, Room, Trunk, preface
+from app_toolkit.transport.trunk import PROTOCOL, Room, Trunk, preface
 
 
 class CallerConnection(HttpToolsProtocol):
-    """HTTP/1.1, over a connection of its own or a circuit."""
+    """HTTP/1.1 over a connection of its own."""
 
-    _flush: Callable[[], None]
-    _own: "_Own | None" = None
-    """Its transport, where it is no circuit."""
+    _own: "_Own"
+    """Its transport."""
     _long = 0
     """Bytes of the body that is to be read into one place, once it is wanted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        own = cast(asyncio.Transport, transport)
-        if not isinstance(own, Circuit):
-            own = self._own = _Own(own, self._fill)
-        self._flush = own.flush
-        super().connection_made(cast(Any, own))
+        self._own = _Own(cast(asyncio.Transport, transport), self._fill)
+        super().connection_made(self._own)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._own is not None:
-            self._own.end_sheet()
+        self._own.end_sheet()
 
     def handle_websocket_upgrade(self) -> None:
-        if self._own is not None:
-            self._own.end_sheet()  # another protocol has it from now on
+        self._own.end_sheet()  # another protocol has it from now on
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
-        if self._own is not None:
-            self._own.renew(next((value for name, value in self.headers[1:3] if name == hop.SHEET), None))
+        self._own.renew(next((value for name, value in self.headers[1:3] if name == hop.SHEET), None))
         super().on_headers_complete()
         if len(self.headers) > 1 and self.headers[1][0] == hop.CALL:
             name, length = self.headers[-1]
@@ -82,7 +76,7 @@ class CallerConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
-        self._flush()
+        self._own.flush()
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return
@@ -171,7 +165,8 @@ class Arrival(asyncio.Protocol):
         secret: bytes,
         room: Room,
     ) -> None:
-        self._new_talker = partial(CallerConnection, config, server_state, app_state, _loop)
+        self._http = partial(CallerConnection, config, server_state, app_state, _loop)
+        self._accept = partial(CallerCircuit, config, server_state, app_state, _loop)
         self._connections = cast(set[Any], server_state.connections)
         self._preface = preface(secret)
         self._room = room
@@ -210,13 +205,13 @@ class Arrival(asyncio.Protocol):
 
     def _become_http(self, data: bytes) -> None:
         self._connections.discard(self)
-        talker = self._new_talker()
+        talker = self._http()
         self.transport.set_protocol(talker)
         talker.connection_made(self.transport)
         talker.data_received(data)
 
     def _become_trunk(self, data: bytes) -> None:
-        self._trunk = Trunk(self._room, self._new_talker, lambda _: self._connections.discard(self))
+        self._trunk = Trunk(self._room, self._accept, lambda _: self._connections.discard(self))
         self.transport.set_protocol(self._trunk)
         self._trunk.connection_made(self.transport)
         self._trunk.feed(memoryview(data))

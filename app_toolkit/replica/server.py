@@ -22,6 +22,7 @@ from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.calls import host_class
+from app_toolkit.replica.circuit import CallerCircuit
 from app_toolkit.replica.connection import Arrival, CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
@@ -343,7 +344,7 @@ class Server(uvicorn.Server):
     def has_unsent_answers(self) -> bool:
         """Whether a caller has yet to take what its last request was answered; WebSockets do not count."""
         return any(
-            isinstance(connection, CallerConnection) and connection.transport.get_write_buffer_size()
+            isinstance(connection, CallerConnection | CallerCircuit) and connection.transport.get_write_buffer_size()
             for connection in self.server_state.connections
         )
 

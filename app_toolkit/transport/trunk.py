@@ -512,10 +512,13 @@ class Trunk(asyncio.BufferedProtocol):
     def _flush_later(self) -> None:
         if not self._flushes:
             self._flushes = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._flushes = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._flushes = False
         self._whole = 0
         transport = self._transport
         if self._blocked or transport is None or transport.is_closing():
