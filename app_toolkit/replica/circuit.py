@@ -2,10 +2,10 @@
 
 Over a connection of its own anybody may speak, and what is said there is uvicorn's to judge. A circuit is part of a
 trunk, which only a caller of ours could open: what it says was written by this same code, each field as `name: value`
-with its name in small letters. To read that needs no more than to cut it at the ends of its lines, and the Python
-that a general server runs for each request is a sixth of all that a small one costs here.
+with its name in small letters. To read that it is enough to cut it at the ends of its lines. Of what a small request
+costs a replica a sixth was the code that a general server needs for each.
 
-To the app both are the same: what it is given, what it may send, and what becomes of its errors.
+To the app both are the same: what it is told, what it may send, and what becomes of its mistakes.
 """
 
 import asyncio
@@ -17,16 +17,15 @@ from urllib.parse import unquote
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from app_toolkit.replica.replica import SERVER_ERROR, TEXT, Replica, Reported
 from app_toolkit.transport.trunk import Circuit
-from app_toolkit.types import Header
+from app_toolkit.types import Header, Message
 
 logger = logging.getLogger("app_toolkit.replica")
-servers_logger = logging.getLogger("uvicorn.error")
-"""Where uvicorn says what an app did wrong, whichever of the two it is served by."""
 
 MOST_HEAD = 256 * 1024
 """Bytes of a head; a proxy takes a quarter of that from a client, and adds little."""
@@ -45,17 +44,18 @@ class CallerCircuit:
 
     def __init__(
         self,
+        gate: Replica,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._app = config.loaded_app
+        self._gate = gate
         self._app_state = app_state
         self._asgi = {"version": config.asgi_version, "spec_version": "2.3"}
-        self._state = server_state
+        # Which uvicorn looks at when it shuts down.
         self._connections = cast(set[Any], server_state.connections)
-        self._loop = _loop or asyncio.get_running_loop()
+        self._tasks = server_state.tasks
+        self._loop = asyncio.get_running_loop()
         self._cycle: Cycle | None = None
         #: Of a request that has not begun.
         self._head = b""
@@ -77,7 +77,7 @@ class CallerCircuit:
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         if self._cycle is not None:
-            self._cycle.disconnected = not self._cycle.response_complete
+            self._cycle.disconnected = not self._cycle.complete
             self._cycle.tell()
         self.flow.resume_writing()
 
@@ -99,7 +99,7 @@ class CallerCircuit:
 
     def shutdown(self) -> None:
         """Nothing new; what runs may end."""
-        if self._cycle is None or self._cycle.response_complete:
+        if self._cycle is None or self._cycle.complete:
             self.transport.close()
         else:
             self._cycle.keep_alive = False
@@ -109,7 +109,7 @@ class CallerCircuit:
     def _go_on(self, data: bytes) -> None:
         """Begin the next request, if it is its turn: of an answer without a body the caller sees the end first."""
         head, end, rest = data.partition(b"\r\n\r\n")
-        if end and (self._cycle is None or self._cycle.response_complete):
+        if end and (self._cycle is None or self._cycle.complete):
             self._begin(head, rest)
         else:
             self._head = data
@@ -150,11 +150,10 @@ class CallerCircuit:
             "raw_path": raw_path,
             "query_string": query,
         }
-        cycle = self._cycle = Cycle(self, scope, self._state.default_headers, expects)
-        tasks = self._state.tasks
-        task = self._loop.create_task(cycle.run_asgi(self._app))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        cycle = self._cycle = Cycle(self, scope, expects)
+        task = self._loop.create_task(self._gate(scope, cycle.receive, cycle.send, cycle.put))
+        self._tasks.add(task)
+        task.add_done_callback(cycle.ended)
         if rest:
             self._head = self._take_body(rest)
         elif not self._missing:
@@ -167,7 +166,7 @@ class CallerCircuit:
         assert cycle is not None
         body, rest = data[: self._missing], data[self._missing :]
         self._missing -= len(body)
-        if not cycle.response_complete:  # else nobody wants it any more
+        if not cycle.complete:  # else nobody wants it any more
             cycle.body += body
             cycle.more_body = self._missing > 0
             if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -183,34 +182,34 @@ class CallerCircuit:
             data, self._head = self._head, b""
             self._go_on(data)
 
+    def forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+
     def _give_up(self, said: str) -> None:
         logger.warning("a circuit is given up, because its caller says %s", said)
         self.transport.abort()
 
 
-class Cycle(RequestResponseCycle):
-    """One request and its answer, to the app as uvicorn's own is; what few requests need is made when they do."""
+class Cycle:
+    """One request and its answer; to the app, and in what it makes of an app's mistakes, as uvicorn's own is."""
 
-    disconnected = response_started = response_complete = False
+    # What few requests ever change is not set for each.
+    disconnected = started = complete = False
     keep_alive = more_body = True
-    chunked_encoding: bool | None = None
-    expected_content_length = 0
-    body: Any = b""
-    logger = servers_logger
+    body = b""
+    _chunked: bool | None = None
+    _left = 0
+    """Bytes that the app has announced, and not sent."""
+    _news = False
+    _waiting: asyncio.Event | None = None
 
-    def __init__(
-        self, circuit: CallerCircuit, scope: dict[str, Any], default_headers: list[Header], expects: bool
-    ) -> None:
-        # Not uvicorn's own, which sets for each what is said above for all.
-        self.scope = cast(Any, scope)
-        self.transport: Circuit = circuit.transport
-        self.flow = circuit.flow
-        self.default_headers = default_headers
-        self.on_response = circuit.answered
-        self.waiting_for_100_continue = expects
-        #: Whether there is something to receive, and who waits for that.
-        self._news = False
-        self._waiting: asyncio.Event | None = None
+    def __init__(self, circuit: "CallerCircuit", scope: dict[str, Any], expects: bool) -> None:
+        """`expects`: the caller waits for a `100 Continue`."""
+        self._circuit = circuit
+        self._transport = circuit.transport
+        self._flow = circuit.flow
+        self._scope = scope
+        self._expects = expects
 
     def tell(self) -> None:
         """There is something to receive."""
@@ -218,92 +217,117 @@ class Cycle(RequestResponseCycle):
         if self._waiting is not None:
             self._waiting.set()
 
-    async def receive(self) -> Any:
-        if self.waiting_for_100_continue and not self.transport.is_closing():
-            self.transport.write(CONTINUE)
-            self.waiting_for_100_continue = False
-        if not (self.disconnected or self.response_complete):
-            self.flow.resume_reading()
+    async def receive(self) -> Message:
+        if self._expects and not self._transport.is_closing():
+            self._transport.write(CONTINUE)
+            self._expects = False
+        if not (self.disconnected or self.complete):
+            self._flow.resume_reading()
             if not self._news:
                 if self._waiting is None:
                     self._waiting = asyncio.Event()
                 await self._waiting.wait()
                 self._waiting.clear()
             self._news = False
-        if self.disconnected or self.response_complete:
+        if self.disconnected or self.complete:
             return {"type": "http.disconnect"}
         body, self.body = self.body, b""
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
-    async def send(self, message: Any) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        kind = message["type"]
-        if not self.response_started:
-            if kind != "http.response.start":
-                raise RuntimeError(f"Expected ASGI message 'http.response.start', but got '{kind}'.")
-            self.response_started = True
-            self.waiting_for_100_continue = False
-            self._send_head(message["status"], message.get("headers", ()))
-        elif self.response_complete:
-            raise RuntimeError(f"Unexpected ASGI message '{kind}' sent, after response already completed.")
-        elif kind != "http.response.body":
-            raise RuntimeError(f"Expected ASGI message 'http.response.body', but got '{kind}'.")
-        else:
-            self._send_body(message.get("body", b""), message.get("more_body", False))
+    async def send(self, message: Message) -> None:
+        while not self.put(message):
+            await self._flow.drain()
 
-    def _send_head(self, status: int, headers: Iterable[Header]) -> None:
+    def put(self, message: Message) -> bool:
+        """Send it, unless that has to wait. Gives whether it is sent, or nobody wants it any more."""
+        if self.disconnected:
+            return True
+        if self._flow.write_paused:
+            return False
+        kind = message["type"]
+        if not self.started:
+            if kind != "http.response.start":
+                raise RuntimeError(f"the app sent {kind!r}, and not 'http.response.start', first")
+            self.started = True
+            self._expects = False
+            self._put_head(message["status"], message.get("headers", ()))
+        elif self.complete or kind != "http.response.body":
+            raise RuntimeError(f"the app sent {kind!r} after {'its answer' if self.complete else 'a head'}")
+        else:
+            self._put_body(message.get("body", b""), message.get("more_body", False))
+        return True
+
+    def _put_head(self, status: int, headers: Iterable[Header]) -> None:
         pieces = [STATUS_LINE[status]]
-        if self.default_headers:
-            headers = (*self.default_headers, *headers)
         closes = False
         for name, value in headers:
             name = _field_name(name)
             if name == b"content-length":
-                if self.chunked_encoding is None:
-                    self.expected_content_length = int(value.decode())
-                    self.chunked_encoding = False
+                if self._chunked is None:
+                    self._left = int(value.decode())
+                    self._chunked = False
             elif name == b"transfer-encoding":
                 if value.lower() == b"chunked":
-                    self.expected_content_length = 0
-                    self.chunked_encoding = True
+                    self._left = 0
+                    self._chunked = True
             elif name == b"connection" and b"close" in [token.strip().lower() for token in value.split(b",")]:
                 self.keep_alive = False
                 closes = True
             pieces += (name, b": ", value, b"\r\n")
         head = b"".join(pieces)
         if len(head) - len(head.translate(None, NOT_IN_A_HEAD)) != (len(pieces) + 3) // 2:
-            raise RuntimeError("Invalid HTTP header value.")  # more than the ends of lines was found
+            raise RuntimeError("the value of a header field has a control character in it")  # beside the ends of lines
         if not (self.keep_alive or closes):
             head += b"connection: close\r\n"
-        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
-            self.chunked_encoding = True
+        if self._chunked is None and self._scope["method"] != "HEAD" and status not in (204, 304):
+            self._chunked = True
             head += b"transfer-encoding: chunked\r\n"
-        self.transport.write(head + b"\r\n")
+        self._transport.write(head + b"\r\n")
 
-    def _send_body(self, body: Any, more: bool) -> None:
-        if self.scope["method"] == "HEAD":
-            self.expected_content_length = 0
-        elif self.chunked_encoding:
+    def _put_body(self, body: Any, more: bool) -> None:
+        if self._scope["method"] == "HEAD":
+            self._left = 0
+        elif self._chunked:
             framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self.transport.write(framed if more else framed + b"0\r\n\r\n")
+            self._transport.write(framed if more else framed + b"0\r\n\r\n")
         else:
-            left = self.expected_content_length = self.expected_content_length - len(body)
-            if left < 0:
-                raise RuntimeError("Response content longer than Content-Length")
-            self.transport.write(body)
+            self._left -= len(body)
+            if self._left < 0:
+                raise RuntimeError("the body is longer than its content-length")
+            self._transport.write(body)
         if more:
             return
-        if self.expected_content_length:
-            raise RuntimeError("Response content shorter than Content-Length")
-        self.response_complete = True
+        if self._left:
+            raise RuntimeError("the body is shorter than its content-length")
+        self.complete = True
         if self._waiting is not None:
             self._waiting.set()
         if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+            self._transport.close()
+        self._circuit.answered()
+
+    def ended(self, task: "asyncio.Task[None]") -> None:
+        """The app has returned, or raised: nobody is left without an answer, and none is taken for a whole one."""
+        self._circuit.forget(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            if not isinstance(error, Reported):
+                logger.error("a request failed beyond its gate", exc_info=error)
+        elif self.complete or self.disconnected:
+            return
+        else:
+            logger.error(
+                "the app returned %s", "and its answer is not complete" if self.started else "without an answer"
+            )
+        if self.complete or self.disconnected:
+            return
+        if not self.started:
+            self.keep_alive = False
+            headers = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]
+            if self.put({"type": "http.response.start", "status": 500, "headers": headers}):
+                self.put({"type": "http.response.body", "body": SERVER_ERROR})
+        if not self.complete:
+            self._transport.close()
 
 
 @lru_cache(1_024)

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app_toolkit.replica.circuit import CallerCircuit
+from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import MOST_BYTES
 from app_toolkit.transport.corked import CorkedTransport
@@ -162,11 +163,13 @@ class Arrival(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
+        gate: Replica,
         secret: bytes,
         room: Room,
     ) -> None:
+        """`gate` is what `config` serves, too: over a connection, and behind the app's lifespan."""
         self._http = partial(CallerConnection, config, server_state, app_state, _loop)
-        self._accept = partial(CallerCircuit, config, server_state, app_state, _loop)
+        self._accept = partial(CallerCircuit, gate, config, server_state, app_state)
         self._connections = cast(set[Any], server_state.connections)
         self._preface = preface(secret)
         self._room = room

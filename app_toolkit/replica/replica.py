@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,9 @@ SERVER_ERROR = b"Internal Server Error"
 INTERNAL_ERROR = 1011
 """The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
 NOTHING: Mapping[bytes, bytes] = {}
+
+
+Put = Callable[[Message], bool]
 
 
 class Reported(Exception):
@@ -135,8 +138,11 @@ class Replica:
 
     # The wire
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request as uvicorn hands it over; a refusal and a failure of the app become answers."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, put: Put | None = None) -> None:
+        """Serve one request as uvicorn hands it over; a refusal and a failure of the app become answers.
+
+        `put`: sends a message at once, and gives False where that has to wait, as `send` would.
+        """
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self.app(scope, receive, send)
@@ -154,14 +160,14 @@ class Replica:
         if refusal is not None:
             await _refuse(kind, refusal, send)
             return
-        with Exchange(self, scope, receive, send, held=hop.EXPECT in said) as exchange:
+        with Exchange(self, scope, receive, send, put, held=hop.EXPECT in said) as exchange:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 exchange.bound(origin.timeout_ms / 1_000)
             try:
                 await self.app(scope, exchange.receive, exchange.send)
             except ClientDisconnected:
                 raise  # uvicorn's word to who sends on a WebSocket that has closed; it expects it back
-            except Exception as error:
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # no handler ends the replica
                 # Starlette has answered 500 by now, and raises all the same; others leave it to their server.
                 logger.error(
                     "request %s failed in %s: %s %r",
@@ -347,14 +353,16 @@ class Exchange:
         scope: Scope,
         receive: Receive,
         send: Send,
+        put: Put | None = None,
         *,
         held: bool = False,
     ) -> None:
-        """`held`: its caller waits for a `100 Continue` that its client has not asked for."""
+        """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for."""
         self._replica = replica
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._put = put
         self._held = held
         ours = _ours(scope)
         self._request_id: str | None = ours.get("request_id")
@@ -438,10 +446,11 @@ class Exchange:
             if status == 503:
                 message = {**message, "headers": _without_internal(message.get("headers", ()))}
             elif status in BODYLESS:
-                self._send = partial(_send_bodyless, self._send)
+                self._send, self._put = partial(_send_bodyless, self._send), None
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
             self.started = self.complete = True
-        await self._send(message)
+        if self._put is None or not self._put(message):
+            await self._send(message)
         if kind == "http.response.body":
             if not message.get("more_body", False):
                 self.complete = True
@@ -517,7 +526,7 @@ class Exchange:
             self.deadline = time.monotonic()
             return
         error = DeadlineExceeded("the deadline of this request passed while its handler ran")
-        send, self._send = self._send, _nowhere
+        send, self._send, self._put = self._send, _nowhere, None
         if self.started:
             self.cut = error
         else:

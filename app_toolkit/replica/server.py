@@ -275,7 +275,7 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
         )
-        self._server = Server(Lifespan(self._replica), secret, lambda: ready.set_result(None))
+        self._server = Server(self._replica, secret, lambda: ready.set_result(None))
         await self._server.serve(sockets=self._listeners)
 
     async def _take_up(self, live: LiveOptions) -> None:
@@ -318,11 +318,12 @@ class ReplicaServer:
 class Server(uvicorn.Server):
     """uvicorn, with a startup that tells why it failed and a shutdown that leaves no connection."""
 
-    def __init__(self, lifespan: Lifespan, secret: bytes, started: Callable[[], None]) -> None:
+    def __init__(self, gate: Replica, secret: bytes, started: Callable[[], None]) -> None:
+        lifespan = Lifespan(gate)
         config = uvicorn.Config(
             lifespan,
             # what makes protocols; it need not be a class
-            http=cast(Any, partial(Arrival, secret=secret, room=Room())),
+            http=cast(Any, partial(Arrival, gate=gate, secret=secret, room=Room())),
             ws="websockets-sansio",
             lifespan="on",
             interface="asgi3",

@@ -236,7 +236,7 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=cast(Any, partial(Arrival, secret=SECRET, room=Room())),
+            http=cast(Any, partial(Arrival, gate=app, secret=SECRET, room=Room())),
             ws="websockets-sansio",
             loop="uvloop",
             interface="asgi3",
