@@ -127,10 +127,12 @@ class CallerCircuit:
                 length = value
             elif name == b"expect":
                 expects = value.lower() == b"100-continue"
+            elif name == b"transfer-encoding":
+                length = b"none that is known"
         method, _, target = first.partition(b" ")
         target, _, version = target.partition(b" ")
-        if version != b"HTTP/1.1" or not length.isdigit():
-            self._give_up(f"a head that begins with {first[:100]!r}")
+        if version != b"HTTP/1.1" or not length.isdigit() or not target.isascii():
+            self._give_up("a head that cannot be read")
             return
         self._missing = int(length)
         raw_path, _, query = target.partition(b"?")
@@ -310,17 +312,12 @@ class Cycle:
         """The app has returned, or raised: nobody is left without an answer, and none is taken for a whole one."""
         self._circuit.forget(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None:
-            if not isinstance(error, Reported):
-                logger.error("a request failed beyond its gate", exc_info=error)
-        elif self.complete or self.disconnected:
-            return
-        else:
-            logger.error(
-                "the app returned %s", "and its answer is not complete" if self.started else "without an answer"
-            )
+        if error is not None and not isinstance(error, Reported):
+            logger.error("a request failed beyond its gate", exc_info=error)
         if self.complete or self.disconnected:
             return
+        if error is None:
+            logger.error("the app returned before it had answered")
         if not self.started:
             self.keep_alive = False
             headers = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]

@@ -1,0 +1,457 @@
+"""To an app a circuit is what a connection of uvicorn's is: the same is asked of both, and the same must come of it."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from app_toolkit.replica.circuit import MOST_HEAD, CallerCircuit
+from app_toolkit.replica.connection import CallerConnection
+from app_toolkit.replica.replica import Replica
+from app_toolkit.transport import hop
+from app_toolkit.transport.trunk import HIGH_WATER
+from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+
+from .client import SECRET, until
+from .client import field as hop_field
+
+pytestmark = pytest.mark.anyio
+
+
+class Wire(asyncio.Transport):
+    """What a talker writes on, which takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written: list[bytes] = []
+        self.ended = ""
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        if not self.ended:
+            self.written.append(bytes(data))
+
+    def flush(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    @property
+    def said(self) -> bytes:
+        return b"".join(self.written)
+
+
+class Talking:
+    """One caller, and an app behind its gate."""
+
+    def __init__(self, app: ASGIApp, *, circuit: bool) -> None:
+        self.gate = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET)
+        config = uvicorn.Config(self.gate, lifespan="off", log_config=None, server_header=False, date_header=False)
+        config.load()
+        self.state = ServerState()
+        self.wire = Wire()
+        self.ended = ""
+        make = partial(CallerCircuit, self.gate) if circuit else CallerConnection
+        self.talker: Any = cast(Any, make)(config, self.state, {"app": "state"})
+        self.talker.connection_made(self.wire)
+
+    def say(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.talker.data_received(piece)
+
+    async def settle(self) -> None:
+        """Until nothing runs, or what runs waits for its caller, which then leaves."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.ended = self.wire.ended  # uvicorn closes what was lost, too
+        self.talker.connection_lost(None)
+        await until(lambda: not self.state.tasks)
+        await asyncio.sleep(0)  # who hears of a task's end is told in the next turn
+        assert (self.gate.statistics().ongoing, self.gate.statistics().running) == (0, 0)
+        assert not self.state.connections
+
+
+def head(method: str = "GET", target: bytes = b"/", fields: Sequence[tuple[bytes, bytes]] = (), **of_hop: Any) -> bytes:
+    name, value = hop_field(**of_hop)
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), target), b"%b: %b" % (name.encode(), value)]
+    return b"\r\n".join([*lines, *(b"%b: %b" % each for each in fields), b"", b""])
+
+
+def get(path: bytes = b"/") -> bytes:
+    return head(target=path, fields=[(b"host", b"shop")])
+
+
+def post(body: bytes, *fields: tuple[bytes, bytes]) -> bytes:
+    return head("POST", fields=[(b"host", b"shop"), (b"content-length", b"%d" % len(body)), *fields]) + body
+
+
+@dataclass
+class Script:
+    """An app that does as it is told, and notes what it met."""
+
+    steps: Sequence[tuple[Any, ...]]
+    met: list[Any] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.met.append(dict(scope))
+        for kind, *said in self.steps:
+            if kind == "receive":
+                self.met.append(await receive())
+            elif kind == "raise":
+                raise said[0]
+            else:
+                message: Message = {"type": f"http.response.{kind}", **said[0]}
+                try:
+                    await send(message)
+                except Exception as error:
+                    self.met.append(type(error))
+
+
+async def outcome(script: Script, *pieces: bytes, circuit: bool) -> tuple[list[Any], bytes, str]:
+    """What the app met, what its caller was told, and how the connection ended."""
+    script = Script(script.steps)
+    talking = Talking(script, circuit=circuit)
+    talking.say(*pieces)
+    await talking.settle()
+    return script.met, talking.wire.said, talking.ended
+
+
+async def both(script: Script, *pieces: bytes) -> tuple[list[Any], bytes, str]:
+    """The same over a connection and by circuit."""
+    ours = await outcome(script, *pieces, circuit=True)
+    assert ours == await outcome(script, *pieces, circuit=False)
+    return ours
+
+
+def start(status: int = 200, *headers: tuple[bytes, bytes]) -> tuple[str, dict[str, Any]]:
+    return "start", {"status": status, "headers": headers}
+
+
+def body(data: bytes, more: bool = False) -> tuple[str, dict[str, Any]]:
+    return "body", {"body": data, "more_body": more}
+
+
+LENGTH_2 = (b"content-length", b"2")
+HI = Script([start(200, LENGTH_2), body(b"hi")])
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+# What an app is told
+
+targets = st.text("ab/%?&=~.;:@+*!'$-_", max_size=12).map(lambda rest: b"/" + rest.encode())
+escapes = st.lists(st.sampled_from([b"a", b"/", b"%41", b"%c3%a9", b"%ff", b"%2f", b"%", b"?", b"%3f"])).map(b"".join)
+names = st.text("abcdefxyz-_0", min_size=1, max_size=8).map(lambda name: b"x-q-" + name.encode())
+values = st.binary(max_size=12).map(lambda value: bytes(b for b in value if b > 31 and b != 127).strip(b" "))
+
+
+@given(
+    method=st.sampled_from(["GET", "HEAD", "POST", "DELETE", "OPTIONS", "QUERY"]),
+    target=targets | escapes.map(lambda rest: b"/" + rest),
+    fields=st.lists(st.tuples(names, values), max_size=4),
+    sent=st.binary(max_size=60),
+    cuts=st.lists(st.integers(0, 400), max_size=4),
+    version=st.sampled_from([b"1.0", b"1.1"]),
+)
+@example(method="OPTIONS", target=b"*", fields=[], sent=b"", cuts=[], version=b"1.1")
+@example(method="GET", target=b"//a:b@c/d?", fields=[(b"x-q", b"")], sent=b"", cuts=[], version=b"1.0")
+@settings(max_examples=150, deadline=None)
+def test_an_app_is_told_the_same_of_any_request_in_any_pieces(
+    method: str, target: bytes, fields: list[Any], sent: bytes, cuts: list[int], version: bytes
+) -> None:
+    length = [(b"content-length", b"%d" % len(sent))] if sent else []
+    whole = head(method, target, [(b"host", b"shop"), *fields, *length], version=version) + sent
+    at = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    pieces = [whole[a:b] for a, b in itertools.pairwise(at) if a < b]
+    script = Script([("receive",), start(200, LENGTH_2), body(b"hi"), ("receive",)])
+    met, _, _ = asyncio.run(both(script, *pieces))
+    scope, message, after = met
+    assert scope["raw_path"] == target.partition(b"?")[0]
+    assert message == {"type": "http.request", "body": sent, "more_body": False}
+    assert after == {"type": "http.disconnect"}
+
+
+async def test_a_body_that_comes_while_the_app_reads_is_read_as_it_comes() -> None:
+    script = Script([("receive",), ("receive",), start(200, LENGTH_2), body(b"hi")])
+    talking = Talking(script, circuit=True)
+    request = post(b"abcd")
+    talking.say(request[:-2])
+    await until(lambda: len(script.met) == 2)
+    talking.say(request[-2:])
+    await talking.settle()
+    assert [message["body"] for message in script.met[1:]] == [b"ab", b"cd"]
+    assert [message["more_body"] for message in script.met[1:]] == [True, False]
+    assert talking.wire.said == ANSWER
+
+
+async def test_what_nobody_reads_is_not_taken_without_end() -> None:
+    script = Script([("receive",), ("receive",), start(200, LENGTH_2), body(b"hi")])
+    talking = Talking(script, circuit=True)
+    request = post(bytes(2 * HIGH_WATER))
+    talking.say(request[: HIGH_WATER + 2_000])
+    assert not talking.wire.reading
+    await until(lambda: len(script.met) == 2)
+    assert talking.wire.reading
+    talking.say(request[HIGH_WATER + 2_000 :])
+    await talking.settle()
+    assert talking.wire.said == ANSWER
+
+
+@pytest.mark.parametrize("steps", [[("receive",), *HI.steps], HI.steps], ids=["reads", "does not read"])
+async def test_who_waits_to_be_asked_for_a_body_is_asked_by_who_reads_it(steps: Any) -> None:
+    request = post(b"abcd", (b"expect", b"100-continue"))
+    _, said, _ = await both(Script(steps), request)
+    assert said == (b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER if steps is not HI.steps else ANSWER)
+
+
+# What an app sends
+
+ODD = {
+    "nothing": [],
+    "a body first": [body(b"hi")],
+    "a head alone": [start(200, LENGTH_2)],
+    "two heads": [start(200, LENGTH_2), start(200, LENGTH_2), body(b"hi")],
+    "two answers": [*HI.steps, *HI.steps],
+    "too much": [start(200, LENGTH_2), body(b"hi!")],
+    "too little": [start(200, LENGTH_2), body(b"h")],
+    "no more": [start(200, LENGTH_2), body(b"hi", True)],
+    "a strange status": [start(299, LENGTH_2), body(b"hi")],
+    "no status at all": [start(99, LENGTH_2), body(b"hi")],
+    "a status too high": [start(600, LENGTH_2), body(b"hi")],
+    "a strange message": [("trailers", {}), *HI.steps],
+    "a line end in a value": [start(200, (b"x", b"a\r\nset-cookie: b")), body(b"")],
+    "a bare line feed in a value": [start(200, (b"x", b"a\nset-cookie: b")), body(b"")],
+    "a null in a value": [start(200, (b"x", b"\0")), body(b"")],
+    "a tab and high bytes in a value": [start(200, (b"x", b"\t\xff"), LENGTH_2), body(b"hi")],
+    "a line end in a name": [start(200, (b"x: 1\r\ny", b"1")), body(b"")],
+    "a colon in a name": [start(200, (b"x:", b"1")), body(b"")],
+    "a length that is none": [start(200, (b"content-length", b"many")), body(b"")],
+    "large letters": [start(200, (b"Content-Length", b"2"), (b"X-Y", b"Z")), body(b"hi")],
+    "two lengths": [start(200, LENGTH_2, (b"content-length", b"3")), body(b"hi")],
+    "a length and a coding": [start(200, LENGTH_2, (b"transfer-encoding", b"chunked")), body(b"hi")],
+    "no length": [start(200), body(b"h", True), body(b"", True), body(b"i")],
+    "a close": [start(200, LENGTH_2, (b"connection", b"Close")), body(b"hi")],
+    "several words of connection": [start(200, LENGTH_2, (b"connection", b"x, close")), body(b"hi")],
+    "an error at once": [("raise", ValueError("at once"))],
+    "an error behind the head": [start(200, LENGTH_2), ("raise", ValueError("behind the head"))],
+    "an error behind the answer": [*HI.steps, ("raise", ValueError("behind the answer"))],
+    "an exit at once": [("raise", SystemExit(1))],
+    "an exit behind the head": [start(200, LENGTH_2), ("raise", KeyboardInterrupt())],
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("odd", ODD)
+async def test_whatever_an_app_sends_its_caller_is_told_the_same(odd: str, method: str) -> None:
+    said = await both(Script(ODD[odd]), head(method, fields=[(b"host", b"shop")]))
+    assert b"set-cookie" not in said[1]
+
+
+messages = st.one_of(
+    st.builds(
+        lambda status, headers: start(status, *headers),
+        st.sampled_from([200, 204, 304, 404, 500, 503]),
+        st.lists(st.sampled_from([LENGTH_2, (b"content-length", b"0"), (b"x", b"y"), (b"connection", b"close")])),
+    ),
+    st.builds(body, st.sampled_from([b"", b"hi", b"hi!"]), st.booleans()),
+    st.just(("receive",)),
+)
+
+
+@given(steps=st.lists(messages, max_size=5), method=st.sampled_from(["GET", "HEAD"]))
+@settings(max_examples=200, deadline=None)
+def test_whatever_an_app_does_in_whatever_order_the_same_comes_of_it(steps: list[Any], method: str) -> None:
+    logging.disable()
+    try:
+        asyncio.run(both(Script(steps), head(method, fields=[(b"host", b"shop")])))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+async def test_one_that_is_cancelled_from_outside_is_answered_nevertheless() -> None:
+    begun = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    answers = []
+    for circuit in (True, False):
+        begun.clear()
+        talking = Talking(app, circuit=circuit)
+        talking.say(get())
+        await begun.wait()
+        for task in talking.state.tasks:
+            task.cancel()
+        await talking.settle()
+        answers.append((talking.wire.said, talking.ended))
+    assert answers[0][0].startswith(b"HTTP/1.1 500 ")
+    assert [ended for _, ended in answers] == ["closed", "closed"]
+
+
+# One request after another
+
+
+async def test_the_next_request_may_come_before_the_app_has_ended_the_answer() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await go_on.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    talking = Talking(app, circuit=True)
+    talking.say(get(b"/1"))
+    await until(lambda: bool(talking.wire.written))
+    talking.say(get(b"/2")[:20])
+    talking.say(get(b"/2")[20:])
+    assert len(talking.state.tasks) == 1
+    go_on.set()
+    await until(lambda: len(talking.wire.written) == 2)
+    await talking.settle()
+    assert talking.wire.said == b"HTTP/1.1 204 No Content\r\n\r\n" * 2
+
+
+async def test_who_answers_before_the_body_is_there_is_asked_the_next_when_it_is() -> None:
+    talking = Talking(HI, circuit=True)
+    first = post(b"abcdef")
+    talking.say(first[:-4])
+    await until(lambda: bool(talking.wire.written))
+    talking.say(first[-4:-2])
+    talking.say(first[-2:] + get(b"/2"))  # as they may lie in one frame
+    await until(lambda: len(HI.met) >= 2)
+    await talking.settle()
+    assert talking.wire.said == 2 * ANSWER
+    assert [scope["path"] for scope in HI.met] == ["/", "/2"]
+    HI.met.clear()
+
+
+async def test_what_runs_on_behind_its_answer_is_not_disturbed_by_the_next() -> None:
+    last = asyncio.Event()
+    done: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Script(HI.steps)(scope, receive, send)
+        if scope["path"] == "/1":
+            await last.wait()
+        done.append(scope["path"])
+
+    talking = Talking(app, circuit=True)
+    talking.say(get(b"/1"))
+    await until(lambda: len(talking.wire.written) == 2)
+    talking.say(get(b"/2"))
+    await until(lambda: done == ["/2"])
+    last.set()
+    await talking.settle()
+    assert done == ["/2", "/1"]
+    assert (talking.wire.said, talking.ended) == (2 * ANSWER, "")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: two\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"GET /\xe9 HTTP/1.1\r\n\r\n",
+        b"x" * (MOST_HEAD + 1),
+    ],
+    ids=["version", "no version", "length", "negative", "coding", "not ASCII", "no end"],
+)
+async def test_who_says_what_no_caller_of_ours_does_is_given_up(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    talking = Talking(Script([]), circuit=True)
+    talking.say(said)
+    assert talking.wire.ended == "aborted"
+    assert not talking.state.tasks
+    assert "given up" in caplog.text
+    await talking.settle()
+
+
+# A caller that does not read, or leaves, and a server that stops
+
+
+async def test_one_that_does_not_read_makes_its_app_wait_and_gets_all_of_it_in_order() -> None:
+    pieces = [b"%d" % number for number in range(10)]
+    script = Script([start(200, (b"content-length", b"10")), *(body(piece, piece != b"9") for piece in pieces)])
+    talking = Talking(script, circuit=True)
+    talking.talker.pause_writing()
+    talking.say(get())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert talking.wire.said == b""
+    talking.talker.resume_writing()
+    await until(lambda: talking.wire.said.endswith(b"9"))
+    await talking.settle()
+    assert talking.wire.said == b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789"
+
+
+async def test_who_cannot_be_told_of_a_failure_sees_the_end_of_its_circuit() -> None:
+    talking = Talking(Script([("raise", asyncio.CancelledError())]), circuit=True)
+    talking.talker.pause_writing()
+    talking.say(get())
+    await talking.settle()
+    assert (talking.wire.said, talking.ended) == (b"", "closed")
+
+
+async def test_an_app_whose_caller_has_left_hears_of_it_and_may_send_in_vain() -> None:
+    script = Script([("receive",), ("receive",), *HI.steps])
+    talking = Talking(script, circuit=True)
+    talking.talker.pause_writing()
+    talking.say(get())
+    await talking.settle()
+    assert script.met[-1] == {"type": "http.disconnect"}
+    assert talking.wire.said == b""
+
+
+async def test_a_server_that_stops_closes_who_is_idle_and_answers_who_is_not() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await go_on.wait()
+        await Script(HI.steps)(scope, receive, send)
+
+    answers = []
+    for circuit in (True, False):
+        go_on.clear()
+        idle, busy = Talking(app, circuit=circuit), Talking(app, circuit=circuit)
+        busy.say(get())
+        for talking in (idle, busy):
+            talking.talker.shutdown()
+        assert (idle.wire.ended, busy.wire.ended) == ("closed", "")
+        go_on.set()
+        await busy.settle()
+        await idle.settle()
+        answers.append((busy.wire.said, busy.ended))
+    assert answers[0] == answers[1]
+    assert b"connection: close" in answers[0][0]
+
+
+async def test_user_code_cannot_speak_as_the_gate_by_circuit_either() -> None:
+    script = Script([start(503, (hop.REFUSED, b"busy"), LENGTH_2), body(b"hi")])
+    _, said, _ = await both(script, get())
+    assert said == b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nhi"
