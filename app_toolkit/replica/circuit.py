@@ -11,6 +11,7 @@ To the app both are the same: what it is told, what it may send, and what become
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextvars import copy_context
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.replica import SERVER_ERROR, TEXT, Replica, Reported
+from app_toolkit.replica.replica import BODYLESS, SERVER_ERROR, TEXT, Replica, Reported
 from app_toolkit.transport.trunk import Circuit
 from app_toolkit.types import Header, Message
 
@@ -32,6 +33,9 @@ MOST_HEAD = 256 * 1024
 
 NOT_IN_A_HEAD = bytes(byte for byte in range(32) if byte != ord("\t")) + b"\x7f"
 """What the value of a field must not have in it; RFC 9110, 5.5."""
+
+LONGEST_LENGTH = 18
+"""Digits of the length of a body."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -56,7 +60,10 @@ class CallerCircuit:
         self._connections = cast(set[Any], server_state.connections)
         self._tasks = server_state.tasks
         self._loop = asyncio.get_running_loop()
+        #: Whose answer its caller waits for.
         self._cycle: Cycle | None = None
+        #: Answered in full, to their callers, whose apps have yet to end; but for those that were complete in time.
+        self._behind: set[Cycle] = set()
         #: Of a request that has not begun.
         self._head = b""
         #: Bytes of the body that are still to come.
@@ -72,13 +79,18 @@ class CallerCircuit:
         self._server = get_local_addr(circuit)
         self._client = get_remote_addr(circuit)
         self._scheme = "https" if is_ssl(circuit) else "http"
+        # No request's own: one often begins where the one before it ends.
+        self._context = copy_context()
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         if self._cycle is not None:
-            self._cycle.disconnected = not self._cycle.complete
-            self._cycle.tell()
+            self._behind.add(self._cycle)
+        for cycle in self._behind:
+            cycle.disconnected = not cycle.complete
+            cycle.tell()
+        self._cycle = None
         self.flow.resume_writing()
 
     def pause_writing(self) -> None:
@@ -99,7 +111,7 @@ class CallerCircuit:
 
     def shutdown(self) -> None:
         """Nothing new; what runs may end."""
-        if self._cycle is None or self._cycle.complete:
+        if self._cycle is None:
             self.transport.close()
         else:
             self._cycle.keep_alive = False
@@ -107,9 +119,9 @@ class CallerCircuit:
     # Requests
 
     def _go_on(self, data: bytes) -> None:
-        """Begin the next request, if it is its turn: of an answer without a body the caller sees the end first."""
+        """Begin the next request, if it is its turn."""
         head, end, rest = data.partition(b"\r\n\r\n")
-        if end and (self._cycle is None or self._cycle.complete):
+        if end and (self._cycle is None or self._cycle.whole):
             self._begin(head, rest)
         else:
             self._head = data
@@ -119,7 +131,8 @@ class CallerCircuit:
     def _begin(self, head: bytes, rest: bytes) -> None:
         first, *lines = head.split(b"\r\n")
         headers: list[Header] = []
-        length, expects = b"0", False
+        length = b"0"
+        expects = chunked = False
         for line in lines:
             name, _, value = line.partition(b": ")
             headers.append((name, value))
@@ -128,10 +141,11 @@ class CallerCircuit:
             elif name == b"expect":
                 expects = value.lower() == b"100-continue"
             elif name == b"transfer-encoding":
-                length = b"none that is known"
+                chunked = True
         method, _, target = first.partition(b" ")
         target, _, version = target.partition(b" ")
-        if version != b"HTTP/1.1" or not length.isdigit() or not target.isascii():
+        counted = not chunked and length.isdigit() and len(length) <= LONGEST_LENGTH
+        if version != b"HTTP/1.1" or not (counted and method.isalpha() and target and target.isascii()):
             self._give_up("a head that cannot be read")
             return
         self._missing = int(length)
@@ -152,8 +166,13 @@ class CallerCircuit:
             "raw_path": raw_path,
             "query_string": query,
         }
-        cycle = self._cycle = Cycle(self, scope, expects)
-        task = self._loop.create_task(self._gate(scope, cycle.receive, cycle.send, cycle.put))
+        before, cycle = self._cycle, Cycle(self, scope, expects)
+        self._cycle = cycle
+        if before is not None:  # of an answer of known length a caller sees the end before its app says so
+            self._behind.add(before)
+            cycle.keep_alive, before.keep_alive = before.keep_alive, True  # the last one closes
+        serving = self._gate(scope, cycle.receive, cycle.send, cycle.put)
+        task = self._loop.create_task(serving, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(cycle.ended)
         if rest:
@@ -165,10 +184,9 @@ class CallerCircuit:
     def _take_body(self, data: bytes) -> bytes:
         """Of the request that was begun; gives what is behind it."""
         cycle = self._cycle
-        assert cycle is not None
         body, rest = data[: self._missing], data[self._missing :]
         self._missing -= len(body)
-        if not cycle.complete:  # else nobody wants it any more
+        if cycle is not None:  # else nobody wants it any more
             cycle.body += body
             cycle.more_body = self._missing > 0
             if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -176,7 +194,11 @@ class CallerCircuit:
             cycle.tell()
         return rest
 
-    def answered(self) -> None:
+    def answered(self, cycle: "Cycle") -> None:
+        """Its app has sent all of it."""
+        if cycle is not self._cycle:
+            return
+        self._cycle = None
         # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
         self.transport.flush()
         self.flow.resume_reading()
@@ -184,8 +206,11 @@ class CallerCircuit:
             data, self._head = self._head, b""
             self._go_on(data)
 
-    def forget(self, task: "asyncio.Task[None]") -> None:
+    def ended(self, cycle: "Cycle", task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        self._behind.discard(cycle)
+        if cycle is self._cycle:
+            self._cycle = None
 
     def _give_up(self, said: str) -> None:
         logger.warning("a circuit is given up, because its caller says %s", said)
@@ -196,7 +221,7 @@ class Cycle:
     """One request and its answer; to the app, and in what it makes of an app's mistakes, as uvicorn's own is."""
 
     # What few requests ever change is not set for each.
-    disconnected = started = complete = False
+    disconnected = started = whole = complete = False
     keep_alive = more_body = True
     body = b""
     _chunked: bool | None = None
@@ -229,8 +254,9 @@ class Cycle:
                 if self._waiting is None:
                     self._waiting = asyncio.Event()
                 await self._waiting.wait()
-                self._waiting.clear()
             self._news = False
+            if self._waiting is not None:
+                self._waiting.clear()
         if self.disconnected or self.complete:
             return {"type": "http.disconnect"}
         body, self.body = self.body, b""
@@ -263,7 +289,7 @@ class Cycle:
         pieces = [STATUS_LINE[status]]
         closes = False
         for name, value in headers:
-            name = _field_name(name)
+            name = _field_name(name if type(name) is bytes else bytes(name))
             if name == b"content-length":
                 if self._chunked is None:
                     self._left = int(value.decode())
@@ -281,10 +307,12 @@ class Cycle:
             raise RuntimeError("the value of a header field has a control character in it")  # beside the ends of lines
         if not (self.keep_alive or closes):
             head += b"connection: close\r\n"
-        if self._chunked is None and self._scope["method"] != "HEAD" and status not in (204, 304):
+        bodyless = self._scope["method"] == "HEAD" or status in BODYLESS
+        if self._chunked is None and not bodyless:
             self._chunked = True
             head += b"transfer-encoding: chunked\r\n"
         self._transport.write(head + b"\r\n")
+        self.whole = status >= 200 and (bodyless or not (self._chunked or self._left))
 
     def _put_body(self, body: Any, more: bool) -> None:
         if self._scope["method"] == "HEAD":
@@ -293,28 +321,29 @@ class Cycle:
             framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self._transport.write(framed if more else framed + b"0\r\n\r\n")
         else:
-            self._left -= len(body)
-            if self._left < 0:
+            if len(body) > self._left:
                 raise RuntimeError("the body is longer than its content-length")
+            self._left -= len(body)
             self._transport.write(body)
+            self.whole = not self._left
         if more:
             return
         if self._left:
             raise RuntimeError("the body is shorter than its content-length")
-        self.complete = True
+        self.whole = self.complete = True
         if self._waiting is not None:
             self._waiting.set()
         if not self.keep_alive:
             self._transport.close()
-        self._circuit.answered()
+        self._circuit.answered(self)
 
     def ended(self, task: "asyncio.Task[None]") -> None:
         """The app has returned, or raised: nobody is left without an answer, and none is taken for a whole one."""
-        self._circuit.forget(task)
+        self._circuit.ended(self, task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Reported):
             logger.error("a request failed beyond its gate", exc_info=error)
-        if self.complete or self.disconnected:
+        if self.complete or self.disconnected or (self.whole and self.keep_alive):
             return
         if error is None:
             logger.error("the app returned before it had answered")

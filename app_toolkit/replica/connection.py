@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from typing import Any, cast
 
@@ -32,6 +33,8 @@ class CallerConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._own = _Own(cast(asyncio.Transport, transport), self._fill)
+        # No request's own: one that was sent early begins where the one before it ends.
+        self._context = copy_context()
         super().connection_made(self._own)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,7 +82,7 @@ class CallerConnection(HttpToolsProtocol):
         # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
         self._own.flush()
         if self.pipeline or self.transport.is_closing():
-            super().on_response_complete()
+            self._context.copy().run(super().on_response_complete)
             return
         # As uvicorn's own, but that nothing is set to close the connection: only the pool closes one that is idle.
         self.server_state.total_requests += 1

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -14,17 +15,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.observability.context import DEADLINE, TRACE
 from app_toolkit.replica.circuit import MOST_HEAD, CallerCircuit
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
-from app_toolkit.transport.trunk import HIGH_WATER
-from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+from app_toolkit.transport.pool import Answer, Connection
+from app_toolkit.transport.trunk import HIGH_WATER, Room
+from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
 
 from .client import SECRET, until
 from .client import field as hop_field
 
 pytestmark = pytest.mark.anyio
+
+USERS: ContextVar[str] = ContextVar("users", default="")
+"""What an app may set."""
 
 
 class Wire(asyncio.Transport):
@@ -140,11 +147,45 @@ async def outcome(script: Script, *pieces: bytes, circuit: bool) -> tuple[list[A
     return script.met, talking.wire.said, talking.ended
 
 
+class Heard:
+    """What a caller makes of an answer: whether it has all of it, and may come again."""
+
+    def __init__(self, method: str, said: bytes) -> None:
+        self.whole = self.reusable = False
+        caller = Connection(Address("unix:/r"), lambda _: None, Room())
+        caller.connection_made(Wire())
+        caller.begin(self, head_only=method == "HEAD")
+        if said:
+            caller.data_received(said)
+        caller.abort()
+
+    def informed(self, answer: Answer) -> None: ...
+
+    def answered(self, answer: Answer) -> None: ...
+
+    def received(self, data: bytes | memoryview) -> bool:
+        return True
+
+    def ended(self, reusable: bool) -> None:
+        self.whole, self.reusable = True, reusable
+
+    def lost(self, error: ReplicaGone) -> None: ...
+
+    def writing_paused(self, paused: bool) -> None: ...
+
+
 async def both(script: Script, *pieces: bytes) -> tuple[list[Any], bytes, str]:
-    """The same over a connection and by circuit."""
-    ours = await outcome(script, *pieces, circuit=True)
-    assert ours == await outcome(script, *pieces, circuit=False)
-    return ours
+    """The same over a connection and by circuit.
+
+    But for one thing: who has all of an answer may be about to come again, so whatever its app does then, a circuit is
+    not closed, as uvicorn's connection is.
+    """
+    met, said, ended = await outcome(script, *pieces, circuit=True)
+    theirs = await outcome(script, *pieces, circuit=False)
+    assert (met, said) == theirs[:2]
+    heard = Heard(pieces[0].partition(b" ")[0].decode(), said)
+    assert ended == ("" if heard.reusable else theirs[2])
+    return met, said, ended
 
 
 def start(status: int = 200, *headers: tuple[bytes, bytes]) -> tuple[str, dict[str, Any]]:
@@ -227,6 +268,24 @@ async def test_who_waits_to_be_asked_for_a_body_is_asked_by_who_reads_it(steps: 
     assert said == (b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER if steps is not HI.steps else ANSWER)
 
 
+async def test_who_stops_to_read_when_there_is_something_finds_it_once() -> None:
+    met: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reading = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        talking.say(request[-3:])
+        reading.cancel()
+        met.append(await receive())
+        met.append(await receive())
+
+    talking = Talking(app, circuit=True)
+    request = post(b"abc")
+    talking.say(request[:-3])
+    await talking.settle()
+    assert met == [{"type": "http.request", "body": b"abc", "more_body": False}, {"type": "http.disconnect"}]
+
+
 # What an app sends
 
 ODD = {
@@ -236,6 +295,9 @@ ODD = {
     "two heads": [start(200, LENGTH_2), start(200, LENGTH_2), body(b"hi")],
     "two answers": [*HI.steps, *HI.steps],
     "too much": [start(200, LENGTH_2), body(b"hi!")],
+    "too much, and then what was promised": [start(200, LENGTH_2), body(b"hi!"), body(b"hi")],
+    "bytes of another kind": [start(200, (bytearray(b"X-Y"), b"1"), LENGTH_2), body(b"hi")],
+    "a text for a name": [start(200, ("x", b"1"), LENGTH_2), body(b"hi")],
     "too little": [start(200, LENGTH_2), body(b"h")],
     "no more": [start(200, LENGTH_2), body(b"hi", True)],
     "a strange status": [start(299, LENGTH_2), body(b"hi")],
@@ -274,7 +336,10 @@ messages = st.one_of(
     st.builds(
         lambda status, headers: start(status, *headers),
         st.sampled_from([200, 204, 304, 404, 500, 503]),
-        st.lists(st.sampled_from([LENGTH_2, (b"content-length", b"0"), (b"x", b"y"), (b"connection", b"close")])),
+        st.lists(
+            st.sampled_from([LENGTH_2, (b"content-length", b"0"), (b"x", b"y"), (b"connection", b"close")]),
+            unique_by=lambda field: field[0],
+        ),
     ),
     st.builds(body, st.sampled_from([b"", b"hi", b"hi!"]), st.booleans()),
     st.just(("receive",)),
@@ -315,24 +380,80 @@ async def test_one_that_is_cancelled_from_outside_is_answered_nevertheless() -> 
 # One request after another
 
 
-async def test_the_next_request_may_come_before_the_app_has_ended_the_answer() -> None:
+ENDLESS = {
+    "HEAD": ("HEAD", [start(200)]),
+    "no content": ("GET", [start(204)]),
+    "not modified": ("GET", [start(304)]),
+    "length": ("GET", [start(200, LENGTH_2), body(b"h", True), body(b"i", True)]),
+    "no length to speak of": ("GET", [start(200, (b"content-length", b"0"))]),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_who_has_all_of_an_answer_is_not_kept_by_an_app_that_goes_on(kind: str) -> None:
+    method, steps = ENDLESS[kind]
+    heard: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/next":
+            await Script(HI.steps)(scope, receive, send)
+            return
+        await Script(steps)(scope, receive, send)
+        await receive()
+        heard.append(await receive())
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    talking = Talking(app, circuit=True)
+    talking.say(head(method, fields=[(b"host", b"shop")]))
+    await until(lambda: bool(talking.wire.written))
+    talking.say(get(b"/next")[:20])
+    talking.say(get(b"/next")[20:])
+    await until(lambda: talking.wire.said.endswith(ANSWER))
+    assert heard == []
+    await talking.settle()
+    assert heard == [{"type": "http.disconnect"}]
+    assert talking.wire.said.endswith(ANSWER)
+    assert talking.ended == ""
+
+
+@pytest.mark.parametrize("circuit", [True, False], ids=["circuit", "connection"])
+async def test_a_request_that_comes_early_has_nothing_of_the_one_before_it(circuit: bool) -> None:
+    seen: list[tuple[Any, ...]] = []
     go_on = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await go_on.wait()
+        seen.append((DEADLINE.get() is not None, TRACE.get(), USERS.get()))
+        USERS.set(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [LENGTH_2]})
+        await send({"type": "http.response.body", "body": b"hi", "more_body": True})
+        if scope["path"] == "/1":
+            await go_on.wait()
         await send({"type": "http.response.body", "body": b""})
 
+    talking = Talking(app, circuit=circuit)
+    trace = (hop.TRACE, b"00-1-1-01")
+    talking.say(head(target=b"/1", fields=[trace, (b"host", b"shop")], timeout_ms=60_000))
+    await until(lambda: talking.wire.said.endswith(b"hi"))
+    talking.say(get(b"/2"))
+    go_on.set()
+    await until(lambda: len(seen) == 2)
+    await talking.settle()
+    assert seen == [(True, "00-1-1-01", ""), (False, None, "")]
+
+
+async def test_who_comes_before_it_has_its_answer_waits_for_that() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await go_on.wait()
+        await Script(HI.steps)(scope, receive, send)
+
     talking = Talking(app, circuit=True)
-    talking.say(get(b"/1"))
-    await until(lambda: bool(talking.wire.written))
-    talking.say(get(b"/2")[:20])
-    talking.say(get(b"/2")[20:])
+    talking.say(get(b"/1"), get(b"/2"))
     assert len(talking.state.tasks) == 1
     go_on.set()
-    await until(lambda: len(talking.wire.written) == 2)
+    await until(lambda: talking.wire.said == 2 * ANSWER)
     await talking.settle()
-    assert talking.wire.said == b"HTTP/1.1 204 No Content\r\n\r\n" * 2
 
 
 async def test_who_answers_before_the_body_is_there_is_asked_the_next_when_it_is() -> None:
@@ -377,11 +498,27 @@ async def test_what_runs_on_behind_its_answer_is_not_disturbed_by_the_next() -> 
         b"GET /\r\n\r\n",
         b"GET / HTTP/1.1\r\ncontent-length: two\r\n\r\n",
         b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: %b\r\n\r\n" % (b"9" * 5_000),
+        b"GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
+        b"P\xff / HTTP/1.1\r\n\r\n",
+        b" / HTTP/1.1\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
         b"GET /\xe9 HTTP/1.1\r\n\r\n",
         b"x" * (MOST_HEAD + 1),
     ],
-    ids=["version", "no version", "length", "negative", "coding", "not ASCII", "no end"],
+    ids=[
+        "version",
+        "no version",
+        "length",
+        "negative",
+        "too many digits",
+        "coding",
+        "method",
+        "no method",
+        "no target",
+        "not ASCII",
+        "no end",
+    ],
 )
 async def test_who_says_what_no_caller_of_ours_does_is_given_up(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
     talking = Talking(Script([]), circuit=True)
@@ -455,3 +592,22 @@ async def test_user_code_cannot_speak_as_the_gate_by_circuit_either() -> None:
     script = Script([start(503, (hop.REFUSED, b"busy"), LENGTH_2), body(b"hi")])
     _, said, _ = await both(script, get())
     assert said == b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nhi"
+
+
+async def test_a_server_that_stops_still_answers_who_comes_before_the_app_has_ended() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Script([start(204)])(scope, receive, send)
+        await go_on.wait()
+        await Script([body(b"")])(scope, receive, send)
+
+    talking = Talking(app, circuit=True)
+    talking.say(get(b"/1"))
+    await until(lambda: bool(talking.wire.written))
+    talking.talker.shutdown()
+    talking.say(get(b"/2"))
+    go_on.set()
+    await until(lambda: talking.wire.ended == "closed")
+    assert talking.wire.said.count(b"HTTP/1.1 204 No Content\r\n") == 2
+    await talking.settle()
