@@ -37,6 +37,9 @@ NOT_IN_A_HEAD = bytes(byte for byte in range(32) if byte != ord("\t")) + b"\x7f"
 LONGEST_LENGTH = 18
 """Digits of the length of a body."""
 
+UNKNOWN = -1
+"""The length of a body that a circuit does not carry."""
+
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -131,24 +134,22 @@ class CallerCircuit:
     def _begin(self, head: bytes, rest: bytes) -> None:
         first, *lines = head.split(b"\r\n")
         headers: list[Header] = []
-        length = b"0"
-        expects = chunked = False
+        missing, expects = 0, False
         for line in lines:
             name, _, value = line.partition(b": ")
             headers.append((name, value))
             if name == b"content-length":
-                length = value
+                missing = int(value) if value.isdigit() and len(value) <= LONGEST_LENGTH and missing == 0 else UNKNOWN
             elif name == b"expect":
                 expects = value.lower() == b"100-continue"
             elif name == b"transfer-encoding":
-                chunked = True
+                missing = UNKNOWN
         method, _, target = first.partition(b" ")
         target, _, version = target.partition(b" ")
-        counted = not chunked and length.isdigit() and len(length) <= LONGEST_LENGTH
-        if version != b"HTTP/1.1" or not (counted and method.isalpha() and target and target.isascii()):
+        if version != b"HTTP/1.1" or missing < 0 or not (method.isalpha() and target and target.isascii()):
             self._give_up("a head that cannot be read")
             return
-        self._missing = int(length)
+        self._missing = missing
         raw_path, _, query = target.partition(b"?")
         path = raw_path.decode("ascii")
         scope = {
@@ -166,8 +167,8 @@ class CallerCircuit:
             "raw_path": raw_path,
             "query_string": query,
         }
-        before, cycle = self._cycle, Cycle(self, scope, expects)
-        self._cycle = cycle
+        before = self._cycle
+        cycle = self._cycle = Cycle(self, scope, expects)
         if before is not None:  # of an answer of known length a caller sees the end before its app says so
             self._behind.add(before)
             cycle.keep_alive, before.keep_alive = before.keep_alive, True  # the last one closes
@@ -177,7 +178,7 @@ class CallerCircuit:
         task.add_done_callback(cycle.ended)
         if rest:
             self._head = self._take_body(rest)
-        elif not self._missing:
+        elif not missing:
             cycle.more_body = False
             cycle.tell()
 
@@ -208,7 +209,8 @@ class CallerCircuit:
 
     def ended(self, cycle: "Cycle", task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        self._behind.discard(cycle)
+        if self._behind:
+            self._behind.discard(cycle)
         if cycle is self._cycle:
             self._cycle = None
 
