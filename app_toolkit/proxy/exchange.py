@@ -77,6 +77,9 @@ class Client(Protocol):
 
     def write(self, data: bytes | memoryview) -> None: ...
 
+    def pass_on(self, data: bytes | memoryview) -> None:
+        """Write what is said in a tunnel."""
+
     @property
     def tells_when_drained(self) -> bool:
         """Whether, where `drained` says no, `client_paused(False)` comes as soon as it would say yes."""
@@ -256,7 +259,7 @@ class Exchange:
     def tunnel(self, data: bytes) -> None:
         """Pass on what the client says on its WebSocket."""
         if self._connection is not None:
-            self._connection.write(data)
+            self._connection.pass_on(data)
 
     def client_paused(self, paused: bool) -> None:
         """The client does not take what is written, or does again; so the replica has to wait, or goes on."""
@@ -459,6 +462,8 @@ class Exchange:
         self._bytes_out += len(data)
         if self._frames is not None:
             self._frames.follow(bytes(data))
+            self._client.pass_on(data)
+            return isinstance(data, bytes) or self._client.drained()
         head = self._head
         if head is not None:
             self._head = None

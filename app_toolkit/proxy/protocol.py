@@ -198,6 +198,10 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and data:
             self._transport.write(data)
 
+    def pass_on(self, data: bytes | memoryview) -> None:
+        if self._transport is not None:
+            self._transport.write_through(data)
+
     @property
     def tells_when_drained(self) -> bool:
         return not self._tls  # there, a limit of nothing would be reached by nothing

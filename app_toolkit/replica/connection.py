@@ -42,7 +42,9 @@ class CallerConnection(HttpToolsProtocol):
         self._own.end_sheet()
 
     def handle_websocket_upgrade(self) -> None:
-        self._own.end_sheet()  # another protocol has it from now on
+        # Another protocol has it from now on, whose messages are written one by one, and each is a whole.
+        self._own.end_sheet()
+        self.transport = self._own.uncork()
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:

@@ -66,6 +66,17 @@ class CorkedTransport(asyncio.Transport):
         self._pieces.append(data)
         self._size += size
 
+    def write_through(self, data: Any) -> None:
+        """At once, behind what is kept: nothing is to come in this turn that it could be joined with."""
+        self.flush()
+        if not self._inner.is_closing():
+            self._inner.write(data)
+
+    def uncork(self) -> asyncio.Transport:
+        """The other transport, for who writes on it from now on; this one is not to be written on any more."""
+        self.flush()
+        return self._inner
+
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         for data in list_of_data:
             self.write(data)

@@ -188,6 +188,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def pass_on(self, data: bytes) -> None:
+        """Write what is said in a tunnel."""
+        if self._transport is not None:
+            assert isinstance(self._transport, CorkedTransport)
+            self._transport.write_through(data)
+
     def write_all(self, pieces: Sequence[bytes]) -> None:
         transport = self._transport
         if transport is not None:

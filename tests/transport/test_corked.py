@@ -65,6 +65,27 @@ async def test_what_is_large_is_never_copied_and_leaves_at_once_behind_what_came
     assert len(below.calls) == 2
 
 
+async def test_what_need_not_wait_leaves_at_once_behind_what_came_before() -> None:
+    below = Recorder()
+    corked = CorkedTransport(below)
+    corked.write(b"head")
+    corked.write_through(b"frame")
+    assert below.calls == [b"head", b"frame"]
+    below.calls.append("lost")
+    corked.write_through(b"in vain")
+    await a_turn()
+    assert below.calls == [b"head", b"frame", "lost"]
+
+
+async def test_who_takes_over_the_connection_writes_behind_what_was_kept() -> None:
+    below = Recorder()
+    corked = CorkedTransport(below)
+    corked.write(b"head")
+    corked.uncork().write(b"frame")
+    await a_turn()
+    assert below.calls == [b"head", b"frame"]
+
+
 async def test_no_more_is_kept_than_its_bound() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
