@@ -460,10 +460,10 @@ class Exchange:
         if self._refusal is not None:
             return True
         self._bytes_out += len(data)
+        write = self._client.write
         if self._frames is not None:
             self._frames.follow(bytes(data))
-            self._client.pass_on(data)
-            return isinstance(data, bytes) or self._client.drained()
+            write = self._client.pass_on
         head = self._head
         if head is not None:
             self._head = None
@@ -471,7 +471,7 @@ class Exchange:
                 self._start(head + data)
                 return True
             self._start(head)
-        self._client.write(data)
+        write(data)
         return isinstance(data, bytes) or self._client.drained()
 
     def ended(self, reusable: bool) -> None:

@@ -2,8 +2,7 @@
 
 Over a connection of its own anybody may speak, and what is said there is uvicorn's to judge. A circuit is part of a
 trunk, which only a caller of ours could open: what it says was written by this same code, each field as `name: value`
-with its name in small letters. To read that it is enough to cut it at the ends of its lines. Of what a small request
-costs a replica a sixth was the code that a general server needs for each.
+with its name in small letters. To read that it is enough to cut it at the ends of its lines.
 
 To the app both are the same: what it is told, what it may send, and what becomes of its mistakes.
 """
@@ -65,7 +64,7 @@ class CallerCircuit:
         self._loop = asyncio.get_running_loop()
         #: Whose answer its caller waits for.
         self._cycle: Cycle | None = None
-        #: Answered in full, to their callers, whose apps have yet to end; but for those that were complete in time.
+        #: Those before it whose callers have all of their answers, and whose apps have not ended.
         self._behind: set[Cycle] = set()
         #: Of a request that has not begun.
         self._head = b""
@@ -362,5 +361,5 @@ class Cycle:
 def _field_name(name: bytes) -> bytes:
     """In small letters. Raises `RuntimeError` for what is none."""
     if HEADER_RE.search(name):
-        raise RuntimeError("Invalid HTTP header name.")
+        raise RuntimeError("the name of a header field has a character that no name has")
     return name.lower()

@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from app_toolkit.errors import ReplicaGone
@@ -22,7 +23,7 @@ from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Answer, Connection
-from app_toolkit.transport.trunk import HIGH_WATER, Room
+from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
 
 from .client import SECRET, until
@@ -197,7 +198,7 @@ def body(data: bytes, more: bool = False) -> tuple[str, dict[str, Any]]:
 
 
 LENGTH_2 = (b"content-length", b"2")
-HI = Script([start(200, LENGTH_2), body(b"hi")])
+HI = [start(200, LENGTH_2), body(b"hi")]
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 
 
@@ -251,21 +252,21 @@ async def test_a_body_that_comes_while_the_app_reads_is_read_as_it_comes() -> No
 async def test_what_nobody_reads_is_not_taken_without_end() -> None:
     script = Script([("receive",), ("receive",), start(200, LENGTH_2), body(b"hi")])
     talking = Talking(script, circuit=True)
-    request = post(bytes(2 * HIGH_WATER))
-    talking.say(request[: HIGH_WATER + 2_000])
+    request = post(bytes(2 * HIGH_WATER_LIMIT))
+    talking.say(request[: HIGH_WATER_LIMIT + 2_000])
     assert not talking.wire.reading
     await until(lambda: len(script.met) == 2)
     assert talking.wire.reading
-    talking.say(request[HIGH_WATER + 2_000 :])
+    talking.say(request[HIGH_WATER_LIMIT + 2_000 :])
     await talking.settle()
     assert talking.wire.said == ANSWER
 
 
-@pytest.mark.parametrize("steps", [[("receive",), *HI.steps], HI.steps], ids=["reads", "does not read"])
+@pytest.mark.parametrize("steps", [[("receive",), *HI], HI], ids=["reads", "does not read"])
 async def test_who_waits_to_be_asked_for_a_body_is_asked_by_who_reads_it(steps: Any) -> None:
     request = post(b"abcd", (b"expect", b"100-continue"))
     _, said, _ = await both(Script(steps), request)
-    assert said == (b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER if steps is not HI.steps else ANSWER)
+    assert said == (b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER if steps is not HI else ANSWER)
 
 
 async def test_who_stops_to_read_when_there_is_something_finds_it_once() -> None:
@@ -293,7 +294,7 @@ ODD = {
     "a body first": [body(b"hi")],
     "a head alone": [start(200, LENGTH_2)],
     "two heads": [start(200, LENGTH_2), start(200, LENGTH_2), body(b"hi")],
-    "two answers": [*HI.steps, *HI.steps],
+    "two answers": [*HI, *HI],
     "too much": [start(200, LENGTH_2), body(b"hi!")],
     "too much, and then what was promised": [start(200, LENGTH_2), body(b"hi!"), body(b"hi")],
     "bytes of another kind": [start(200, (bytearray(b"X-Y"), b"1"), LENGTH_2), body(b"hi")],
@@ -303,7 +304,7 @@ ODD = {
     "a strange status": [start(299, LENGTH_2), body(b"hi")],
     "no status at all": [start(99, LENGTH_2), body(b"hi")],
     "a status too high": [start(600, LENGTH_2), body(b"hi")],
-    "a strange message": [("trailers", {}), *HI.steps],
+    "a strange message": [("trailers", {}), *HI],
     "a line end in a value": [start(200, (b"x", b"a\r\nset-cookie: b")), body(b"")],
     "a bare line feed in a value": [start(200, (b"x", b"a\nset-cookie: b")), body(b"")],
     "a null in a value": [start(200, (b"x", b"\0")), body(b"")],
@@ -319,7 +320,7 @@ ODD = {
     "several words of connection": [start(200, LENGTH_2, (b"connection", b"x, close")), body(b"hi")],
     "an error at once": [("raise", ValueError("at once"))],
     "an error behind the head": [start(200, LENGTH_2), ("raise", ValueError("behind the head"))],
-    "an error behind the answer": [*HI.steps, ("raise", ValueError("behind the answer"))],
+    "an error behind the answer": [*HI, ("raise", ValueError("behind the answer"))],
     "an exit at once": [("raise", SystemExit(1))],
     "an exit behind the head": [start(200, LENGTH_2), ("raise", KeyboardInterrupt())],
 }
@@ -396,7 +397,7 @@ async def test_who_has_all_of_an_answer_is_not_kept_by_an_app_that_goes_on(kind:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/next":
-            await Script(HI.steps)(scope, receive, send)
+            await Script(HI)(scope, receive, send)
             return
         await Script(steps)(scope, receive, send)
         await receive()
@@ -446,7 +447,7 @@ async def test_who_comes_before_it_has_its_answer_waits_for_that() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await go_on.wait()
-        await Script(HI.steps)(scope, receive, send)
+        await Script(HI)(scope, receive, send)
 
     talking = Talking(app, circuit=True)
     talking.say(get(b"/1"), get(b"/2"))
@@ -457,17 +458,17 @@ async def test_who_comes_before_it_has_its_answer_waits_for_that() -> None:
 
 
 async def test_who_answers_before_the_body_is_there_is_asked_the_next_when_it_is() -> None:
-    talking = Talking(HI, circuit=True)
+    script = Script(HI)
+    talking = Talking(script, circuit=True)
     first = post(b"abcdef")
     talking.say(first[:-4])
     await until(lambda: bool(talking.wire.written))
     talking.say(first[-4:-2])
     talking.say(first[-2:] + get(b"/2"))  # as they may lie in one frame
-    await until(lambda: len(HI.met) >= 2)
+    await until(lambda: len(script.met) == 2)
     await talking.settle()
     assert talking.wire.said == 2 * ANSWER
-    assert [scope["path"] for scope in HI.met] == ["/", "/2"]
-    HI.met.clear()
+    assert [scope["path"] for scope in script.met] == ["/", "/2"]
 
 
 async def test_what_runs_on_behind_its_answer_is_not_disturbed_by_the_next() -> None:
@@ -475,7 +476,7 @@ async def test_what_runs_on_behind_its_answer_is_not_disturbed_by_the_next() -> 
     done: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await Script(HI.steps)(scope, receive, send)
+        await Script(HI)(scope, receive, send)
         if scope["path"] == "/1":
             await last.wait()
         done.append(scope["path"])
@@ -556,7 +557,7 @@ async def test_who_cannot_be_told_of_a_failure_sees_the_end_of_its_circuit() -> 
 
 
 async def test_an_app_whose_caller_has_left_hears_of_it_and_may_send_in_vain() -> None:
-    script = Script([("receive",), ("receive",), *HI.steps])
+    script = Script([("receive",), ("receive",), *HI])
     talking = Talking(script, circuit=True)
     talking.talker.pause_writing()
     talking.say(get())
@@ -570,7 +571,7 @@ async def test_a_server_that_stops_closes_who_is_idle_and_answers_who_is_not() -
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await go_on.wait()
-        await Script(HI.steps)(scope, receive, send)
+        await Script(HI)(scope, receive, send)
 
     answers = []
     for circuit in (True, False):
