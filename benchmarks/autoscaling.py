@@ -443,8 +443,8 @@ def main() -> None:
     parser.add_argument("--read", action="store_true", help="take the figures of the last run")
     parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if options.read or options.more else None
-    if not options.read:
+    results: Results | None = json.loads(RESULTS.read_text()) if options.read or options.more else None
+    if results is None or not options.read:
         chosen = [each for each in CONTENDERS if not options.only or each.name in options.only]
         results = measure(chosen, options.rounds, options.seed, results)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")

@@ -123,7 +123,8 @@ def held(client: httpx.Client, pids: Mapping[str, int]) -> dict[str, float]:
 
 def in_the_store() -> float:
     """MB."""
-    return float(ray.cluster_resources()["object_store_memory"] - ray.available_resources()["object_store_memory"]) / MB
+    there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
+    return float(there["object_store_memory"] - free["object_store_memory"]) / MB
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version, Watch
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.replica.host import Lifespan
 from app_toolkit.replica.replica import Replica
 from app_toolkit.replica.server import Server
 from app_toolkit.router.router import Router
@@ -48,7 +47,7 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
         listener.listen()
         gate = Replica(app, name="replica", max_ongoing_requests=MOST, secret=SECRET)
         ready = threading.Event()
-        server = Server(Lifespan(gate), SECRET, ready.set)
+        server = Server(gate, SECRET, ready.set)
         server.config.timeout_graceful_shutdown = 1
         with _running(server, listener, ready):
             edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), _board(f"unix:{path}"))

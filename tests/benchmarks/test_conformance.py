@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.conformance.autobahn import differences
@@ -111,6 +112,12 @@ def test_frames_are_answered_as_by_plain_uvicorn(name: str, uvicorn_port: int, o
     expected = seen(uvicorn_port, *SENT[name])
     assert expected
     assert seen(our_port, *SENT[name]) == expected
+
+
+def test_a_request_is_answered_as_by_plain_uvicorn(uvicorn_port: int, our_port: int) -> None:
+    expected, found = (httpx.get(f"http://127.0.0.1:{port}/openapi.json") for port in (uvicorn_port, our_port))
+    assert expected.status_code == 200
+    assert (found.status_code, found.content) == (expected.status_code, expected.content)
 
 
 def run(outcome: str = "passed", *answers: int) -> dict[str, Any]:
