@@ -33,6 +33,9 @@ REFUSED: nobody listens.
 VERSION = b"x-version"
 """The field in which an answer says which version of an app it is of."""
 
+REQUEST_ID = b"x-request-id"
+"""The field of the proxy's own id for the request: what is before the dash is the proxy's."""
+
 IDLE_S = 2.0
 """An idle connection is not used again after this: well below the server's own patience."""
 
@@ -60,6 +63,8 @@ class Done:
     """Whether the answer says when to come again."""
     version: str = ""
     """Which version of an app the answer says that it is of."""
+    proxy: str = ""
+    """Which proxy has answered."""
 
     @property
     def latency_s(self) -> float:
@@ -158,7 +163,7 @@ class Client:
     async def ask(self, method: str, path: str, id: str, due: float | None, *, expected: bytes | None) -> Done:
         """Whatever becomes of it is told, never raised."""
         sent = time.monotonic()
-        retry_after, version = False, ""
+        retry_after, version, proxy = False, "", ""
         try:
             async with asyncio.timeout(self._patience_s):
                 answer = await self._once(self.head(method, path, id))
@@ -173,10 +178,11 @@ class Client:
         else:
             retry_after = b"retry-after" in answer.fields
             version = answer.fields.get(VERSION, b"").decode()
+            proxy = answer.fields.get(REQUEST_ID, b"").decode().partition("-")[0]
             outcome = str(answer.status)
             if 200 <= answer.status < 300:
                 outcome = OK if expected is None or answer.body == expected else WRONG
-        return Done(id, outcome, sent if due is None else due, sent, time.monotonic(), retry_after, version)
+        return Done(id, outcome, sent if due is None else due, sent, time.monotonic(), retry_after, version, proxy)
 
     def head(self, method: str, path: str, id: str, *fields: str) -> bytes:
         length = () if fields or method == "GET" else ("content-length: 0",)

@@ -15,6 +15,9 @@ class Entry:
     cancels: int = 0
     chunks: int = 0
     pids: set[int] = field(default_factory=set)
+    started: float = 0.0
+    """When it started last, and when it was over: `time.monotonic()`."""
+    ended: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -41,16 +44,19 @@ class Ledger:
         whole = news[: news.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.decode().splitlines():
-            event, id, pid, _ = line.split(" ")
+            event, id, pid, at = line.split(" ")
             entry = self._entries[id]
             entry.pids.add(int(pid))
             match event:
                 case "start":
                     entry.starts += 1
+                    entry.started = float(at)
                 case "end":
                     entry.ends += 1
+                    entry.ended = float(at)
                 case "cancel":
                     entry.cancels += 1
+                    entry.ended = float(at)
                 case "chunk":
                     entry.chunks += 1
 

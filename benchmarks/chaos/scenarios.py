@@ -19,6 +19,7 @@ from typing import Any
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.proxy.protocol import Patience
 from benchmarks.chaos import client as outcome
+from benchmarks.chaos.callers import callers_share_a_slot
 from benchmarks.chaos.client import (
     Client,
     Done,
@@ -764,6 +765,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "A handler of 50 ms, of which four run and sixteen wait, so that these limits and not the machine are the "
         "capacity, is asked ten times as often as it can answer.",
         overload,
+    ),
+    Scenario(
+        "fair",
+        "callers share a slot",
+        "Eight proxies share a port and one replica that serves one request at a time; the clients of each want more.",
+        callers_share_a_slot,
+        options=("--proxies-per-node", "8"),
     ),
     Scenario(
         "B13",

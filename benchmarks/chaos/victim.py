@@ -309,6 +309,13 @@ async def echo(socket: WebSocket) -> None:
 app.include_router(other, deployment=DeploymentConfig(name="other", max_ongoing_requests=4, max_queued_requests=16))
 
 
+# An app that serves one after the other
+
+
+narrow = Toolkit(title="Narrow", deployment=DeploymentConfig(name="app", max_ongoing_requests=1))
+narrow.get("/sleep/{seconds}")(sleep)
+
+
 # Another app, in several versions
 
 

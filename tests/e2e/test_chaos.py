@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos.callers import callers_share_a_slot
 from benchmarks.chaos.scenarios import (
     big_upload,
     clients_hang_up,
@@ -33,6 +34,7 @@ def system(victim: Served) -> System:
         slow_readers,
         big_upload,
         overload,
+        callers_share_a_slot,
         pytest.param(updates, marks=pytest.mark.timeout(240)),
     ],
 )
