@@ -351,8 +351,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop(self, length: int) -> None:
         self._left_over += length
-        if self._left_over > DISCARDED_BODY and self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if self._left_over > DISCARDED_BODY and transport is not None and not self._untaken(transport):
+            transport.close()
+
+    def _untaken(self, transport: asyncio.Transport) -> int:
+        """Bytes of the last answer that the client's end does not have yet."""
+        return transport.get_write_buffer_size() or _not_acknowledged(transport)
 
     def _gone(self) -> None:
         self._leaving = True
@@ -369,8 +374,9 @@ class ClientConnection(asyncio.Protocol):
         if transport is None:
             return
         unsent = transport.get_write_buffer_size()
-        if self._tls and not unsent and self._exchange is None:
-            # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended.
+        if not unsent and self._exchange is None and (self._tls or self._leaving):
+            # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended. And to
+            # close while input comes that nobody reads destroys what is still on its way.
             unsent = _not_acknowledged(transport)
         if self._is_stalled(unsent, now):
             transport.abort()

@@ -148,6 +148,10 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
     async def unread() -> Response:
         return Response("too much", 413)
 
+    @app.post("/unread/{size}")
+    async def unread_and_long(size: int) -> Response:
+        return Response(b"a" * size)
+
     @app.get("/unchanged")
     async def unchanged() -> Response:
         return Response(status_code=304, headers={"etag": '"1"'})

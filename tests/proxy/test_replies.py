@@ -3,6 +3,7 @@
 import contextlib
 import select
 import socket
+import socket
 
 import httpx
 import pytest
@@ -245,6 +246,25 @@ def test_the_early_answer_to_8_mb_can_be_read_and_then_the_connection_closes(wor
         assert answered or raw.answer().status == 413
         with contextlib.suppress(ConnectionError):
             raw.send(GET % b"/hello")
+        assert raw.closed()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_reads_once_it_has_sent_everything_gets_all_of_a_long_early_answer(
+    world: World, chunked: bool
+) -> None:
+    world.one()
+    length, piece, size = 8_000_000, b"n" * 80_000, 3_000_000
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % length
+    with world.raw() as raw:
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        raw.send(b"POST /unread/%d HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % (size, framing))
+        for _ in range(length // len(piece)):
+            raw.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            raw.send(b"0\r\n\r\n")
+        got = raw.answer()
+        assert (got.status, len(got.body)) == (200, size)
         assert raw.closed()
 
 
