@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any, cast
+from weakref import WeakSet
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app_toolkit.replica.circuit import CallerCircuit
@@ -21,6 +22,7 @@ from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.sheet import LEAST, MOST, STEP, Sheet
 from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.transport.trunk import PROTOCOL, Room, Trunk, preface
+from app_toolkit.types import Message
 
 
 class CallerConnection(HttpToolsProtocol):
@@ -35,11 +37,22 @@ class CallerConnection(HttpToolsProtocol):
         self._own = _Own(cast(asyncio.Transport, transport), self._fill)
         # No request's own: one that was sent early begins where the one before it ends.
         self._context = copy_context()
+        #: Those whose callers have all of their answers, and whose apps have not ended.
+        self._behind: WeakSet[RequestResponseCycle] = WeakSet()
         super().connection_made(self._own)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._own.end_sheet()
+        for cycle in self._behind:
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
+
+    def shutdown(self) -> None:
+        if self.cycle in self._behind:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def handle_websocket_upgrade(self) -> None:
         # Another protocol has it from now on, whose messages are written one by one, and each is a whole.
@@ -49,11 +62,39 @@ class CallerConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._own.renew(next((value for name, value in self.headers[1:3] if name == hop.SHEET), None))
+        before = self.cycle
+        if before in self._behind:
+            self.cycle = None  # type: ignore[assignment]  # as it is at first
         super().on_headers_complete()
+        cycle = self.cycle
+        if cycle is not None and cycle is not before:
+            cast(Any, cycle).send = partial(self._send, cycle)
         if len(self.headers) > 1 and self.headers[1][0] == hop.CALL:
             name, length = self.headers[-1]
             if name == b"content-length" and FILLED <= int(length) <= MOST_BYTES:
                 self._long = int(length)
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle in self._behind:
+            # What comes next is not to wait behind what its app has not asked for by now.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        else:
+            super().on_body(body)
+
+    async def _send(self, cycle: RequestResponseCycle, message: Message) -> None:
+        await RequestResponseCycle.send(cycle, cast(Any, message))
+        if not cycle.response_complete and cycle.transport is self.transport and _is_whole(cycle):
+            self._let_go(cycle)
+
+    def _let_go(self, cycle: RequestResponseCycle) -> None:
+        """Of an answer of known length a caller sees the end before its app says so, and comes again."""
+        if cycle.keep_alive:
+            cycle.transport = NOWHERE
+            cycle.on_response = _nothing
+            self._behind.add(cycle)
+            self.on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -65,7 +106,7 @@ class CallerConnection(HttpToolsProtocol):
         """The body is wanted."""
         long, self._long = self._long, 0
         cycle = self.cycle
-        if not long or cycle.response_complete or not cycle.more_body:
+        if not long or cycle.response_complete or not cycle.more_body or cycle in self._behind:
             return
         begun, cycle.body = cycle.body, bytearray()
         cycle.message_event.clear()
@@ -89,6 +130,30 @@ class CallerConnection(HttpToolsProtocol):
         # As uvicorn's own, but that nothing is set to close the connection: only the pool closes one that is idle.
         self.server_state.total_requests += 1
         self.flow.resume_reading()
+
+
+def _is_whole(cycle: RequestResponseCycle) -> bool:
+    """Whether all of its answer has been written."""
+    bodyless = cycle.scope["method"] == "HEAD"
+    return cycle.response_started and (bodyless or not (cycle.chunked_encoding or cycle.expected_content_length))
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Nowhere(asyncio.Transport):
+    """Where an app writes that has nothing to say any more; whatever it does, the connection is another's."""
+
+    def write(self, data: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return True
+
+
+NOWHERE = _Nowhere()
 
 
 class _Own(CorkedTransport):

@@ -3,7 +3,6 @@
 import contextlib
 import select
 import socket
-import socket
 
 import httpx
 import pytest
