@@ -13,6 +13,8 @@ from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.retries import spent
 from app_toolkit.errors import (
     NOT_TAKEN,
+    AnswerBroken,
+    BadAnswer,
     ContentTooLarge,
     DeadlineExceeded,
     NoReplica,
@@ -495,10 +497,12 @@ class Exchange:
         self._connection = None
         if self._refusal is not None:
             self._refused(self._refusal)
-        elif self._stage is Stage.SENT:
-            self._died(error)
-        else:
+        elif self._stage is not Stage.SENT:
             self._broke_off(error)
+        elif isinstance(error, AnswerBroken):
+            self._not_answered(error)
+        else:
+            self._died(error)
 
     def writing_paused(self, paused: bool) -> None:
         self._blocked = paused
@@ -525,7 +529,7 @@ class Exchange:
     def _open_tunnel(self, answer: Answer) -> None:
         if not self.request.websocket:
             self._drop_connection()
-            self._end_with_loss("the replica switched protocols although nobody had asked for it")
+            self.fail(BadAnswer("the app switched protocols although nobody had asked for it"))
             return
         self._answer = answer
         self._stage = Stage.TUNNEL
@@ -655,6 +659,13 @@ class Exchange:
             self._hand_over()
             return
         self._end_with_loss(why, error)
+
+    def _not_answered(self, error: AnswerBroken) -> None:
+        """The app has failed, and not the replica: run again it would fail again. The client has seen nothing yet."""
+        self._head = self._answer = None
+        bad = BadAnswer(f"what the app has answered in replica {self._replica} broke off, or cannot be read")
+        bad.__cause__ = error
+        self.fail(bad)
 
     def _may_run_twice(self) -> bool:
         assert self._router is not None

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app_toolkit.errors import ReplicaGone
+from app_toolkit.errors import AnswerBroken, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET
@@ -232,6 +232,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = own if isinstance(own, Circuit) else CorkedTransport(own)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # A process that ends takes its trunks along; who closes a circuit alone is there, and has given that answer up.
+        lives = exc is None and self.is_circuit
         if exc is not None and not self.is_circuit:
             self._hear_out()
         self._transport = self._parser = None
@@ -241,7 +243,8 @@ class Connection(asyncio.BufferedProtocol):
         elif self._lying or (exc is None and self._answer is not None and self._answer.extent == "until_close"):
             listener.ended(reusable=False)
         else:
-            listener.lost(ReplicaGone(f"the connection to {self.address} ended before the answer did"))
+            gone = AnswerBroken if lives and self._answer is not None else ReplicaGone
+            listener.lost(gone(f"the connection to {self.address} ended before the answer did"))
 
     def pause_writing(self) -> None:
         if self._listener is not None:
@@ -327,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._sheet = name, self._sheets.open(self.address, name)
             self._following = Following(self._sheet[1], answer.length)
         except (OSError, ValueError) as error:
-            self._broken(f"the sheet of an answer cannot be read: {error}")
+            self._broken(f"the sheet of an answer cannot be read: {error}", ReplicaGone)
             return False
         self._parser = None  # it would wait for the body
         return True
@@ -442,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             piece = following.feed(data)
         except ValueError as error:
-            self._broken(str(error))
+            self._broken(str(error), ReplicaGone)
             return
         taken = not piece or listener.received(piece)
         self._framing.ended = following.complete
@@ -458,12 +461,12 @@ class Connection(asyncio.BufferedProtocol):
             self._listener = None
             listener.ended(self._answer.reusable and self.usable)
 
-    def _broken(self, reason: str) -> None:
+    def _broken(self, reason: str, kind: type[ReplicaGone] = AnswerBroken) -> None:
         listener, self._listener = self._listener, None
         if self._transport is not None:
             self._transport.abort()
         if listener is not None:
-            listener.lost(ReplicaGone(f"{self.address}: {reason}"))
+            listener.lost(kind(f"{self.address}: {reason}"))
 
 
 def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> Answer:

@@ -152,6 +152,11 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
     async def unread_and_long(size: int) -> Response:
         return Response(b"a" * size)
 
+    @app.get("/fails/{how}")
+    async def fails(how: str) -> Response:
+        journal.events.append(f"fails {how}")
+        return Failing(how)
+
     @app.get("/unchanged")
     async def unchanged() -> Response:
         return Response(status_code=304, headers={"etag": '"1"'})
@@ -217,6 +222,22 @@ class Echo(Response):
             message = await receive()
             more = message.get("more_body", False)
             await send({"type": "http.response.body", "body": message.get("body", b""), "more_body": more})
+
+
+class Failing(Response):
+    """Fails behind its head, or has a head that nobody can read."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        length = (b"content-length", b"4")
+        headers = {"behind-its-head": [length], "two-lengths": [length, length]}[self.how]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if self.how == "behind-its-head":
+            raise ValueError("out of stock")
+        await send({"type": "http.response.body", "body": b"four"})
 
 
 class Dying(Response):
