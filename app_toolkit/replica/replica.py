@@ -441,8 +441,10 @@ class Exchange:
     async def send(self, message: Message) -> None:
         kind = message["type"]
         if kind in ANSWERS:
-            self.started = True
             status = message.get("status")
+            if status is not None and status < 200:
+                raise RuntimeError(f"the app answers with status {status}, behind which another answer has to come")
+            self.started = True
             if status == 503:
                 message = {**message, "headers": _without_internal(message.get("headers", ()))}
             elif status in BODYLESS:

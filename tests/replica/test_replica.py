@@ -406,6 +406,25 @@ def test_a_bare_app_that_fails_is_answered_as_uvicorn_would(serve: Serve, caplog
     assert len([record for record in errors(caplog) if record.name == "app_toolkit.replica"]) == 2
 
 
+HINTING = """
+    from starlette.responses import Response
+
+    app = FastAPI()
+
+    @app.get("/")
+    async def hint():
+        return Response(status_code=103)
+"""
+
+
+def test_an_answer_that_would_leave_its_client_waiting_is_a_failure(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(HINTING)
+    assert served.connect().ask("/").status == 500
+    assert_logged_once(served, caplog, "the app answers with status 103, behind which another answer has to come")
+
+
 def test_a_failure_within_the_response_cuts_the_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(FAILING)
     with dial(served.address) as raw:
