@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import httptools
 from uvicorn.config import Config
@@ -68,7 +68,8 @@ class CallerConnection(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not None and cycle is not before:
-            cast(Any, cycle).send = partial(self._send, cycle)
+            # Not the cycle itself: with a body in it, that would be left for the garbage collector.
+            cast(Any, cycle).send = partial(self._send, ref(cycle))
         if len(self.headers) > 1 and self.headers[1][0] == hop.CALL:
             name, length = self.headers[-1]
             if name == b"content-length" and FILLED <= int(length) <= MOST_BYTES:
@@ -83,7 +84,9 @@ class CallerConnection(HttpToolsProtocol):
         else:
             super().on_body(body)
 
-    async def _send(self, cycle: RequestResponseCycle, message: Message) -> None:
+    async def _send(self, its: ref[RequestResponseCycle], message: Message) -> None:
+        cycle = its()
+        assert cycle is not None, "it runs"
         await RequestResponseCycle.send(cycle, cast(Any, message))
         if not cycle.response_complete and cycle.transport is self.transport and _is_whole(cycle):
             self._let_go(cycle)

@@ -1,8 +1,10 @@
 """What a caller's connection at the replica adds to uvicorn's own."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 import uvicorn
@@ -177,6 +179,24 @@ async def test_who_has_all_of_an_answer_is_served_again_whatever_its_app_goes_on
     await asyncio.sleep(0)
     assert b"".join(below.written) == b"".join(answers)
     assert not below.closed
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("path", [b"/fast", b"/slow"])
+async def test_nothing_of_a_request_is_left_for_the_garbage_collector(path: bytes) -> None:
+    app = Lingering()
+    app.may_end.set()
+    connection, _ = connected(app)
+    gc.disable()
+    try:
+        connection.data_received(asking(path))
+        cycle = ref(connection.cycle)
+        await until(lambda: app.ended == 1)
+        connection.data_received(asking(path))
+        await until(lambda: app.ended == 2)
+        assert cycle() is None
+    finally:
+        gc.enable()
     connection.connection_lost(None)
 
 
