@@ -352,12 +352,8 @@ class ClientConnection(asyncio.Protocol):
     def _drop(self, length: int) -> None:
         self._left_over += length
         transport = self._transport
-        if self._left_over > DISCARDED_BODY and transport is not None and not self._untaken(transport):
+        if self._left_over > DISCARDED_BODY and transport is not None and not _untaken(transport):
             transport.close()
-
-    def _untaken(self, transport: asyncio.Transport) -> int:
-        """Bytes of the last answer that the client's end does not have yet."""
-        return transport.get_write_buffer_size() or _not_acknowledged(transport)
 
     def _gone(self) -> None:
         self._leaving = True
@@ -373,11 +369,10 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        unsent = transport.get_write_buffer_size()
-        if not unsent and self._exchange is None and (self._tls or self._leaving):
-            # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended. And to
-            # close while input comes that nobody reads destroys what is still on its way.
-            unsent = _not_acknowledged(transport)
+        # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended. And to close
+        # while input comes that nobody reads destroys what is still on its way.
+        looks_below = self._exchange is None and (self._tls or self._leaving)
+        unsent = _untaken(transport) if looks_below else transport.get_write_buffer_size()
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:
@@ -433,6 +428,11 @@ class ClientConnection(asyncio.Protocol):
         else:
             return now - self._stalled[0] > self._patience.stalled_write_s
         return False
+
+
+def _untaken(transport: asyncio.Transport) -> int:
+    """Bytes that the client's end does not have yet."""
+    return transport.get_write_buffer_size() or _not_acknowledged(transport)
 
 
 def _not_acknowledged(transport: asyncio.Transport) -> int:

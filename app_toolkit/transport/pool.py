@@ -462,6 +462,7 @@ class Connection(asyncio.BufferedProtocol):
             listener.ended(self._answer.reusable and self.usable)
 
     def _broken(self, reason: str, kind: type[ReplicaGone] = AnswerBroken) -> None:
+        """`kind`: what that says of the replica; a sheet is lost with it, anything else is what it has written."""
         listener, self._listener = self._listener, None
         if self._transport is not None:
             self._transport.abort()

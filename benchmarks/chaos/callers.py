@@ -2,8 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from statistics import mean
 
@@ -29,7 +29,7 @@ async def callers_share_a_slot(system: System, short: bool) -> list[Row]:
     callers = await asyncio.to_thread(system.proxies)
     seconds = 2 if short else 30
     async with AsyncExitStack() as stack:
-        app = await stack.enter_async_context(_narrow(system))
+        app = await stack.enter_async_context(system.deployed(NARROW, NARROW))
         clients = await _clients_of_each(app, len(callers), stack)
         loops = (closed_loop(partial(client.get, path=f"/sleep/{SERVICE_S}"), 1, seconds) for client in clients)
         found = list(itertools.chain.from_iterable(await asyncio.gather(*loops)))
@@ -62,16 +62,6 @@ def mean_waits_s(found: Sequence[Done], entries: Mapping[str, Entry]) -> list[fl
     for done in found:
         waits.setdefault(done.proxy, []).append(entries[done.id].started - done.sent)
     return [mean(each) for each in waits.values()]
-
-
-@asynccontextmanager
-async def _narrow(system: System) -> AsyncIterator[System]:
-    said = await system.deploy(NARROW, NARROW, "--wait")
-    assert said.code == 0, said.output
-    try:
-        yield system.beside(NARROW)
-    finally:
-        await system.delete(NARROW)
 
 
 async def _clients_of_each(system: System, callers: int, stack: AsyncExitStack) -> list[Client]:

@@ -217,17 +217,12 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> int:
 
 async def _reached_later(system: System) -> list[Done]:
     """GET of an application that is new, over so many connections that no proxy is left out."""
-    said = await system.deploy(LATER, "one", "--wait")
-    assert said.code == 0, said.output
-    try:
-        later = system.beside(LATER)
+    async with system.deployed(LATER, "one") as later:
         found = []
         for _ in range(40):
             async with later.client() as client:
                 found.append(await client.get())
         return found
-    finally:
-        await system.delete(LATER)
 
 
 async def the_controller_dies(system: System, short: bool) -> list[Row]:

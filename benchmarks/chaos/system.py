@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -151,6 +151,16 @@ class System:
         target = (f"{VICTIM}:{version}", "--app-dir", str(VICTIM.parent))
         named = ("--name", application, "--route-prefix", f"/{application}")
         return await self.command("deploy", *target, *named, *options)
+
+    @asynccontextmanager
+    async def deployed(self, application: str, version: str, *options: str) -> AsyncIterator["System"]:
+        """One of the victim's apps, served until the end of the block."""
+        said = await self.deploy(application, version, "--wait", *options)
+        assert said.code == 0, said.output
+        try:
+            yield self.beside(application)
+        finally:
+            await self.delete(application)
 
     async def delete(self, application: str) -> None:
         said = await self.command("delete", application)

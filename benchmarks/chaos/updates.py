@@ -4,8 +4,8 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -70,15 +70,9 @@ class Step:
         return [look for look in looks if self.said.began <= look.at <= self.settled]
 
 
-@asynccontextmanager
-async def versions(system: System, *options: str) -> AsyncIterator[System]:
+def versions(system: System, *options: str) -> AbstractAsyncContextManager[System]:
     """The application, in its first version, until the end of the block; with these options of `deploy`."""
-    said = await system.deploy(VERSIONS, FIRST, "--wait", *options)
-    assert said.code == 0, said.output
-    try:
-        yield system.beside(VERSIONS)
-    finally:
-        await system.delete(VERSIONS)
+    return system.deployed(VERSIONS, FIRST, *options)
 
 
 async def make(system: System, watch: Watch, update: Update) -> Step:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -15,7 +14,7 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.filling import FILLED
 from app_toolkit.transport.sheet import LEAST, LIVE, MOST, Sheet, Sheets
 from app_toolkit.types import Address, ASGIApp, Receive, Scope, Send
-from tests.patience import PATIENCE_S
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -109,12 +108,6 @@ async def test_a_long_body_that_nobody_wants_any_more_is_read_to_its_end_and_not
     await served.wait()
     assert below.written == [b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n"] * 2
     connection.connection_lost(None)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - neither an app nor a transport tells anybody
-            await asyncio.sleep(0)
 
 
 class Lingering:

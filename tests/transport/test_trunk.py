@@ -13,14 +13,9 @@ from hypothesis import strategies as st
 
 from app_toolkit.transport import trunk
 from app_toolkit.transport.trunk import ABORT, ALLOW, CLOSE, FRAME, HIGH_WATER, WINDOW, Circuit, Room, Trunk
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - a condition that nobody tells of
-            await asyncio.sleep(0)
 
 
 class Talker:
