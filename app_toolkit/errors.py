@@ -22,7 +22,7 @@
       HeadTooLarge          431
       RemoteError           500  what a deployment raised or gave, and what cannot be brought to its caller as itself
       NotSupported          501  a method or a transfer coding we do not speak
-      BadAnswer             502  the app broke its answer off, or made one that cannot be read
+      BadAnswer             502  the app made an answer that cannot be read
       ReplicaLost           502  the replica went away and the outcome is unknown
       NoReplica             503  nothing serves this deployment (any more)
       QueueFull             503
@@ -228,8 +228,8 @@ class ReplicaGone(ReplicaSignal):
     pass
 
 
-class AnswerBroken(ReplicaGone):
-    """Of a replica that lives: its app has not completed an answer, or has made one that nobody can read."""
+class AnswerUnreadable(ReplicaGone):
+    """Of a replica that lives: what it answered is no HTTP."""
 
 
 class ControlError(ToolkitError):

@@ -13,7 +13,7 @@ from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.retries import spent
 from app_toolkit.errors import (
     NOT_TAKEN,
-    AnswerBroken,
+    AnswerUnreadable,
     BadAnswer,
     ContentTooLarge,
     DeadlineExceeded,
@@ -499,8 +499,8 @@ class Exchange:
             self._refused(self._refusal)
         elif self._stage is not Stage.SENT:
             self._broke_off(error)
-        elif isinstance(error, AnswerBroken):
-            self._not_answered(error)
+        elif isinstance(error, AnswerUnreadable):
+            self._unreadable(error)
         else:
             self._died(error)
 
@@ -660,10 +660,10 @@ class Exchange:
             return
         self._end_with_loss(why, error)
 
-    def _not_answered(self, error: AnswerBroken) -> None:
+    def _unreadable(self, error: AnswerUnreadable) -> None:
         """The app has failed, and not the replica: run again it would fail again. The client has seen nothing yet."""
         self._head = self._answer = None
-        bad = BadAnswer(f"what the app has answered in replica {self._replica} broke off, or cannot be read")
+        bad = BadAnswer(f"what the app has answered in replica {self._replica} cannot be read")
         bad.__cause__ = error
         self.fail(bad)
 

@@ -11,16 +11,16 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextvars import copy_context
-from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HEADER_RE, STATUS_LINE
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from app_toolkit.replica.head import LONGEST_LENGTH
 from app_toolkit.replica.replica import BODYLESS, SERVER_ERROR, TEXT, Replica, Reported
 from app_toolkit.transport.trunk import Circuit
 from app_toolkit.types import Header, Message
@@ -29,12 +29,6 @@ logger = logging.getLogger("app_toolkit.replica")
 
 MOST_HEAD = 256 * 1024
 """Bytes of a head; a proxy takes a quarter of that from a client, and adds little."""
-
-NOT_IN_A_HEAD = bytes(byte for byte in range(32) if byte != ord("\t")) + b"\x7f"
-"""What the value of a field must not have in it; RFC 9110, 5.5."""
-
-LONGEST_LENGTH = 18
-"""Digits of the length of a body."""
 
 UNKNOWN = -1
 """The length of a body that a circuit does not carry."""
@@ -290,7 +284,7 @@ class Cycle:
         pieces = [STATUS_LINE[status]]
         closes = False
         for name, value in headers:
-            name = _field_name(name if type(name) is bytes else bytes(name))
+            name = name.lower()
             if name == b"content-length":
                 if self._chunked is None:
                     self._left = int(value.decode())
@@ -303,16 +297,14 @@ class Cycle:
                 self.keep_alive = False
                 closes = True
             pieces += (name, b": ", value, b"\r\n")
-        head = b"".join(pieces)
-        if len(head) - len(head.translate(None, NOT_IN_A_HEAD)) != (len(pieces) + 3) // 2:
-            raise RuntimeError("the value of a header field has a control character in it")  # beside the ends of lines
         if not (self.keep_alive or closes):
-            head += b"connection: close\r\n"
+            pieces.append(b"connection: close\r\n")
         bodyless = self._scope["method"] == "HEAD" or status in BODYLESS
         if self._chunked is None and not bodyless:
             self._chunked = True
-            head += b"transfer-encoding: chunked\r\n"
-        self._transport.write(head + b"\r\n")
+            pieces.append(b"transfer-encoding: chunked\r\n")
+        pieces.append(b"\r\n")
+        self._transport.write(b"".join(pieces))
         self.whole = status >= 200 and (bodyless or not (self._chunked or self._left))
 
     def _put_body(self, body: Any, more: bool) -> None:
@@ -355,11 +347,3 @@ class Cycle:
                 self.put({"type": "http.response.body", "body": SERVER_ERROR})
         if not self.complete:
             self._transport.close()
-
-
-@lru_cache(1_024)
-def _field_name(name: bytes) -> bytes:
-    """In small letters. Raises `RuntimeError` for what is none."""
-    if HEADER_RE.search(name):
-        raise RuntimeError("the name of a header field has a character that no name has")
-    return name.lower()

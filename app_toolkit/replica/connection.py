@@ -44,6 +44,10 @@ class CallerConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._own.end_sheet()
+        self._tell_behind()
+
+    def _tell_behind(self) -> None:
+        """Their callers have gone."""
         for cycle in self._behind:
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()
@@ -57,6 +61,7 @@ class CallerConnection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         # Another protocol has it from now on, whose messages are written one by one, and each is a whole.
         self._own.end_sheet()
+        self._tell_behind()
         self.transport = self._own.uncork()
         super().handle_websocket_upgrade()
 

@@ -22,6 +22,7 @@ from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TR
 from app_toolkit.replica.batching import buffered
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.disconnect import wish_of
+from app_toolkit.replica.head import checked
 from app_toolkit.replica.line import Line, hold
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import Hop, Refusal
@@ -179,6 +180,7 @@ class Replica:
                     extra={"request_id": REQUEST_ID.get()},
                 )
                 if not exchange.started:
+                    exchange.take_back()
                     await _answer(kind, 500, TEXT, SERVER_ERROR, exchange.send)
                 elif exchange.complete:
                     pass
@@ -336,6 +338,9 @@ class Exchange:
     """When it is stopped, as `time.monotonic()` counts; looked at on every sweep."""
     cut: DeadlineExceeded | None = None
     """Why the answer, which had begun, cannot be completed."""
+    _head: Message | None = None
+    """That of an answer of known length, of whose body nothing has come."""
+    _length = 0
     _old = False
     _stopped = False
     _chunks = 0
@@ -441,14 +446,18 @@ class Exchange:
     async def send(self, message: Message) -> None:
         kind = message["type"]
         if kind in ANSWERS:
-            status = message.get("status")
-            if status is not None and status < 200:
-                raise RuntimeError(f"the app answers with status {status}, behind which another answer has to come")
+            message = self._checked(message)
+            if self._head is not None:
+                return
             self.started = True
-            if status == 503:
-                message = {**message, "headers": _without_internal(message.get("headers", ()))}
-            elif status in BODYLESS:
-                self._send, self._put = partial(_send_bodyless, self._send), None
+        elif self._head is not None:
+            if kind == "http.response.body" and not self._fits(message):
+                await asyncio.sleep(0)  # a stream of nothing must not keep the loop
+                return
+            head, self._head = self._head, None
+            self.started = True
+            if self._put is None or not self._put(head):
+                await self._send(head)
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
             self.started = self.complete = True
         if self._put is None or not self._put(message):
@@ -465,6 +474,37 @@ class Exchange:
             self._chunks += 1
             if self._chunks % CHUNKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _checked(self, head: Message) -> Message:
+        """The same, to be sent, or kept: nothing of an answer of known length leaves before its body does, so that an
+        app which fails until then has answered nothing."""
+        if self._head is not None:
+            raise RuntimeError("the app sends a second head")
+        status = head.get("status")
+        headers = head.get("headers", ())
+        if type(headers) is not list:
+            headers = list(headers)
+            head = {**head, "headers": headers}
+        length = checked(status, headers)
+        if status == 503:
+            head = {**head, "headers": _without_internal(headers)}
+        elif status in BODYLESS:
+            self._send, self._put = partial(_send_bodyless, self._send), None
+            return head
+        if length and not self.started and head["type"] == "http.response.start" and self._scope["method"] != "HEAD":
+            self._head, self._length = head, length
+        return head
+
+    def _fits(self, message: Message) -> bool:
+        """Whether the body begins with it. Raises `RuntimeError` where the head has announced another one."""
+        size = len(message.get("body", b""))
+        if size > self._length or not (size or message.get("more_body", False)):
+            raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {self._length}")
+        return size > 0
+
+    def take_back(self) -> None:
+        """Another answer comes instead of that whose head has not left."""
+        self._head = None
 
     def _leave_slot(self) -> None:
         replica = self._replica

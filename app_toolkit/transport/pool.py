@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app_toolkit.errors import AnswerBroken, ReplicaGone
+from app_toolkit.errors import AnswerUnreadable, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET
@@ -232,8 +232,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = own if isinstance(own, Circuit) else CorkedTransport(own)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # A process that ends takes its trunks along; who closes a circuit alone is there, and has given that answer up.
-        lives = exc is None and self.is_circuit
         if exc is not None and not self.is_circuit:
             self._hear_out()
         self._transport = self._parser = None
@@ -243,8 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._lying or (exc is None and self._answer is not None and self._answer.extent == "until_close"):
             listener.ended(reusable=False)
         else:
-            gone = AnswerBroken if lives and self._answer is not None else ReplicaGone
-            listener.lost(gone(f"the connection to {self.address} ended before the answer did"))
+            listener.lost(ReplicaGone(f"the connection to {self.address} ended before the answer did"))
 
     def pause_writing(self) -> None:
         if self._listener is not None:
@@ -461,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
             self._listener = None
             listener.ended(self._answer.reusable and self.usable)
 
-    def _broken(self, reason: str, kind: type[ReplicaGone] = AnswerBroken) -> None:
+    def _broken(self, reason: str, kind: type[ReplicaGone] = AnswerUnreadable) -> None:
         """`kind`: what that says of the replica; a sheet is lost with it, anything else is what it has written."""
         listener, self._listener = self._listener, None
         if self._transport is not None:

@@ -238,9 +238,10 @@ async def test_a_handler_knows_the_id_that_its_client_reads(visit: Visit, kind: 
     assert own.json() == "my-own-id"
 
 
-async def test_a_handler_that_raises_is_a_500_and_the_app_goes_on(visit: Visit) -> None:
+@pytest.mark.parametrize("path", ["/desk/boom", "/desk/boom/unfinished", "/desk/boom/unspeakable"])
+async def test_a_handler_that_fails_before_its_body_is_a_500_and_the_app_goes_on(visit: Visit, path: str) -> None:
     for _ in range(DESK.max_ongoing_requests + 1):
-        failed = await visit.get("/desk/boom")
+        failed = await visit.get(path)
         assert (failed.status_code, failed.text) == (500, "Internal Server Error")
     assert (await visit.get("/desk/who")).json() == "desk"
 

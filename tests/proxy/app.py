@@ -152,8 +152,9 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
     async def unread_and_long(size: int) -> Response:
         return Response(b"a" * size)
 
-    @app.get("/fails/{how}")
-    async def fails(how: str) -> Response:
+    @app.put("/fails/{how}")
+    async def fails(request: Request, how: str) -> Response:
+        await request.body()
         journal.events.append(f"fails {how}")
         return Failing(how)
 
@@ -224,20 +225,23 @@ class Echo(Response):
             await send({"type": "http.response.body", "body": message.get("body", b""), "more_body": more})
 
 
+LENGTH_4 = (b"content-length", b"4")
+
+
 class Failing(Response):
-    """Fails behind its head, or has a head that nobody can read."""
+    """Has a head that nobody can write, or read, or fails behind it."""
 
     def __init__(self, how: str) -> None:
         self.how = how
         super().__init__()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        length = (b"content-length", b"4")
-        headers = {"behind-its-head": [length], "two-lengths": [length, length]}[self.how]
+        more = {"with-two-lengths": [LENGTH_4], "with-a-field-that-is-none": [(b"x", b"a\nb")]}
+        headers = [LENGTH_4, *more.get(self.how, [])]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if self.how == "behind-its-head":
             raise ValueError("out of stock")
-        await send({"type": "http.response.body", "body": b"four"})
+        await send({"type": "http.response.body", "body": b"fiver" if self.how == "with-too-much" else b"four"})
 
 
 class Dying(Response):

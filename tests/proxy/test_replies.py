@@ -190,7 +190,9 @@ def test_what_is_no_answer_is_not_passed_on(world: World, said: bytes) -> None:
         assert raw.send(GET % b"/-/healthz").answer().status == 200
 
 
-# Answers that break off
+# Answers that break off, and what is none
+
+PUT_OF = b"PUT %b HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
 
 SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\npart"
 BEGUN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n"
@@ -207,14 +209,25 @@ def test_a_client_sees_that_an_answer_broke_off(world: World, said: bytes) -> No
             next(pieces)
 
 
-@pytest.mark.parametrize("how", ["behind-its-head", "two-lengths"])
-def test_what_fails_in_an_app_that_has_begun_its_answer_is_not_asked_for_again(world: World, how: str) -> None:
+@pytest.mark.parametrize("length", [0, 70_000], ids=["by-circuit", "over-a-connection"])
+@pytest.mark.parametrize("how", ["behind-its-head", "with-too-much", "with-a-field-that-is-none"])
+def test_an_app_that_fails_before_any_of_its_body_is_a_plain_500(world: World, how: str, length: int) -> None:
     replica = world.one()
     with world.raw() as raw:
-        got = raw.send(GET % b"/fails/%b" % how.encode()).answer()
-    assert (got.status, got.error) == (502, "bad_answer")
-    assert "broke off, or cannot be read" in got.body.decode()
+        got = raw.send(PUT_OF % (b"/fails/%b" % how.encode(), length) + bytes(length)).answer()
+        assert (got.status, got.body) == (500, b"Internal Server Error")
+        assert raw.send(GET % b"/-/healthz").answer().status == 200
     assert replica.journal.events == [f"fails {how}"]
+
+
+@pytest.mark.parametrize("length", [0, 70_000], ids=["by-circuit", "over-a-connection"])
+def test_an_answer_that_nobody_can_read_is_not_asked_for_again(world: World, length: int) -> None:
+    replica = world.one()
+    with world.raw() as raw:
+        got = raw.send(PUT_OF % (b"/fails/with-two-lengths", length) + bytes(length)).answer()
+    assert (got.status, got.error) == (502, "bad_answer")
+    assert "cannot be read" in got.body.decode()
+    assert replica.journal.events == ["fails with-two-lengths"]
 
 
 @pytest.mark.parametrize("said", [BEGUN, EVENTS], ids=["chunked", "events"])

@@ -296,9 +296,12 @@ ODD = {
     "two heads": [start(200, LENGTH_2), start(200, LENGTH_2), body(b"hi")],
     "two answers": [*HI, *HI],
     "too much": [start(200, LENGTH_2), body(b"hi!")],
+    "too much behind a part": [start(200, LENGTH_2), body(b"h", True), body(b"i!")],
+    "nothing behind the head, and then an error": [start(200, LENGTH_2), body(b"", True), ("raise", ValueError())],
     "too much, and then what was promised": [start(200, LENGTH_2), body(b"hi!"), body(b"hi")],
     "bytes of another kind": [start(200, (bytearray(b"X-Y"), b"1"), LENGTH_2), body(b"hi")],
     "a text for a name": [start(200, ("x", b"1"), LENGTH_2), body(b"hi")],
+    "no body": [start(200, LENGTH_2), body(b"")],
     "too little": [start(200, LENGTH_2), body(b"h")],
     "no more": [start(200, LENGTH_2), body(b"hi", True)],
     "a strange status": [start(299, LENGTH_2), body(b"hi")],
@@ -312,6 +315,8 @@ ODD = {
     "a line end in a name": [start(200, (b"x: 1\r\ny", b"1")), body(b"")],
     "a colon in a name": [start(200, (b"x:", b"1")), body(b"")],
     "a length that is none": [start(200, (b"content-length", b"many")), body(b"")],
+    "a length that only looks like one": [start(200, (b"content-length", b"1_0")), body(b"0123456789")],
+    "fields that are there once": [start(200, cast(Any, iter([LENGTH_2]))), body(b"hi")],
     "large letters": [start(200, (b"Content-Length", b"2"), (b"X-Y", b"Z")), body(b"hi")],
     "two lengths": [start(200, LENGTH_2, (b"content-length", b"3")), body(b"hi")],
     "a length and a coding": [start(200, LENGTH_2, (b"transfer-encoding", b"chunked")), body(b"hi")],
@@ -331,6 +336,42 @@ ODD = {
 async def test_whatever_an_app_sends_its_caller_is_told_the_same(odd: str, method: str) -> None:
     said = await both(Script(ODD[odd]), head(method, fields=[(b"host", b"shop")]))
     assert b"set-cookie" not in said[1]
+
+
+NO_HEADS = [
+    "a text for a name",
+    "no status at all",
+    "a status too high",
+    "a line end in a value",
+    "a null in a value",
+    "a line end in a name",
+    "a colon in a name",
+    "a length that is none",
+    "a length that only looks like one",
+]
+NO_BODIES = [
+    "a head alone",
+    "too much",
+    "no body",
+    "an error behind the head",
+    "nothing behind the head, and then an error",
+    "an exit behind the head",
+]
+
+
+@pytest.mark.parametrize("odd", [*NO_HEADS, *NO_BODIES])
+async def test_what_cannot_be_an_answer_is_answered_as_any_failure_is(odd: str) -> None:
+    steps = [step for step in ODD[odd] if odd in NO_BODIES or step[0] == "start"]
+    _, said, _ = await both(Script(steps), get())
+    assert said.startswith(b"HTTP/1.1 500 ")
+    assert said.endswith(b"\r\n\r\nInternal Server Error")
+
+
+async def test_who_reads_behind_a_head_of_known_length_asks_for_what_it_reads() -> None:
+    steps = [start(200, LENGTH_2), ("receive",), body(b"hi")]
+    met, said, _ = await both(Script(steps), post(b"abcd", (b"expect", b"100-continue")))
+    assert met[1]["body"] == b"abcd"
+    assert said == b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER
 
 
 messages = st.one_of(

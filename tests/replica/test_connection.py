@@ -206,6 +206,24 @@ async def test_an_app_that_goes_on_hears_of_the_end_of_a_connection_that_serves_
     await until(lambda: app.ended == 2)
 
 
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+async def test_an_app_that_goes_on_hears_of_the_end_of_a_connection_that_becomes_a_websocket() -> None:
+    app = Lingering()
+    connection, below = connected(app)
+    connection.data_received(asking(b"/listen"))
+    await until(lambda: below.written != [])
+    connection.data_received(UPGRADE)
+    await until(lambda: app.heard == ["http.disconnect"])
+    below.protocol.connection_lost(None)
+    app.may_end.set()
+    await until(lambda: app.ended >= 1)
+
+
 async def test_a_server_that_shuts_down_closes_what_has_all_of_its_answer() -> None:
     app = Lingering()
     connection, below = connected(app)
@@ -343,10 +361,7 @@ async def test_a_connection_that_becomes_a_websocket_has_no_sheet_any_more() -> 
     connection, below = connected(app)
     await answered(app, BY_SHEET, connection, below)
     assert len(Sheet.live) == 1
-    connection.data_received(
-        b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
+    connection.data_received(UPGRADE)
     assert below.protocol is not connection
     assert not Sheet.live
     below.protocol.connection_lost(None)

@@ -101,6 +101,10 @@ FAILING = """
         await ws.accept()
         raise ValueError("in a socket")
 
+    @app.websocket("/unspeakable")
+    async def unspeakable(ws: WebSocket):
+        await ws.accept(headers=[(b"x", b"a\\nb")])
+
     @app.websocket("/denied")
     async def denied(ws: WebSocket):
         await ws.close()
@@ -443,6 +447,17 @@ def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
     assert_logged_once(served, caplog, "in a socket")
 
 
+def test_a_websocket_whose_head_cannot_be_written_is_answered_500(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(FAILING)
+    assert served.websocket("/unspeakable").answer.status_code == 500
+    assert served.server.stop(5)
+    (record,) = [record for record in errors(caplog) if record.name == "app_toolkit.replica"]
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "the app's field b'x' has a control character in its value b'a\\nb'"
+
+
 def test_a_failure_after_a_denial_leaves_the_denial(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(FAILING)
     assert served.websocket("/denied").answer.status_code == 403
@@ -479,7 +494,7 @@ async def test_admit_runs_the_app_in_the_scope_it_is_given() -> None:
     replica = Replica(app, name="r", max_ongoing_requests=1)
     await replica.admit(request(request_id="inside"), nothing, collector(sent))
     assert seen == [("/outer", "inside")]
-    assert sent[0] == {"type": "http.response.start", "status": 200}
+    assert sent[0] == {"type": "http.response.start", "status": 200, "headers": []}
     assert request_id() is None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app_toolkit import DeploymentConfig, Toolkit, on_disconnect
 from app_toolkit.observability.context import request_id
@@ -139,6 +140,24 @@ def def_id() -> str | None:
 @desk.get("/boom")
 async def boom() -> None:
     raise ValueError("out of stock")
+
+
+class Unfinished(Response):
+    """Has a length, and fails before its body."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        raise ValueError("out of stock")
+
+
+@desk.get("/boom/unfinished")
+async def unfinished() -> Response:
+    return Unfinished()
+
+
+@desk.get("/boom/unspeakable")
+async def unspeakable() -> Response:
+    return Response("four", headers={"x-note": "one line\nand another"})
 
 
 app.include_router(desk, deployment=DESK)
