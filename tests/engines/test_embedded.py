@@ -19,6 +19,7 @@ from app_toolkit.engines.embedded import Ingress
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
 from app_toolkit.replica.replica import Statistics
 from app_toolkit.types import Receive, Scope, Send
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,7 @@ class Gated:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://shop")
 
     async def entered_by(self, name: str) -> None:
-        async with asyncio.timeout(5), self.someone_entered:
+        async with asyncio.timeout(PATIENCE_S), self.someone_entered:
             await self.someone_entered.wait_for(lambda: name in self.entered)
 
 
@@ -138,7 +139,7 @@ async def test_a_slot_that_somebody_else_holds_is_waited_for_in_line() -> None:
         holding = asyncio.create_task(holder.get("/slow/holder"))
         await world.entered_by("holder")
         waiting = asyncio.create_task(client.get("/slow/waiting"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not ingress.router.lines:  # noqa: ASYNC110 the router tells nobody
                 await asyncio.sleep(0)
         assert (ingress.router.waiting, ingress.replica.statistics().lines) == (1, 1)
@@ -161,7 +162,7 @@ async def test_where_there_is_no_line_to_stand_in_a_full_replica_is_asked_again(
         holding = asyncio.create_task(holder.get("/slow/holder"))
         await world.entered_by("holder")
         waiting = asyncio.create_task(client.get("/slow/waiting"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (waiting.done() or ingress.router.waiting):  # noqa: ASYNC110 the router tells nobody
                 await asyncio.sleep(0)
         world.let_go.set()
@@ -179,7 +180,7 @@ async def test_a_request_that_is_refused_again_and_again_waits_no_longer_for_tha
         holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
         holding = asyncio.create_task(holder.get("/slow/holder"))
         await world.entered_by("holder")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             late = await client.get("/slow/late")
         assert (late.status_code, late.json()["error"]) == (503, "queue_timeout")
         world.let_go.set()

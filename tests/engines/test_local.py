@@ -19,6 +19,7 @@ from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.observability.context import errand
 from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
+from tests.patience import PATIENCE_S
 
 GET: Scope = {
     "type": "http",
@@ -151,7 +152,7 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
     await IN_PROCESS.start([writer])
     try:
         await app(dict(GET), receive, send)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             while len(events) < streams:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
     finally:
@@ -183,7 +184,7 @@ async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None
     await IN_PROCESS.start([writer])
     try:
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             while not events:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
         asked.cancel()
@@ -219,7 +220,7 @@ async def test_a_thread_that_goes_on_without_its_request_goes_on_reading_and_wha
     await IN_PROCESS.start([writer])
     try:
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not events:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
             asked.cancel()

@@ -9,6 +9,7 @@ import pytest
 from app_toolkit.core.reports import Loads
 from app_toolkit.observability import reports as module
 from app_toolkit.observability.reports import Report, Reports
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +21,7 @@ async def reporting(loads: Callable[[], Loads], report: Report) -> AsyncIterator
     reports = Reports(loads)
     run = asyncio.create_task(reports.run(report))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             yield reports
     finally:
         run.cancel()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 from .client import Client, Observation
 from .probes import PROBES
 from .servers import FORMS, running
@@ -43,7 +45,7 @@ def port(form: str, bare_port: int, tmp_path_factory: pytest.TempPathFactory) ->
 
 def observe(name: str, port: int, folder: Path) -> Observation:
     async def within_time() -> Observation:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             return await PROBES[name](Client(port, folder))
 
     return asyncio.run(within_time())

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 from .client import Client, Observation
 from .conftest import observe
 from .differences import comparable
@@ -56,7 +58,7 @@ def test_every_replica_answers(form: str, port: int, tmp_path: Path) -> None:
 
     async def ask_until_all_answered() -> None:
         client = Client(port, tmp_path)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while any(len(known) < replicas for known in processes.values()):
                 for name, told in (await told_by_each_ingress(client)).items():
                     processes[name].add(told["process"])

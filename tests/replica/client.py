@@ -25,19 +25,20 @@ from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
+from tests.patience import PATIENCE_S
 
 SECRET = b"0123456789abcdef"
 _numbers = itertools.count()
 
 
-def wait_until(condition: Callable[[], bool], what: str, within: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, within: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
         time.sleep(0.005)
 
 
-async def until(condition: Callable[[], bool], within: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within: float = PATIENCE_S) -> None:
     """Let the loop run until something is so."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - a condition that nobody tells of
@@ -61,7 +62,7 @@ class Connection(http.client.HTTPConnection):
     """One HTTP/1.1 connection to an address; header fields go out in the order they are given."""
 
     def __init__(self, address: Address) -> None:
-        super().__init__("replica", timeout=10)
+        super().__init__("replica", timeout=PATIENCE_S)
         self.sock = dial(address)
 
     def send_head(self, method: str, path: str, fields: list[tuple[str, str | bytes]]) -> None:
@@ -146,7 +147,7 @@ def dial(address: Address) -> socket.socket:
     kind, _, place = address.partition(":")
     if kind == "unix":
         dialled = socket.socket(socket.AF_UNIX)
-        dialled.settimeout(10)
+        dialled.settimeout(PATIENCE_S)
         try:
             dialled.connect(place)
         except OSError:
@@ -154,7 +155,7 @@ def dial(address: Address) -> socket.socket:
             raise
         return dialled
     name, _, port = place.rpartition(":")
-    return socket.create_connection((name, int(port)), timeout=10)
+    return socket.create_connection((name, int(port)), timeout=PATIENCE_S)
 
 
 class Served:

@@ -21,6 +21,7 @@ from app_toolkit.errors import BatchError
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica import batching
 from app_toolkit.replica.batching import AHEAD, batch_request_ids, forget, is_raw, overrule
+from tests.patience import PATIENCE_S
 
 from .client import until
 
@@ -156,7 +157,7 @@ async def test_a_shorter_wait_holds_for_who_waits_already() -> None:
     (first,) = started(same(1))
     await asyncio.sleep(0)
     same.batch.batch_wait_timeout_s = 0.1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await same(2) == 2
     assert await first == 1
 

@@ -23,6 +23,7 @@ from app_toolkit.transport.calls import MOST_BYTES, Frame, Frames, decode_error,
 from app_toolkit.transport.pool import Answer, Connection, connect
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Message, ReplicaId, Scope
+from tests.patience import PATIENCE_S
 
 from .client import SECRET, Serve, Served, dial, field, wait_until
 
@@ -138,7 +139,7 @@ class Local:
         return outcome.given
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - threads are waited for, too
                 await asyncio.sleep(0)
 

@@ -14,6 +14,7 @@ from app_toolkit.errors import ReconfigureError, StartupError
 from app_toolkit.observability.context import ReplicaContext, replica_context
 from app_toolkit.replica.instance import Instance
 from app_toolkit.types import ReplicaId
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -304,7 +305,7 @@ async def test_a_start_that_is_cancelled_closes_what_began() -> None:
 
     notes: list[str] = []
     task = asyncio.create_task(Instance(lambda: Slow(notes), name="writer").start())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not notes:  # noqa: ASYNC110 - it is constructed on a thread
             await asyncio.sleep(0)
     task.cancel()

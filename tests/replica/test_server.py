@@ -20,6 +20,7 @@ from app_toolkit.interfaces import LiveOptions
 from app_toolkit.replica.server import ReplicaServer, bind
 from app_toolkit.transport import hop
 from app_toolkit.types import Address
+from tests.patience import PATIENCE_S
 
 from .client import SECRET, Connection, Serve, dial, field, wait_until
 
@@ -663,14 +664,14 @@ def test_a_forked_child_keeps_no_socket_open(serve: Serve) -> None:
             wait_until(lambda: Path(spec.app_dir, "entered").exists(), "the handler runs")
             child = int(asking.ask("/fork").read())
             running.kill()
-            running.wait(5)
-            held.settimeout(1)
+            running.wait(PATIENCE_S)
+            held.settimeout(PATIENCE_S)
             assert held.recv(1) == b""
         with pytest.raises(ConnectionRefusedError):
             dial(address)
     finally:
         running.kill()
-        running.wait(5)
+        running.wait(PATIENCE_S)
         assert running.stdout is not None
         running.stdout.close()
         if child is not None:

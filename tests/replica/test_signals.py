@@ -8,6 +8,7 @@ from textwrap import dedent
 HARNESS = """
 import asyncio, os, signal, threading, time
 from concurrent.futures import Future
+from tests.patience import PATIENCE_S
 from app_toolkit.replica.signals import Signals
 
 MINE, OTHER = signal.SIGUSR1, signal.SIGUSR2
@@ -21,7 +22,7 @@ real = signal.signal
 signals = Signals()
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -198,7 +199,7 @@ def test_a_main_thread_that_never_looks_is_named_and_installs_nothing_later() ->
 
         async def user():
             last = signal.getsignal(MINE)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:  # until the main thread has come to wait
                     await asyncio.sleep(0.005)
                     handler = lambda number, frame: None

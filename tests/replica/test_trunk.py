@@ -13,6 +13,7 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
 from app_toolkit.transport.trunk import FRAME, PROTOCOL, preface
 from app_toolkit.types import Address
+from tests.patience import PATIENCE_S
 
 from .client import SECRET, Serve, dial, field, until, wait_until
 
@@ -238,7 +239,7 @@ async def test_what_an_app_does_wrong_harms_no_exchange_but_its_own_and_ends_as_
     own = Asking(pool).begin(served.address, get(f"/odd/{odd}"), small=False)
     paths = f"/odd/{odd}", "/number/1", "/number/2"
     ours, *others = (Asking(pool).begin(served.address, get(path)) for path in paths)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.gather(*(other.over for other in others)) == ["ended"] * 2
         outcome = await ours.over
         assert outcome == await own.over
@@ -277,14 +278,14 @@ async def test_a_body_that_must_not_be_there_is_not_sent_and_the_connection_serv
     pool.allow(served.address, 100, trunks=True)
     head = get(f"/bodyless/{kind.replace(' ', '%20')}/{status}")
     empty = Asking(pool).begin(served.address, head, small=small)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await empty.over == "ended"
     assert empty.answer is not None
     assert (empty.answer.status, bytes(empty.body)) == (status, b"")
     assert (b"etag", b'"1"') in empty.answer.fields
     assert not {b"content-length", b"transfer-encoding"} & {name for name, _ in empty.answer.fields}
     following = Asking(pool).begin(served.address, get("/number/1"), small=small)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await following.over == "ended"
     assert following.body == b"1"
     assert following.connection is empty.connection
@@ -300,7 +301,7 @@ async def test_a_circuit_of_who_left_while_the_trunk_was_dialled_serves_the_next
     assert await Asking(pool).begin(served.address, get("/number/1")).over == "ended"
     assert (pool.idle, failed) == (2, [])
     both = [Asking(pool).begin(served.address, get("/number/2")) for _ in range(2)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.gather(*(each.over for each in both)) == ["ended"] * 2
 
 

@@ -12,6 +12,7 @@ from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
 from app_toolkit.router import remote
 from app_toolkit.router.remote import Callers, RemoteCaller
+from tests.patience import PATIENCE_S
 from tests.router.deployments import Writer
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +66,7 @@ async def following(*callees: str) -> AsyncIterator[tuple[Callers, Board]]:
 
 async def sent_to(caller: RemoteCaller) -> str:
     """The replica that a call goes to, once there is one."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         turn = caller.router.try_turn() or await caller.router.wait_turn(caller.loop.time())
     caller.router.give_back(turn)
     return turn.endpoint.id
@@ -126,7 +127,7 @@ async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_ar
             asyncio.create_task(callers.caller_of("bank", name).router.wait_turn(callers.loop.time()))
             for name in ("safe", "teller", "teller")
         ]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert await told.get() == {"bank/teller": (2, 0, 0)}
         for each in (run, *waiting):
             each.cancel()

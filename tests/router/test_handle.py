@@ -14,6 +14,7 @@ import pytest
 from app_toolkit import ConfigError, options, remote
 from app_toolkit.errors import NoReplica
 from app_toolkit.router import handle
+from tests.patience import PATIENCE_S
 from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +54,7 @@ def bound(plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

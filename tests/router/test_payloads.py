@@ -22,6 +22,7 @@ from app_toolkit.router.remote import Called, Callers, RemoteCaller
 from app_toolkit.transport import calls
 from app_toolkit.transport.calls import Piece
 from app_toolkit.types import Address, ReplicaId
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -100,12 +101,12 @@ class World:
         return await self.caller.call(Call(method, args, {}, **options))
 
     async def until(self, what: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while what not in self.way.log:  # noqa: ASYNC110 - a list tells nobody
                 await asyncio.sleep(0.001)
 
     async def until_nobody_is_left(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (  # noqa: ASYNC110 - it is about another thread, too
                 self.server.statistics() == NOBODY
                 and self.callers.called() == {"shop/writer": Called(0, 0)}

@@ -14,6 +14,7 @@ from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import REST_S, RUN, Router
 from app_toolkit.router.targets import Turn, Waiter
 from app_toolkit.types import Address, ReplicaId
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -193,7 +194,7 @@ async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callabl
     assert turn is not None
     end(router, turn)
     assert router.try_turn() is None
-    async with asyncio.timeout(5), router.turn() as again:
+    async with asyncio.timeout(PATIENCE_S), router.turn() as again:
         assert again.endpoint.id == "a"
     assert router.ongoing == 0
 
@@ -206,7 +207,7 @@ async def test_a_replica_rests_from_the_last_loss_and_has_one_timer_however_many
     lost = asyncio.get_running_loop().time()
     router.rest(turns[1])
     router.rest(turns[2])
-    async with asyncio.timeout(5), router.turn():
+    async with asyncio.timeout(PATIENCE_S), router.turn():
         assert asyncio.get_running_loop().time() - lost > 0.9 * REST_S
     assert router.ongoing == 0
 
@@ -358,7 +359,7 @@ async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() ->
     assert (world.router.lines, place.left) == (0, False)
     place.offer()  # too late
     assert world.router.try_turn() is None
-    async with asyncio.timeout(5), world.router.turn() as again:
+    async with asyncio.timeout(PATIENCE_S), world.router.turn() as again:
         assert not again.claim()
 
 

@@ -9,6 +9,7 @@ from app_toolkit.interfaces import Endpoint
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import Address, ReplicaId
+from tests.patience import PATIENCE_S
 
 from .test_pool import listening
 
@@ -34,7 +35,7 @@ class World:
         )
 
     async def event(self) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.events.get()
 
     async def close(self) -> None:
@@ -61,7 +62,7 @@ class Replica:
         writer.close()
 
     async def head(self) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.heads.get()
 
     def say(self, data: bytes) -> None:
@@ -69,7 +70,7 @@ class Replica:
         self.writer.write(data)
 
     async def left(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await self.gone.get()
 
 
@@ -153,7 +154,7 @@ async def test_who_leaves_while_it_dials_keeps_the_connection_for_others(tmp_pat
     async with listening(tmp_path, replica) as address:
         world.stand(address)
         world.place.leave()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not world.pool.idle:  # noqa: ASYNC110 the pool tells nobody
                 await asyncio.sleep(0.005)
         assert replica.heads.empty()

@@ -12,6 +12,7 @@ import pytest
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
 from app_toolkit.types import Address
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ async def listening(folder: Path, script: Script) -> AsyncIterator[Address]:
 async def dialled(pool: Pool, address: Address) -> Connection:
     answer: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
     pool.dial(address, answer.set_result, answer.set_exception)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         return await answer
 
 
@@ -104,7 +105,7 @@ async def exchange(
             notes = Notes()
             connection.begin(notes, head_only=head_only, decode=decode)
             connection.write(b"GET / HTTP/1.1\r\n\r\n")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await notes.over.wait()
             connection.close()
             await pool.aclose()
@@ -168,7 +169,7 @@ async def large_body(folder: Path, body: bytes, keeper: Keeper) -> None:
         connection = await dialled(pool, address)
         connection.begin(keeper)
         connection.write(b"GET / HTTP/1.1\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await keeper.over.wait()
         connection.close()
         await pool.aclose()
@@ -232,7 +233,7 @@ async def test_what_came_through_a_tunnel_is_heard_although_a_write_into_it_fail
         await asyncio.sleep(0)
         replica.sendall(b"last words" * 10_000)
     connection.write(b"too late")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await notes.over.wait()
     assert (notes.body, notes.events) == (b"last words" * 10_000, [101, "lost"])
     await pool.aclose()
