@@ -370,9 +370,11 @@ class ClientConnection(asyncio.Protocol):
         if transport is None:
             return
         # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended. And to close
-        # while input comes that nobody reads destroys what is still on its way.
-        looks_below = self._exchange is None and (self._tls or self._leaving)
-        unsent = _untaken(transport) if looks_below else transport.get_write_buffer_size()
+        # while input comes that nobody reads destroys what is still on its way. Of a slow reader it is the kernel that
+        # knows what it takes: it does not ask for more before a good part of what it holds has gone.
+        unsent = transport.get_write_buffer_size()
+        if unsent or (self._exchange is None and (self._tls or self._leaving)):
+            unsent += _not_acknowledged(transport)
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:
@@ -432,11 +434,11 @@ class ClientConnection(asyncio.Protocol):
 
 def _untaken(transport: asyncio.Transport) -> int:
     """Bytes that the client's end does not have yet."""
-    return transport.get_write_buffer_size() or _not_acknowledged(transport)
+    return transport.get_write_buffer_size() + _not_acknowledged(transport)
 
 
 def _not_acknowledged(transport: asyncio.Transport) -> int:
-    """Bytes that the kernel still holds; it has none only where nobody above has any for it, but for a moment."""
+    """Bytes that the kernel still holds."""
     connection = transport.get_extra_info("socket")
     if connection is None:  # it was lost in this turn of the loop
         return 0

@@ -25,8 +25,14 @@ def context(options: HTTPOptions) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         where = repr(certificate) if key is None else f"{certificate!r} and {key!r}"
-        why = (
-            "the key belongs to another certificate" if "MISMATCH" in str(error) else "no PEM, or locked by a password"
-        )
-        raise StartupError(f"{where} are no certificate with its key: {why}") from None
+        raise StartupError(f"{where} are no certificate with its key: {_why(error)}") from None
     return context
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    if reason is None:
+        return "no PEM, or locked by a password"
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key belongs to another certificate"
+    return f"OpenSSL refuses them ({reason.replace('_', ' ').lower()})"

@@ -1,7 +1,6 @@
-"""A caller's connection at the replica: a trunk, or HTTP/1.1 by uvicorn's own protocol."""
+"""A caller's connection at the replica that carries HTTP/1.1, by uvicorn's own protocol."""
 
 import asyncio
-import hmac
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
@@ -9,19 +8,13 @@ from typing import Any, cast
 from weakref import WeakSet, ref
 
 import httptools
-from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from app_toolkit.replica.circuit import CallerCircuit
-from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import MOST_BYTES
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.sheet import LEAST, MOST, STEP, Sheet
-from app_toolkit.transport.sockets import close_in_children, send_ahead
-from app_toolkit.transport.trunk import PROTOCOL, Room, Trunk, preface
 from app_toolkit.types import Message
 
 
@@ -229,70 +222,3 @@ class _Own(CorkedTransport):
 
     def get_write_buffer_size(self) -> int:
         return self._lying + super().get_write_buffer_size()
-
-
-class Arrival(asyncio.Protocol):
-    """A connection that has just been accepted: what it begins with says what it is."""
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        gate: Replica,
-        secret: bytes,
-        room: Room,
-    ) -> None:
-        """`gate` is what `config` serves, too: over a connection, and behind the app's lifespan."""
-        self._http = partial(CallerConnection, config, server_state, app_state, _loop)
-        self._accept = partial(CallerCircuit, gate, config, server_state, app_state)
-        self._connections = cast(set[Any], server_state.connections)
-        self._preface = preface(secret)
-        self._room = room
-        self._begun = b""
-        self._trunk: Trunk | None = None
-        #: What uvicorn knows of a connection is this, and `shutdown`.
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        close_in_children(transport)
-        send_ahead(transport)
-        self._connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        begun = self._begun = self._begun + data
-        expected = self._preface
-        if not begun.startswith(PROTOCOL):
-            if not PROTOCOL.startswith(begun):
-                self._become_http(begun)
-        elif len(begun) >= len(expected):
-            if hmac.compare_digest(begun[: len(expected)], expected):
-                self._become_trunk(begun[len(expected) :])
-            else:
-                self.transport.abort()
-
-    def shutdown(self) -> None:
-        """Nothing new; what runs may end."""
-        if self._trunk is None:
-            self.transport.close()
-        else:
-            self._trunk.retire()
-
-    def _become_http(self, data: bytes) -> None:
-        self._connections.discard(self)
-        talker = self._http()
-        self.transport.set_protocol(talker)
-        talker.connection_made(self.transport)
-        talker.data_received(data)
-
-    def _become_trunk(self, data: bytes) -> None:
-        self._trunk = Trunk(self._room, self._accept, lambda _: self._connections.discard(self))
-        self.transport.set_protocol(self._trunk)
-        self._trunk.connection_made(self.transport)
-        self._trunk.feed(memoryview(data))

@@ -21,9 +21,10 @@ import uvloop
 from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.replica.arrival import Arrival, Strangers
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.circuit import CallerCircuit
-from app_toolkit.replica.connection import Arrival, CallerConnection
+from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.replica.instance import Instance
@@ -323,7 +324,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             lifespan,
             # what makes protocols; it need not be a class
-            http=cast(Any, partial(Arrival, gate=gate, secret=secret, room=Room())),
+            http=cast(Any, partial(Arrival, gate=gate, secret=secret, room=Room(), strangers=Strangers())),
             ws="websockets-sansio",
             lifespan="on",
             interface="asgi3",

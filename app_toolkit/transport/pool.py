@@ -17,9 +17,10 @@ from app_toolkit.errors import AnswerUnreadable, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET
+from app_toolkit.transport.preface import preface
 from app_toolkit.transport.sheet import Following, Sheets
 from app_toolkit.transport.sockets import close_in_children, keep_alive, send_ahead
-from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words, preface
+from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words
 from app_toolkit.types import Address, Header
 
 MAX_HEAD = 64 * 1024
@@ -535,8 +536,8 @@ class Pool:
     """
 
     def __init__(self, secret: bytes = b"") -> None:
-        """`secret` opens trunks."""
-        self._preface = preface(secret)
+        """`secret` is what replicas ask for."""
+        self._secret = secret
         self._ways: dict[Address, _Way] = {}
         self._room = Room()
         self._sheets = Sheets()
@@ -645,6 +646,8 @@ class Pool:
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(_unreached(address, error))
         else:
+            if not address.startswith("unix:"):  # whose file none but us may open
+                connection.write(preface("http", self._secret))
             reached(connection)
 
     async def _dial_trunk(self, address: Address) -> None:
@@ -658,7 +661,7 @@ class Pool:
         except asyncio.CancelledError:
             del self._expected[address]
             raise
-        transport.write(self._preface)
+        transport.write(preface("trunk", self._secret))
         expected = self._expected.pop(address)
         way = self._ways.get(address)
         if way is not None:

@@ -50,9 +50,6 @@ LAST_WORDS = 1024 * 1024
 FRAME = Struct("<II")
 """A circuit's number; the kind in the upper 8 bits, and below them a size: of what follows, or allowed anew."""
 
-PROTOCOL = b"app-toolkit trunk 1 "
-"""How a caller begins that means a trunk and not HTTP; the secret and an end of line follow."""
-
 TRUNK = 0
 """In the place of a number: the trunk itself, whose circuits begin at 1. To close it says that it takes no more."""
 
@@ -536,11 +533,6 @@ class Trunk(asyncio.BufferedProtocol):
             transport.writelines(out)
         else:
             transport.write(b"".join(out))
-
-
-def preface(secret: bytes) -> bytes:
-    """What a caller says first on what is to be a trunk."""
-    return PROTOCOL + secret + b"\n"
 
 
 def last_words(transport: asyncio.Transport) -> Iterable[bytes]:

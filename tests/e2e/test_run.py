@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from anyio.from_thread import start_blocking_portal
 from websockets import ConnectionClosed
-from websockets.sync.client import connect
+from websockets.asyncio.client import connect
 
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
@@ -85,7 +86,11 @@ def test_it_serves_until_it_is_asked_to_stop_finishes_what_runs_and_leaves_nothi
     url = victim.url()
     assert url.startswith("https://")
     with (
-        connect(url.replace("http", "ws") + "/other/echo", proxy=None, ssl=own.believed) as socket,
+        # Not the client with threads: two of them in one TLS connection now and then wait for each other.
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(
+            connect(url.replace("http", "ws") + "/other/echo", proxy=None, ssl=own.believed)
+        ) as socket,
         httpx.Client(base_url=url, trust_env=False, verify=own.believed, timeout=30) as client,
         client.stream("GET", "/numbers/150") as answer,
     ):
@@ -96,7 +101,7 @@ def test_it_serves_until_it_is_asked_to_stop_finishes_what_runs_and_leaves_nothi
         victim.process.send_signal(signal.SIGTERM)
         assert list(lines) == [str(number) for number in range(1, 150)]
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=20)
+            portal.call(socket.recv)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
     output, _ = victim.process.communicate(timeout=PATIENCE_S)

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
-from app_toolkit.replica.connection import Arrival
+from app_toolkit.replica.arrival import Arrival, Strangers
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport.trunk import Room
 
@@ -265,7 +265,7 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=cast(Any, partial(Arrival, gate=app, secret=SECRET, room=Room())),
+            http=cast(Any, partial(Arrival, gate=app, secret=SECRET, room=Room(), strangers=Strangers())),
             ws="websockets-sansio",
             loop="uvloop",
             interface="asgi3",

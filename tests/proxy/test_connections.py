@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app_toolkit.proxy.arrival import Capacity
 from app_toolkit.proxy.protocol import Patience
 
-from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually, later
+from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually, later, takes_a_little
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -222,6 +222,12 @@ def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
             lambda: later(world, next(passed) * (PATIENCE.stalled_write_s + 1)) or world.edge.statistics().ongoing == 0
         )
     eventually(lambda: replica.gate.statistics().running == 0)
+
+
+def test_a_client_that_takes_a_little_now_and_then_is_not_cut(world: World) -> None:
+    world.one()
+    with world.raw() as raw:
+        takes_a_little(world, raw)
 
 
 def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(world: World) -> None:

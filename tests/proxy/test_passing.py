@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import random
-import time
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ from websockets.sync.client import connect
 from app_toolkit.transport.lengths import LONG
 
 from .app import VAST
-from .world import Raw, World, eventually
+from .world import Raw, World, eventually, still
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 HANDSHAKE = (
@@ -397,16 +396,6 @@ def test_an_app_that_does_not_read_stops_the_uploader(world: World) -> None:
         while sent < total:
             sent += raw.socket.send(b"u" * min(65_536, total - sent))
         assert raw.answer().json() == {"length": total}
-
-
-def still(measure: Any) -> int:
-    """What it gives once it does not change any more."""
-    last, since = measure(), time.monotonic()
-    while time.monotonic() - since < 0.3:
-        if (now := measure()) != last:
-            last, since = now, time.monotonic()
-        time.sleep(0.01)
-    return int(last)
 
 
 def test_a_hang_up_reaches_the_app(world: World) -> None:

@@ -12,16 +12,16 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.proxy import tls
 from app_toolkit.proxy.protocol import ClientConnection, Patience
 
-from .certificates import Certificate, certificate
-from .world import PATIENCE, Edge, Raw, World, eventually, later
+from .certificates import Certificate, certificate, weak
+from .world import PATIENCE, Edge, Raw, World, eventually, later, takes_a_little
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -60,15 +60,17 @@ def test_an_app_sees_that_its_client_speaks_tls(world: World, certified: Certifi
     eventually(lambda: world.edge.statistics().connections == 0)
 
 
-def test_a_websocket_over_tls_is_one(world: World, certified: Certificate) -> None:
+@pytest.mark.anyio
+async def test_a_websocket_over_tls_is_one(world: World, certified: Certificate) -> None:
     world.one()
-    with connect(f"wss://localhost:{world.port}/ws", ssl=certified.believed, proxy=None) as client:
+    # Not the client with threads: two of them in one TLS connection now and then wait for each other.
+    async with connect(f"wss://localhost:{world.port}/ws", ssl=certified.believed, proxy=None) as client:
         for i in range(3):
-            client.send(f"{i}")
-            assert client.recv() == f"wss:{i}"
-        client.send("bye")
+            await client.send(f"{i}")
+            assert await client.recv() == f"wss:{i}"
+        await client.send("bye")
         with pytest.raises(ConnectionClosed):
-            client.recv()
+            await client.recv()
         assert (client.close_code, client.close_reason) == (4321, "as you wish")
 
 
@@ -122,6 +124,12 @@ def test_an_answer_that_is_still_taken_outlives_the_lingering(
         raw.exactly(size - taken)
         # And then it is closed, for nothing is on its way any more.
         eventually(lambda: later(world, 0) or world.edge.statistics().connections == 0)
+
+
+def test_a_client_that_takes_a_little_now_and_then_is_not_cut(world: World, certified: Certificate) -> None:
+    world.one()
+    with Raw(world.port, certified.believed) as raw:
+        takes_a_little(world, raw)
 
 
 def test_an_early_answer_is_readable_although_its_body_was_not_read(world: World, certified: Certificate) -> None:
@@ -207,6 +215,7 @@ def test_a_wrong_file_is_a_sentence(certified: Certificate, tmp_path: Path) -> N
         (certified.certfile, None): "no PEM, or locked by a password",
         (str(nonsense), certified.keyfile): "no PEM, or locked by a password",
         (locked.certfile, locked.keyfile): "no PEM, or locked by a password",
+        weak(tmp_path): "OpenSSL refuses them (ee key too small)",
     }
     for (certfile, keyfile), sentence in cases.items():
         with pytest.raises(StartupError) as said:

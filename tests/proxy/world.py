@@ -20,7 +20,7 @@ import uvloop
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.proxy.protocol import Patience
+from app_toolkit.proxy.protocol import Patience, _not_acknowledged
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.replica.replica import Replica
 from app_toolkit.router.router import Router
@@ -352,6 +352,35 @@ class World:
 def later(world: World, seconds: float) -> None:
     """What the proxy would do if so much time had passed."""
     world.edge.call(lambda: world.edge.server.sweep(time.monotonic() + seconds))
+
+
+def still(measure: Any) -> int:
+    """What it gives once it does not change any more."""
+    last, since = measure(), time.monotonic()
+    while time.monotonic() - since < 0.3:
+        if (now := measure()) != last:
+            last, since = now, time.monotonic()
+        time.sleep(0.01)
+    return int(last)
+
+
+def takes_a_little(world: World, raw: "Raw") -> None:
+    """A client that takes some of an endless answer, each time just before it would be cut off: too little for the
+    kernel to ask for more."""
+
+    def untaken() -> int:
+        connections = world.edge.server._connections()
+        return sum(_not_acknowledged(each._transport) for each in connections)  # type: ignore[attr-defined]
+
+    raw.send(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n")
+    eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server._connections())))
+    still(lambda: world.edge.call(untaken))
+    for times in range(1, 5):
+        before = world.edge.call(untaken)
+        while world.edge.call(untaken) == before:
+            raw.exactly(16_384)
+        later(world, times * (PATIENCE.stalled_write_s - 1))
+        assert world.edge.statistics().ongoing == 1
 
 
 class Raw:

@@ -24,6 +24,7 @@ from websockets.uri import parse_uri
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
+from app_toolkit.transport.preface import preface
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -155,7 +156,9 @@ def dial(address: Address) -> socket.socket:
             raise
         return dialled
     name, _, port = place.rpartition(":")
-    return socket.create_connection((name, int(port)), timeout=PATIENCE_S)
+    dialled = socket.create_connection((name, int(port)), timeout=PATIENCE_S)
+    dialled.sendall(preface("http", SECRET))
+    return dialled
 
 
 class Served:

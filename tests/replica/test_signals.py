@@ -266,6 +266,7 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
         from app_toolkit.replica.server import ReplicaServer
         from app_toolkit.replica.signals import Signals
         from app_toolkit.transport import hop
+        from app_toolkit.transport.preface import preface
 
         def ours(number, frame):
             raise SystemExit("the replica's own")
@@ -281,11 +282,13 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGUSR1)
                 field = hop.encode(b"secret", b"id", b"1.1", hop.peers(None, None, "http"))
-                deadline = time.monotonic() + 5
+                deadline = time.monotonic() + 20
                 answer = b""
                 while answer != b'["term","usr1"]':
                     assert time.monotonic() < deadline, answer
                     connection = http.client.HTTPConnection("127.0.0.1", int(address.rpartition(":")[2]))
+                    connection.connect()
+                    connection.send(preface("http", b"secret"))
                     connection.putrequest("GET", "/", skip_host=True, skip_accept_encoding=True)
                     connection.putheader("x-app-toolkit-hop", field)
                     connection.putheader("host", "a")

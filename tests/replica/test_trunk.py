@@ -11,13 +11,16 @@ import pytest
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
-from app_toolkit.transport.trunk import FRAME, PROTOCOL, preface
+from app_toolkit.transport.preface import beginning, preface
+from app_toolkit.transport.trunk import FRAME
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 
 from .client import SECRET, Serve, dial, field, until, wait_until
 
 pytestmark = pytest.mark.anyio
+
+OPENING = preface("trunk", SECRET)
 
 SOURCE = """
 import asyncio
@@ -361,7 +364,7 @@ async def test_circuits_expire_and_are_given_up_as_connections_are(serve: Serve,
 
 
 @pytest.mark.parametrize(
-    "said", [preface(b"x" * len(SECRET)), preface(SECRET)[:-1] + b"?", PROTOCOL.replace(b"1", b"9") + SECRET + b"\n"]
+    "said", [preface("trunk", b"x" * len(SECRET)), OPENING[:-1] + b"?", OPENING.replace(b"1", b"9", 1)]
 )
 async def test_a_trunk_opens_with_the_secret_only(serve: Serve, said: bytes) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
@@ -372,7 +375,7 @@ async def test_a_trunk_opens_with_the_secret_only(serve: Serve, said: bytes) -> 
             return read_to_the_end(connection)
 
     answer = await asyncio.to_thread(ask)
-    assert not answer or answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.startswith((b"HTTP/1.1 503 ", b"HTTP/1.1 400 "))
 
 
 def unread(connection: socket.socket) -> bool:
@@ -391,11 +394,11 @@ def read_to_the_end(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "cut", [1, 5, len(PROTOCOL), len(PROTOCOL) + 3, len(preface(SECRET)), len(preface(SECRET)) + 4]
+    "cut", [1, 5, len(beginning("trunk")), len(beginning("trunk")) + 3, len(OPENING), len(OPENING) + 4]
 )
 async def test_a_preface_may_come_in_pieces(serve: Serve, cut: int) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
-    said = preface(SECRET) + FRAME.pack(1, len(get("/number/7"))) + get("/number/7")
+    said = OPENING + FRAME.pack(1, len(get("/number/7"))) + get("/number/7")
 
     def ask() -> bytes:
         with dial(served.address) as connection:

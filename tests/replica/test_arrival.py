@@ -1,0 +1,219 @@
+"""Over TCP anybody may connect to a replica: who does not show the secret costs it nothing, and gets nothing."""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from app_toolkit.replica.arrival import REFUSAL, Arrival, Strangers
+from app_toolkit.replica.replica import Replica
+from app_toolkit.transport.pool import Pool
+from app_toolkit.transport.preface import beginning, preface
+from app_toolkit.transport.trunk import Room
+from app_toolkit.types import Address, Receive, Scope, Send
+
+from .client import SECRET, Serve, Served, field, until
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+app = FastAPI()
+
+@app.get("/")
+async def hello():
+    return "hello"
+"""
+
+NAME, VALUE = field()
+ASKED = b"GET / HTTP/1.1\r\n%b: %b\r\nhost: a\r\n\r\n" % (NAME.encode(), VALUE)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    serving = Serve()
+    yield serving(SOURCE, address="tcp:127.0.0.1:0")
+    serving.close()
+
+
+def stranger(served: Served) -> socket.socket:
+    host, _, port = served.address.removeprefix("tcp:").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def rest(connection: socket.socket) -> bytes:
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65_536):
+            found += data
+    return found
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ASKED,
+        b"G",
+        b"\x16\x03\x01",
+        b"app-toolkit  ",
+        beginning("trunk").replace(b"1", b"2") + SECRET,
+        preface("http", b"x" * len(SECRET)) + ASKED,
+        preface("trunk", b"x" * len(SECRET)),
+        preface("http", SECRET)[:-1] + b"\r\n" + ASKED,
+    ],
+    ids=["http", "a byte", "tls", "no word", "another version", "another secret", "for a trunk", "another end"],
+)
+def test_who_does_not_begin_with_the_secret_is_refused_at_once(served: Served, said: bytes) -> None:
+    with stranger(served) as connection:
+        connection.sendall(said)
+        assert rest(connection) == REFUSAL
+
+
+def test_who_begins_with_the_secret_is_served(served: Served) -> None:
+    with stranger(served) as connection:
+        connection.sendall(preface("http", SECRET) + ASKED)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_stranger_who_sends_without_end_is_not_read(served: Served) -> None:
+    with stranger(served) as connection, pytest.raises((BrokenPipeError, ConnectionResetError)):
+        connection.sendall(bytes(100_000_000))
+
+
+class Door:
+    """Where strangers arrive, on TCP."""
+
+    def __init__(self, strangers: Strangers) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+        gate = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
+        config = uvicorn.Config(gate, lifespan="off", log_config=None)
+        config.load()
+        self.state = ServerState()
+        self.arrive = partial(
+            Arrival, config, self.state, {}, None, gate=gate, secret=SECRET, room=Room(), strangers=strangers
+        )
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(self.arrive, "127.0.0.1", 0)
+        self.address = self.server.sockets[0].getsockname()
+
+    async def knock(self, said: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address)
+        writer.write(said)
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def door(strangers: Strangers) -> AsyncIterator[Door]:
+    made = Door(strangers)
+    await made.open()
+    yield made
+    made.server.close()
+    await until(lambda: not made.state.connections)
+    assert len(strangers) == 0
+
+
+async def test_a_stranger_has_little_time() -> None:
+    async with door(Strangers(shown_s=0.05)) as at:
+        for said in (b"", beginning("http"), preface("trunk", SECRET)[:-1]):
+            reader, writer = await at.knock(said)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+
+
+async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_comes_in() -> None:
+    strangers = Strangers(shown_s=60.0, most=2)
+    async with door(strangers) as at:
+        caller = await at.knock(preface("http", SECRET))
+        await until(lambda: bool(at.state.connections) and not strangers)
+        knocked = []
+        for number in range(5):
+            knocked.append(await at.knock())
+            await until(lambda number=number: len(at.state.connections) == 1 + min(number + 1, 2))  # type: ignore[misc]
+        for reader, _ in knocked[:3]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        assert len(strangers) == 2
+        assert not caller[0].at_eof()
+        for _, writer in (*knocked, caller):
+            writer.close()
+
+
+async def test_a_pool_shows_the_secret_on_connections_that_nobody_uses_yet() -> None:
+    strangers = Strangers(shown_s=60.0)
+    async with door(strangers) as at:
+        pool = Pool(SECRET)
+        address = Address("tcp:{}:{}".format(*at.address))
+        pool.allow(address, 1)
+        pool.dial(address, pool.give_back, cast(Any, pytest.fail))
+        await until(lambda: pool.idle == 1)
+        await until(lambda: len(at.state.connections) == 1 and not strangers)
+        await pool.aclose()
+
+
+@given(
+    said=st.sampled_from([preface("http", SECRET), preface("trunk", SECRET), b"GET / HTTP/1.1\r\n", b"app-toolkit x"]),
+    change=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 255)),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+)
+def test_whatever_is_said_in_whatever_pieces_only_the_secret_opens(
+    said: bytes, change: tuple[int, int] | None, cuts: list[int]
+) -> None:
+    if change is not None and change[0] < len(said):
+        said = said[: change[0]] + bytes([change[1]]) + said[change[0] + 1 :]
+
+    async def become() -> str:
+        strangers = Strangers()
+        wire = Wire()
+        talking = Door(strangers).arrive()
+        wire.protocol = talking
+        talking.connection_made(wire)
+        at = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
+        for begin, end in itertools.pairwise(at):
+            if begin < end and not wire.ended:
+                wire.protocol.data_received(said[begin:end])
+        waits = len(strangers) == 1
+        became = "stranger" if wire.protocol is talking else "known"
+        talking.connection_lost(None)
+        assert len(strangers) == 0
+        return "refused" if wire.ended else "waits" if waits else became
+
+    opened = {preface("http", SECRET), preface("trunk", SECRET)}
+    expected = "known" if said in opened else "refused"
+    if expected == "refused" and any(each.startswith(said) for each in opened):
+        expected = "waits"
+    assert asyncio.run(become()) == expected
+
+
+class Wire(asyncio.Transport):
+    """What a talker writes on."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.protocol: Any = None
+        self.ended = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def write(self, data: Any) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def close(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.ended = True
