@@ -21,7 +21,10 @@ SHOWN_S = 5.0
 """Within which the secret is shown: a caller sends it as soon as it is there."""
 
 MOST_STRANGERS = 64
-"""At a time: a caller is one for a moment."""
+"""That have all of that time."""
+
+MOMENT_S = 0.1
+"""Twice what the others have."""
 
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\n%b: secret\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % hop.REFUSED
@@ -31,29 +34,38 @@ REFUSAL = (
 class Strangers:
     """Connections over which the secret has not been shown yet.
 
-    Each has `shown_s` seconds, and where there are more than `most` the oldest goes: so they can hold up nobody, and
-    keep nobody out.
+    Each has `shown_s` seconds, and where there are more than `most` the oldest has a moment left: they hold up nobody,
+    and keep nobody out.
     """
 
     def __init__(self, shown_s: float = SHOWN_S, most: int = MOST_STRANGERS) -> None:
         self._shown_s = shown_s
         self._most = most
-        self._clocks: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        #: With what they have left of their time; the others have a moment.
+        self._in_time: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        self._late: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        return len(self._clocks)
+        return len(self._in_time) + len(self._late)
 
     def add(self, transport: asyncio.Transport) -> None:
-        if len(self._clocks) >= self._most:
-            next(iter(self._clocks)).abort()
-            self.discard(next(iter(self._clocks)))
-        self._clocks[transport] = asyncio.get_running_loop().call_later(self._shown_s, transport.abort)
+        self._in_time[transport] = asyncio.get_running_loop().call_later(self._shown_s, self._hurry, transport)
+        if len(self._in_time) > self._most:
+            self._hurry(next(iter(self._in_time)))
 
     def discard(self, transport: asyncio.Transport) -> None:
         """It is none, or has gone."""
-        clock = self._clocks.pop(transport, None)
+        clock = self._in_time.pop(transport, None) or self._late.pop(transport, None)
         if clock is not None:
             clock.cancel()
+
+    def _hurry(self, transport: asyncio.Transport) -> None:
+        self._in_time.pop(transport).cancel()
+        self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, self._look_once_more, transport)
+
+    def _look_once_more(self, transport: asyncio.Transport) -> None:
+        # Some event loops look at their clocks before they read: what came while a handler kept the loop is read first.
+        self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, transport.abort)
 
 
 class Arrival(asyncio.Protocol):

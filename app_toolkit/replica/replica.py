@@ -480,7 +480,7 @@ class Exchange:
         app which fails until then has answered nothing."""
         if self._head is not None:
             raise RuntimeError("the app sends a second head")
-        status = head.get("status")
+        status = None if head["type"] == "websocket.accept" else head["status"]
         headers = head.get("headers", ())
         if type(headers) is not list:
             headers = list(headers)
