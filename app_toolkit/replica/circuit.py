@@ -284,7 +284,6 @@ class Cycle:
         pieces = [STATUS_LINE[status]]
         closes = False
         for name, value in headers:
-            name = name.lower()
             if name == b"content-length":
                 if self._chunked is None:
                     self._left = int(value.decode())

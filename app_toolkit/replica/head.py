@@ -1,7 +1,7 @@
 """The head of an app's answer. One that is no HTTP is the app's mistake, which it is told before anything has left."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from app_toolkit.types import Header
@@ -19,8 +19,8 @@ STATUSES = range(200, 600)
 """Behind one below, another answer has to come."""
 
 
-def checked(status: int | None, headers: Sequence[Header]) -> int | None:
-    """Bytes of the body, where the head says how many; None: it does not.
+def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header], int | None]:
+    """The fields, which are nobody else's, and the bytes of the body, where they say how many; None: they do not.
 
     `status`: None for that of a WebSocket which is accepted. Raises `RuntimeError` for a head that is none, `TypeError`
     for fields that are not bytes.
@@ -30,22 +30,24 @@ def checked(status: int | None, headers: Sequence[Header]) -> int | None:
         raise RuntimeError(f"the app answers with status {status}, {told}")
     length: int | None = None
     chunked = False
-    values = []
+    fields: list[Header] = []
     for name, value in headers:
-        values.append(value)
-        name = field_name(name if type(name) is bytes else bytes(name))
+        if not (type(name) is bytes and type(value) is bytes):
+            name, value = b"".join((name,)), b"".join((value,))
+        name = field_name(name)
         if name == b"content-length":
-            if not (value.isdigit() and len(value) <= LONGEST_LENGTH):
-                raise RuntimeError(f"the app announces a body of {bytes(value[:50])!r} bytes, which is no length")
-            length = int(value) if length is None else length
+            digits = value.strip(b" \t")
+            if not (digits.isdigit() and len(digits) <= LONGEST_LENGTH):
+                raise RuntimeError(f"the app announces a body of {value[:50]!r} bytes, which is no length")
+            length = int(digits) if length is None else length
         elif name == b"transfer-encoding":
             chunked = True
-    joined = b"".join(values)
-    if len(joined.translate(None, NOT_IN_A_VALUE)) != len(joined):
-        name, value = next(each for each in headers if bytes(each[1]).translate(None, NOT_IN_A_VALUE) != each[1])
-        said = bytes(value[:50])
-        raise RuntimeError(f"the app's field {bytes(name)!r} has a control character in its value {said!r}")
-    return None if chunked else length
+        fields.append((name, value))
+    values = b"".join([value for _, value in fields])
+    if len(values.translate(None, NOT_IN_A_VALUE)) != len(values):
+        name, value = next(field for field in fields if field[1].translate(None, NOT_IN_A_VALUE) != field[1])
+        raise RuntimeError(f"the app's field {name!r} has a control character in its value {value[:50]!r}")
+    return fields, None if chunked else length
 
 
 @lru_cache(1_024)

@@ -30,6 +30,7 @@ from app_toolkit.types import ASGIApp, Header, Message, OnDisconnect, Receive, S
 
 logger = logging.getLogger("app_toolkit.replica")
 
+BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
 ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 CHUNKS_PER_TURN = 64
 """After so many the event loop gets a turn: to a client that has gone uvicorn sends without ever waiting, and
@@ -339,8 +340,8 @@ class Exchange:
     cut: DeadlineExceeded | None = None
     """Why the answer, which had begun, cannot be completed."""
     _head: Message | None = None
-    """That of an answer of known length, of whose body nothing has come."""
-    _length = 0
+    """Of an answer of known length, or of a denial, of whose body nothing has come."""
+    _length: int | None = None
     _old = False
     _stopped = False
     _chunks = 0
@@ -451,13 +452,17 @@ class Exchange:
                 return
             self.started = True
         elif self._head is not None:
-            if kind == "http.response.body" and not self._fits(message):
+            if kind in BODIES and not self._fits(message):
                 await asyncio.sleep(0)  # a stream of nothing must not keep the loop
                 return
             head, self._head = self._head, None
             self.started = True
-            if self._put is None or not self._put(head):
-                await self._send(head)
+            try:
+                if self._put is None or not self._put(head):
+                    await self._send(head)
+            except BaseException:  # who waited for room is cancelled, and may try again
+                self._head, self.started = head, False
+                raise
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
             self.started = self.complete = True
         if self._put is None or not self._put(message):
@@ -480,27 +485,30 @@ class Exchange:
         app which fails until then has answered nothing."""
         if self._head is not None:
             raise RuntimeError("the app sends a second head")
-        status = None if head["type"] == "websocket.accept" else head["status"]
-        headers = head.get("headers", ())
-        if type(headers) is not list:
-            headers = list(headers)
-            head = {**head, "headers": headers}
-        length = checked(status, headers)
+        if self.started:
+            return head  # which no server takes
+        kind = head["type"]
+        status = None if kind == "websocket.accept" else head["status"]
+        fields, length = checked(status, head.get("headers", ()))
         if status == 503:
-            head = {**head, "headers": _without_internal(headers)}
+            fields = _without_internal(fields)
+        head = {**head, "headers": fields}  # the app's own it may use again
+        if kind == "websocket.http.response.start":
+            self._head, self._length = head, length
         elif status in BODYLESS:
             self._send, self._put = partial(_send_bodyless, self._send), None
-            return head
-        if length and not self.started and head["type"] == "http.response.start" and self._scope["method"] != "HEAD":
+        elif length and kind == "http.response.start" and self._scope["method"] != "HEAD":
             self._head, self._length = head, length
         return head
 
     def _fits(self, message: Message) -> bool:
         """Whether the body begins with it. Raises `RuntimeError` where the head has announced another one."""
         size = len(message.get("body", b""))
-        if size > self._length or not (size or message.get("more_body", False)):
-            raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {self._length}")
-        return size > 0
+        more = message.get("more_body", False)
+        length = self._length
+        if length is not None and (size > length or (length and not size and not more)):
+            raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {length}")
+        return size > 0 or not more
 
     def take_back(self) -> None:
         """Another answer comes instead of that whose head has not left."""

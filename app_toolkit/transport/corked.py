@@ -63,7 +63,7 @@ class CorkedTransport(asyncio.Transport):
             return
         if not self._pieces:
             self._end_of_turn.flush(self)
-        self._pieces.append(data)
+        self._pieces.append(data if type(data) is bytes else bytes(data))  # who wrote it may use it again
         self._size += size
 
     def write_through(self, data: Any) -> None:

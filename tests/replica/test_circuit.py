@@ -367,6 +367,49 @@ async def test_what_cannot_be_an_answer_is_answered_as_any_failure_is(odd: str) 
     assert said.endswith(b"\r\n\r\nInternal Server Error")
 
 
+@pytest.mark.parametrize("circuit", [True, False], ids=["circuit", "connection"])
+@pytest.mark.parametrize("after", ["another message", "no fields", "another field", "other bytes"])
+async def test_what_an_app_has_sent_it_may_use_again(after: str, circuit: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        value, piece = bytearray(b"2"), bytearray(b"h")
+        fields = [(b"content-length", value)]
+        message: Message = {"type": "http.response.start", "status": 200, "headers": fields}
+        await send(message)
+        if after == "another message":
+            message["type"] = "http.response.body"
+        elif after == "no fields":
+            fields.clear()
+        elif after == "another field":
+            fields.append((b"x", bytearray(b"a\r\nset-cookie: b")))
+        else:
+            value[:] = b"9"
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        piece[:] = b"i"
+        await send({"type": "http.response.body", "body": piece})
+
+    talking = Talking(app, circuit=circuit)
+    talking.say(get())
+    await talking.settle()
+    assert talking.wire.said == ANSWER
+
+
+async def test_who_was_cancelled_while_its_answer_had_to_wait_may_send_it_again() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [LENGTH_2]})
+        talking.talker.pause_writing()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await send({"type": "http.response.body", "body": b"hi"})
+        talking.talker.resume_writing()
+        await send({"type": "http.response.body", "body": b"hi"})
+
+    for circuit in (True, False):
+        talking = Talking(app, circuit=circuit)
+        talking.say(get())
+        await talking.settle()
+        assert talking.wire.said == ANSWER
+
+
 async def test_who_reads_behind_a_head_of_known_length_asks_for_what_it_reads() -> None:
     steps = [start(200, LENGTH_2), ("receive",), body(b"hi")]
     met, said, _ = await both(Script(steps), post(b"abcd", (b"expect", b"100-continue")))

@@ -35,10 +35,11 @@ fields = st.tuples(
 @example(status=200, headers=[(b"content-length", b"9" * 19)])
 def test_what_passes_is_read_as_it_was_meant(status: int, headers: list[tuple[bytes, bytes]]) -> None:
     try:
-        length = checked(status, headers)
+        fields, length = checked(status, headers)
     except RuntimeError:
         return
     assert 200 <= status < 600
+    assert fields == [(name.lower(), value) for name, value in headers]
     lengths = [int(value) for name, value in headers if name.lower() == b"content-length"]
     assert length == (lengths[0] if lengths else None)
     if len(lengths) < 2:  # no parser takes more
@@ -55,6 +56,7 @@ TEXT = (b"content-type", b"text/plain; charset=utf-8")
     [
         (200, [], None),
         (200, [TEXT, (b"Content-Length", b"5")], 5),
+        (200, [(b"content-length", b" 5")], 5),
         (200, [(b"content-length", b"5"), (b"content-length", b"6")], 5),
         (200, [(b"content-length", b"5"), (b"transfer-encoding", b"chunked")], None),
         (299, [(bytearray(b"X-Y"), memoryview(b"z"))], None),
@@ -63,7 +65,9 @@ TEXT = (b"content-type", b"text/plain; charset=utf-8")
     ],
 )
 def test_a_head_says_how_long_its_body_is(status: int | None, headers: Any, length: int | None) -> None:
-    assert checked(status, headers) == length
+    fields, told = checked(status, headers)
+    assert told == length
+    assert all(type(each) is bytes for field in fields for each in field)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,15 @@ FAILING = """
     async def unspeakable(ws: WebSocket):
         await ws.accept(headers=[(b"x", b"a\\nb")])
 
+    class Unfinished:
+        async def __call__(self, scope, receive, send):
+            await send({"type": "websocket.http.response.start", "status": 403, "headers": []})
+            raise ValueError("in a denial")
+
+    @app.websocket("/unfinished")
+    async def unfinished(ws: WebSocket):
+        await Unfinished()(ws.scope, ws.receive, ws._send)
+
     @app.websocket("/denied")
     async def denied(ws: WebSocket):
         await ws.close()
@@ -447,15 +456,22 @@ def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
     assert_logged_once(served, caplog, "in a socket")
 
 
-def test_a_websocket_whose_head_cannot_be_written_is_answered_500(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/unspeakable", "the app's field b'x' has a control character in its value b'a\\nb'"),
+        ("/unfinished", "in a denial"),
+    ],
+)
+def test_a_websocket_that_fails_before_anything_of_its_answer_has_left_is_answered_500(
+    serve: Serve, caplog: pytest.LogCaptureFixture, path: str, why: str
 ) -> None:
     served = serve(FAILING)
-    assert served.websocket("/unspeakable").answer.status_code == 500
+    assert served.websocket(path).answer.status_code == 500
     assert served.server.stop(5)
     (record,) = [record for record in errors(caplog) if record.name == "app_toolkit.replica"]
     assert record.exc_info is not None
-    assert str(record.exc_info[1]) == "the app's field b'x' has a control character in its value b'a\\nb'"
+    assert str(record.exc_info[1]) == why
 
 
 def test_a_failure_after_a_denial_leaves_the_denial(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
