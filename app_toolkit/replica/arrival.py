@@ -24,7 +24,7 @@ MOST_STRANGERS = 64
 """That have all of that time."""
 
 MOMENT_S = 0.1
-"""Twice what the others have."""
+"""What the others have, twice."""
 
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\n%b: secret\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % hop.REFUSED

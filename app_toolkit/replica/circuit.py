@@ -213,7 +213,10 @@ class CallerCircuit:
 
 
 class Cycle:
-    """One request and its answer; to the app, and in what it makes of an app's mistakes, as uvicorn's own is."""
+    """One request and its answer; to the app, and in what it makes of an app's mistakes, as uvicorn's own is.
+
+    What it is to send has passed the gate: names are in small letters, and there is nothing in a field that ends it.
+    """
 
     # What few requests ever change is not set for each.
     disconnected = started = whole = complete = False
