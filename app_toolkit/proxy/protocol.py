@@ -374,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
         # knows what it takes: it does not ask for more before a good part of what it holds has gone.
         unsent = transport.get_write_buffer_size()
         if unsent or (self._exchange is None and (self._tls or self._leaving)):
-            unsent += _not_acknowledged(transport)
+            unsent = _untaken(transport)
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:

@@ -289,7 +289,7 @@ class Cycle:
         for name, value in headers:
             if name == b"content-length":
                 if self._chunked is None:
-                    self._left = int(value.decode())
+                    self._left = int(value)
                     self._chunked = False
             elif name == b"transfer-encoding":
                 if value.lower() == b"chunked":
@@ -307,7 +307,7 @@ class Cycle:
             pieces.append(b"transfer-encoding: chunked\r\n")
         pieces.append(b"\r\n")
         self._transport.write(b"".join(pieces))
-        self.whole = status >= 200 and (bodyless or not (self._chunked or self._left))
+        self.whole = bodyless or not (self._chunked or self._left)
 
     def _put_body(self, body: Any, more: bool) -> None:
         if self._scope["method"] == "HEAD":

@@ -607,7 +607,7 @@ class Exchange:
 
 def _without_internal(fields: Iterable[Header]) -> list[Header]:
     """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
-    return [field for field in fields if not hop.is_internal(field[0].lower())]
+    return [field for field in fields if not hop.is_internal(field[0])]
 
 
 async def _send_bodyless(send: Send, message: Message) -> None:
@@ -616,7 +616,7 @@ async def _send_bodyless(send: Send, message: Message) -> None:
     The length that a 304 may have goes, too: uvicorn would want that many bytes.
     """
     if message["type"] == "http.response.start":
-        headers = [field for field in message.get("headers", ()) if field[0].lower() not in FRAMING]
+        headers = [field for field in message["headers"] if field[0] not in FRAMING]
         message = {**message, "headers": headers}
     elif message["type"] == "http.response.body":
         message = {**message, "body": b""}

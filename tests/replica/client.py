@@ -1,6 +1,5 @@
 """A real replica over a real socket, and a client that speaks the hop byte by byte."""
 
-import asyncio
 import http.client
 import itertools
 import os
@@ -37,13 +36,6 @@ def wait_until(condition: Callable[[], bool], what: str, within: float = PATIENC
     while not condition():
         assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
         time.sleep(0.005)
-
-
-async def until(condition: Callable[[], bool], within: float = PATIENCE_S) -> None:
-    """Let the loop run until something is so."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - a condition that nobody tells of
-            await asyncio.sleep(0)
 
 
 def field(

@@ -22,8 +22,9 @@ from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.preface import beginning, preface
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, Receive, Scope, Send
+from tests.patience import until
 
-from .client import SECRET, Serve, Served, field, until
+from .client import SECRET, Serve, Served, field
 
 pytestmark = pytest.mark.anyio
 
@@ -119,8 +120,10 @@ class Door:
 async def door(strangers: Strangers) -> AsyncIterator[Door]:
     made = Door(strangers)
     await made.open()
-    yield made
-    made.server.close()
+    try:
+        yield made
+    finally:
+        made.server.close()
     await until(lambda: not made.state.connections)
     assert len(strangers) == 0
 
@@ -154,22 +157,29 @@ async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_c
 async def test_callers_that_come_all_at_once_come_in() -> None:
     strangers = Strangers(shown_s=60.0, most=2)
     async with door(strangers) as at:
-        knocking = [asyncio.create_task(at.knock(preface("http", SECRET))) for _ in range(50)]
-        time.sleep(0.2)  # noqa: ASYNC251 - meanwhile they connect
-        callers = await asyncio.gather(*knocking)
+        callers = await asyncio.gather(*(at.knock(preface("http", SECRET)) for _ in range(50)))
         await until(lambda: len(at.state.connections) == 50 and not strangers)
         for _, writer in callers:
             writer.close()
 
 
-def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers() -> None:
+@pytest.mark.parametrize(("shown_s", "most"), [(0.05, 64), (60.0, 0)], ids=["late", "one too many"])
+def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers(shown_s: float, most: int) -> None:
     async def keep() -> None:
-        strangers = Strangers(shown_s=0.05)
+        strangers = Strangers(shown_s, most)
+        loop = asyncio.get_running_loop()
+        here, there = socket.socketpair()
         async with door(strangers) as at:
-            with socket.create_connection(at.address) as caller:
+            with here, there, socket.create_connection(at.address) as caller:
+
+                def handle() -> None:
+                    loop.remove_reader(here)
+                    caller.sendall(preface("http", SECRET))
+                    time.sleep(0.3)  # a handler that keeps the loop, for longer than a stranger has
+
                 await until(lambda: bool(strangers))
-                caller.sendall(preface("http", SECRET))
-                time.sleep(0.3)  # noqa: ASYNC251 - as some handlers do
+                loop.add_reader(here, handle)
+                there.send(b"x")
                 await until(lambda: not strangers)
                 assert len(at.state.connections) == 1
 

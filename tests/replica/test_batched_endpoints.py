@@ -27,8 +27,7 @@ from app_toolkit import Toolkit, batch
 from app_toolkit.errors import ReplicaBusy
 from app_toolkit.replica.batching import batch_request_ids
 from app_toolkit.replica.replica import Replica
-
-from .client import until
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,7 @@ from app_toolkit.errors import BatchError
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica import batching
 from app_toolkit.replica.batching import AHEAD, batch_request_ids, forget, is_raw, overrule
-from tests.patience import PATIENCE_S
-
-from .client import until
+from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
 

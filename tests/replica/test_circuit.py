@@ -25,8 +25,9 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Answer, Connection
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
+from tests.patience import until
 
-from .client import SECRET, until
+from .client import SECRET
 from .client import field as hop_field
 
 pytestmark = pytest.mark.anyio

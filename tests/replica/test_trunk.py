@@ -14,9 +14,9 @@ from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
 from app_toolkit.transport.preface import beginning, preface
 from app_toolkit.transport.trunk import FRAME
 from app_toolkit.types import Address
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
-from .client import SECRET, Serve, dial, field, until, wait_until
+from .client import SECRET, Serve, dial, field, wait_until
 
 pytestmark = pytest.mark.anyio
 

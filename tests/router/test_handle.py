@@ -5,7 +5,7 @@ import copy
 import gc
 import pickle
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from app_toolkit import ConfigError, options, remote
 from app_toolkit.errors import NoReplica
 from app_toolkit.router import handle
-from tests.patience import PATIENCE_S
+from tests.patience import until
 from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
 
 pytestmark = pytest.mark.anyio
@@ -51,12 +51,6 @@ def bound(plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess
     caller = plane.caller(deployment)
     behind: Any = caller.object
     return deployment.handle, behind, caller
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 # Ordinary calls

@@ -13,8 +13,8 @@ from app_toolkit.transport.lengths import LONG
 from app_toolkit.transport.pool import Connection, connect
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
-from tests.patience import PATIENCE_S
-from tests.replica.client import SECRET, Serve, Served, until
+from tests.patience import PATIENCE_S, until
+from tests.replica.client import SECRET, Serve, Served
 
 pytestmark = pytest.mark.anyio
 
