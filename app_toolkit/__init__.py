@@ -1,21 +1,36 @@
 """Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve."""
 
-from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig
 from app_toolkit.deployment import Deployment, deployment
-from app_toolkit.errors import ConfigError, RequestError, ToolkitError
+from app_toolkit.errors import (
+    BatchError,
+    ConfigError,
+    DeadlineExceeded,
+    QueueFull,
+    QueueTimeout,
+    RequestError,
+    ToolkitError,
+)
 from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.router.handle import options, remote
+from app_toolkit.router.handle import Response, Stream, options, remote
 from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
     "Application",
+    "AutoscalingConfig",
+    "BatchError",
     "ConfigError",
+    "DeadlineExceeded",
     "Deployment",
     "DeploymentConfig",
+    "QueueFull",
+    "QueueTimeout",
     "RequestError",
+    "Response",
+    "Stream",
     "Toolkit",
     "ToolkitError",
     "batch",
