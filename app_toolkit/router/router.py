@@ -10,6 +10,7 @@ from random import Random
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core.balance import pick
+from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint, Place, Stand
 from app_toolkit.router.targets import Target, Turn, Waiter
@@ -32,8 +33,9 @@ class Router:
 
     * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
       filled it, we stand in line, and then it is the replica that says when there is room.
-    * Whoever waits longest is served first, and nobody waits while a replica that it may use has room; at most
-      `max_queued_requests` wait, and nobody longer than `max_queue_wait_s` once `expire` is asked.
+    * Whoever waits longest is served first, and the newest first while clients give up (`core.queueing`).
+    * Nobody waits while a replica that it may use has room; at most `max_queued_requests` wait, and nobody longer than
+      `max_queue_wait_s` once `expire` is asked.
     * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
     * A new replica set keeps the turns at replicas that stay.
 
@@ -63,6 +65,7 @@ class Router:
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
         #: By what they avoid, so that those who avoid what is free are passed over together. Oldest first in each.
         self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
+        self._order = ServingOrder()
         self._targets: dict[ReplicaId, Target] = {}
         self._all: Sequence[Target] = ()
         #: Who was picked last, of `_all`, and how often in a row.
@@ -108,6 +111,8 @@ class Router:
         most = self.policy.max_queued_requests
         if not again and self.waiting >= most:
             raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
+        if not self._queues:
+            self._order.began()
         waiter = Waiter(granted, since, frozenset(avoid))
         insort(self._queues.setdefault(waiter.avoid, []), waiter, key=SINCE)
         if not self._targets:
@@ -118,6 +123,7 @@ class Router:
         """Give up a place in the queue; nothing happens where it has been granted or expired."""
         if not waiter.done:
             self._remove(waiter)
+            self._order.gave_up()
 
     def give_back(self, turn: Turn) -> None:
         """End a turn; nothing happens where it has ended."""
@@ -203,6 +209,7 @@ class Router:
         ]
         for waiter in late:
             self._remove(waiter)
+            self._order.gave_up()
         return sorted(late, key=SINCE)
 
     # The replica set
@@ -245,6 +252,11 @@ class Router:
         return sum(map(len, self._queues.values()))
 
     @property
+    def newest_first(self) -> bool:
+        """Whether the newest of those who wait is served next, because clients give up."""
+        return self._order.newest_first
+
+    @property
     def ongoing(self) -> int:
         return sum(len(target.turns) for target in (*self._targets.values(), *self._leaving))
 
@@ -281,21 +293,27 @@ class Router:
         return others or (free if all(id in avoid for id in self._targets) else others)
 
     def _assign(self) -> None:
-        """Give turns to those who wait, oldest first; who avoids what is free stays, and holds up nobody."""
+        """Give turns to those who wait, in their order; who avoids what is free stays, and holds up nobody."""
         while self._queues:
             free = self._free()
-            waiter = self._oldest_for(free)
+            waiter = self._next_for(free)
             if waiter is None:
                 return
             turn = self._take(free, waiter.avoid)
             assert turn is not None
-            self._remove(waiter)
-            waiter.granted(turn)
+            self._serve(waiter, turn)
 
-    def _oldest_for(self, free: Sequence[Target]) -> Waiter | None:
-        """Whoever waits longest of those who may use one of these."""
-        heads = [queue[0] for avoid, queue in self._queues.items() if self._usable(free, avoid)]
-        return min(heads, key=SINCE, default=None)
+    def _next_for(self, free: Sequence[Target]) -> Waiter | None:
+        """Whose turn it is of those who may use one of these."""
+        queues = [queue for avoid, queue in self._queues.items() if self._usable(free, avoid)]
+        if self._order.newest_first:
+            return max((queue[-1] for queue in queues), key=SINCE, default=None)
+        return min((queue[0] for queue in queues), key=SINCE, default=None)
+
+    def _serve(self, waiter: Waiter, turn: Turn) -> None:
+        self._remove(waiter)
+        waiter.granted(turn)
+        self._order.served()
 
     def _remove(self, waiter: Waiter) -> None:
         waiter.done = True
@@ -312,17 +330,16 @@ class Router:
         )
 
     def _offered(self, target: Target, place: Place) -> None:
-        """A slot at a replica is ours: for whoever waits longest and does not avoid it. Else we leave the line."""
+        """A slot at a replica is ours: for the next one who does not avoid it. Else we leave the line."""
         if target.place is not place:
             return
-        waiter = self._oldest_for([target]) if target.below_limit else None
+        waiter = self._next_for([target]) if target.below_limit else None
         if waiter is None:
             self._leave_line(target)
         else:
-            self._remove(waiter)
             turn = Turn(target, offered=True)
             target.turns.add(turn)
-            waiter.granted(turn)
+            self._serve(waiter, turn)
 
     def _line_ended(self, target: Target, place: Place) -> None:
         if target.place is place:

@@ -118,6 +118,61 @@ def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
     assert served == ["first", "second", "third"]
 
 
+class OneSlot:
+    """A router with one slot, which is taken, and clients that wait for it."""
+
+    def __init__(self) -> None:
+        self.router = router_of(endpoint("a"), policy=Policy(max_queue_wait_s=10.0))
+        self.served: list[float] = []
+        turn = self.router.try_turn()
+        assert turn is not None
+        self._turn = turn
+
+    def wait(self, since: float, *avoid: str) -> Waiter:
+        def granted(turn: Turn) -> None:
+            self.served.append(since)
+            self._turn = turn
+
+        return self.router.wait(granted, since, avoid={ReplicaId(each) for each in avoid})
+
+    def next(self) -> float:
+        self.router.give_back(self._turn)
+        return self.served[-1]
+
+
+def test_while_clients_give_up_the_newest_is_served_first_until_the_queue_has_drained() -> None:
+    world = OneSlot()
+    for waiter in [world.wait(0.0), world.wait(1.0), world.wait(2.0)]:
+        world.router.leave(waiter)
+    world.wait(3.0)
+    world.wait(4.0)
+    assert world.next() == 3.0, "the queue was empty in between"
+    for waiter in [world.wait(5.0), world.wait(6.0)]:
+        world.router.leave(waiter)
+    world.wait(7.0, "b")
+    assert [world.next(), world.next()] == [7.0, 4.0]
+    world.wait(8.0)
+    world.wait(9.0)
+    assert [world.next(), world.next()] == [8.0, 9.0], "the queue has drained"
+
+
+def test_requests_that_waited_too_long_count_as_clients_that_gave_up() -> None:
+    world = OneSlot()
+    for since in (0.0, 1.0, 11.0, 12.0):
+        world.wait(since)
+    assert len(world.router.expire(11.0)) == 2
+    assert world.next() == 12.0
+
+
+def test_clients_whose_request_is_served_have_not_given_up() -> None:
+    world = OneSlot()
+    waiters = [world.wait(float(since)) for since in range(4)]
+    assert [world.next(), world.next()] == [0.0, 1.0]
+    for waiter in waiters[:2]:
+        world.router.leave(waiter)
+    assert world.next() == 2.0
+
+
 def test_who_avoids_what_is_free_holds_up_nobody() -> None:
     router = router_of(endpoint("a", 2), endpoint("b"))
     holding = router.try_turn(avoid={ReplicaId("a")})
@@ -491,8 +546,11 @@ class RandomRouter(RuleBasedStateMachine):
     def wait(self, avoid: set[ReplicaId], since: float, *, again: bool = False) -> None:
         def granted(turn: Turn) -> None:
             self.take(turn)
-            older = [other for other in self.waiters if not other.done and other.since < since]
-            assert not [other for other in older if self.may_use(other, turn.endpoint.id)], "somebody was overtaken"
+            usable = [each for each in self.waiters if not each.done and self.may_use(each, turn.endpoint.id)]
+            if self.router.newest_first:
+                assert not [each for each in usable if each.since > since], "the newest was passed over"
+            else:
+                assert not [each for each in usable if each.since < since], "somebody was overtaken"
 
         self.waiters.append(self.router.wait(granted, since, avoid=avoid, again=again))
 

@@ -1,0 +1,212 @@
+"""Simulates in which order a queue should serve its requests when there are too many of them.
+
+python -m benchmarks.queueing     # print the table of docs/architecture.md
+
+Capacity is 80 requests a second: four slots and an exponential service time of 50 ms on average. Arrivals are random,
+with a seed. The first five seconds do not count.
+"""
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from app_toolkit.core.queueing import ServingOrder
+from benchmarks.report import table
+
+SLOTS, SERVICE_S = 4, 0.05
+CAPACITY = SLOTS / SERVICE_S
+LONGEST_QUEUE, LONGEST_WAIT_S = 1_000, 30.0
+"""The defaults of `max_queued_requests` and `max_queue_wait_s`."""
+WARM_UP_S = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    at: float
+    patience_s: float
+    outcome: str = ""
+    waited_s: float = 0.0
+
+
+class OldestFirst:
+    """A plain queue."""
+
+    def __init__(self) -> None:
+        self.queue: list[Request] = []
+
+    def add(self, now: float, request: Request) -> None:
+        self.queue.append(request)
+
+    def gave_up(self, now: float, request: Request) -> None:
+        self.queue.remove(request)
+
+    def next(self, now: float) -> Request:
+        return self.queue.pop(0)
+
+    def dropped(self, now: float) -> list[Request]:
+        return []
+
+
+class NewestFirst(OldestFirst):
+    """Always."""
+
+    def next(self, now: float) -> Request:
+        return self.queue.pop()
+
+
+class NewestFirstOfAStandingQueue(OldestFirst):
+    """Adaptive LIFO: newest first once the queue has not been empty for `INTERVAL_S`."""
+
+    INTERVAL_S = 0.1
+    _empty = 0.0
+
+    def add(self, now: float, request: Request) -> None:
+        if not self.queue:
+            self._empty = now
+        super().add(now, request)
+
+    def stands(self, now: float) -> bool:
+        return now - self._empty > self.INTERVAL_S
+
+    def next(self, now: float) -> Request:
+        return self.queue.pop(-1 if self.stands(now) else 0)
+
+
+class ControlledDelay(NewestFirstOfAStandingQueue):
+    """The same, and of a standing queue all are refused who have waited for longer than `TARGET_S` (CoDel)."""
+
+    TARGET_S = 0.005
+
+    def dropped(self, now: float) -> list[Request]:
+        limit = self.TARGET_S if self.stands(now) else self.INTERVAL_S
+        late = [request for request in self.queue if now - request.at > limit]
+        self.queue = [request for request in self.queue if request not in late]
+        return late
+
+
+class Ours(OldestFirst):
+    """As the router does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = ServingOrder()
+
+    def add(self, now: float, request: Request) -> None:
+        if not self.queue:
+            self.order.began()
+        super().add(now, request)
+
+    def gave_up(self, now: float, request: Request) -> None:
+        super().gave_up(now, request)
+        self.order.gave_up()
+
+    def next(self, now: float) -> Request:
+        request = self.queue.pop(-1 if self.order.newest_first else 0)
+        self.order.served()
+        return request
+
+
+ORDERS: dict[str, Callable[[], OldestFirst]] = {
+    "oldest first": OldestFirst,
+    "newest first": NewestFirst,
+    "adaptive LIFO": NewestFirstOfAStandingQueue,
+    "adaptive LIFO and CoDel": ControlledDelay,
+    "newest first while clients give up": Ours,
+}
+
+
+def simulate(order: OldestFirst, arrivals: Iterable[Request], seed: int = 1) -> list[Request]:
+    """What becomes of each request."""
+    rng, numbers = Random(seed), itertools.count()
+    events = [(request.at, next(numbers), "arrives", request) for request in arrivals]
+    heapq.heapify(events)
+    seen: list[Request] = []
+    busy = 0
+
+    def start(now: float, request: Request) -> None:
+        nonlocal busy
+        busy += 1
+        request.outcome, request.waited_s = "runs", now - request.at
+        ends = now + rng.expovariate(1 / SERVICE_S)
+        heapq.heappush(events, (ends, next(numbers), "ends", request))
+
+    while events:
+        now, _, event, request = heapq.heappop(events)
+        for late in order.dropped(now):
+            late.outcome = "refused"
+        if event == "arrives":
+            seen.append(request)
+            if busy < SLOTS:
+                start(now, request)
+            elif len(order.queue) >= LONGEST_QUEUE:
+                request.outcome = "refused"
+            else:
+                order.add(now, request)
+                leaves = request.at + min(request.patience_s, LONGEST_WAIT_S)
+                heapq.heappush(events, (leaves, next(numbers), "leaves", request))
+        elif event == "leaves" and request in order.queue:
+            order.gave_up(now, request)
+            request.outcome = "gave up" if request.patience_s < LONGEST_WAIT_S else "refused"
+        elif event == "ends":
+            busy -= 1
+            request.outcome = "served" if now - request.at <= request.patience_s else "in vain"
+            if order.queue:
+                start(now, order.next(now))
+    return seen
+
+
+def poisson(rate: float, seconds: float, patience_s: float, seed: int = 1) -> Iterator[Request]:
+    rng, now = Random(seed), 0.0
+    while (now := now + rng.expovariate(rate)) < seconds:
+        yield Request(now, patience_s)
+
+
+def burst(rate: float, seconds: float, patience_s: float, size: int, at: float) -> list[Request]:
+    """A load, and many requests at once in the midst of it."""
+    more = [Request(at + number / 10_000, patience_s) for number in range(size)]
+    return [*poisson(rate, seconds, patience_s), *more]
+
+
+LOADS: dict[str, Callable[[], Iterable[Request]]] = {
+    "300/s, clients wait 1 s": lambda: poisson(300, 30, 1),
+    "200/s, clients wait 1 s": lambda: poisson(200, 30, 1),
+    "90/s, clients wait 1 s": lambda: poisson(90, 60, 1),
+    "300/s, clients wait 10 s": lambda: poisson(300, 60, 10),
+    "300/s, clients wait 60 s": lambda: poisson(300, 60, 60),
+    "72/s and 800 at once, clients wait 60 s": lambda: burst(72, 100, 60, 800, at=10),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    goodput: float
+    """Requests served in time a second, of the capacity."""
+    median_s: float
+    """Of the wait of those that were served in time."""
+    outcomes: Counter[str]
+
+
+def judged(seen: list[Request]) -> Judged:
+    counted = [request for request in seen if request.at >= WARM_UP_S]
+    waits = sorted(request.waited_s for request in counted if request.outcome == "served")
+    seconds = max(request.at for request in counted) - WARM_UP_S
+    median_s = waits[len(waits) // 2] if waits else math.nan
+    return Judged(len(waits) / seconds / CAPACITY, median_s, Counter(request.outcome for request in counted))
+
+
+def main() -> None:
+    rows = []
+    for load, arrivals in LOADS.items():
+        for name, order in ORDERS.items():
+            found = judged(simulate(order(), arrivals()))
+            refused = found.outcomes["refused"]
+            rows.append((load, name, f"{found.goodput:.2f}", f"{found.median_s:.2f} s", f"{refused:,}"))
+    print(table(("load", "order", "goodput, of capacity", "median wait", "refused"), rows))
+
+
+if __name__ == "__main__":
+    main()
