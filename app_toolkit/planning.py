@@ -1,6 +1,7 @@
 """From an app to plain data: which ingresses it has, who owns which route, and which deployments they call."""
 
 import hashlib
+import logging
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from app_toolkit.replica.http import answers_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table
 
+logger = logging.getLogger("app_toolkit.planning")
+
 C = TypeVar("C", bound=DeploymentConfig)
 
 
@@ -38,10 +41,11 @@ def plan(
     """Lay an app out as ingresses.
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
-    overrides every ingress's own, and what decides it; the app's relative paths begin at `working_dir`, by default the
-    current one. A plain FastAPI is one ingress. `overrules`: options of deployments, by name, as a file writes them;
-    the spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be split as it asks,
-    `ConfigError` for an option out of bounds, `OverruleError` for all of `overrules` that cannot be.
+    is for each ingress that does not set `num_replicas` or `autoscaling_config`, and a warning names the others; the
+    app's relative paths begin at `working_dir`, by default the current one. A plain FastAPI is one ingress.
+    `overrules`: options of deployments, by name, as a file writes them; the spec is as a file writes it, too, then.
+    Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an option out of bounds,
+    `OverruleError` for all of `overrules` that cannot be.
     """
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
@@ -84,7 +88,7 @@ def plan_bound(
     """Lay out a bound deployment and those that it calls as an application of their own.
 
     Where its class has a `__call__`, that answers HTTP below `route_prefix`; else nothing does. `code` is what `pack`
-    made of it; the rest as of `plan`, but that `num_replicas` overrides its own alone. Raises as `plan` does.
+    made of it; the rest as of `plan`, but that `num_replicas` is for `bound` alone. Raises as `plan` does.
     """
     http = answers_http(bound.cls)
     classes = find(bound)
@@ -161,4 +165,10 @@ def _routes_of(app: FastAPI, ingress: str) -> list[BaseRoute]:
 
 
 def _of_number(config: C, num_replicas: int) -> C:
-    return type(config)(**overruled(config, {"num_replicas": num_replicas}))
+    """The same options with this number of replicas, unless the code sets one: a pinned deployment stays pinned."""
+    if "num_replicas" not in config.model_fields_set:
+        return type(config)(**overruled(config, {"num_replicas": num_replicas}))
+    if config.num_replicas != num_replicas:
+        kept = f"deployment {config.name!r} keeps num_replicas = {config.num_replicas!r}"
+        logger.warning("%s: its code sets that, so %d was not applied", kept, num_replicas)
+    return config

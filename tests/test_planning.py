@@ -135,6 +135,16 @@ def test_of_each_deployment_it_is_known_what_it_calls_itself() -> None:
     ]
 
 
+def test_a_number_that_is_asked_for_is_for_a_bound_deployment_that_sets_none(caplog: pytest.LogCaptureFixture) -> None:
+    def number(bound: Bound[Model]) -> int | str:
+        return plan_bound(bound, b"", app_dir="/", num_replicas=3).deployment("front").config.num_replicas
+
+    assert number(model("front")) == 3
+    assert caplog.messages == []
+    assert number(Model.options(name="front", num_replicas=1).bind()) == 1
+    assert caplog.messages == ["deployment 'front' keeps num_replicas = 1: its code sets that, so 3 was not applied"]
+
+
 def test_a_circle_is_shown() -> None:
     later: list[Any] = []
     a = model("a", later)

@@ -221,13 +221,32 @@ def test_a_deployment_starts_with_its_number_or_with_that_of_its_config() -> Non
     assert starts(autoscaling_config={"min_replicas": 2, "initial_replicas": 5}) == 5
 
 
-def test_a_number_that_is_asked_for_stands_above_what_decides_it() -> None:
+def test_a_plan_starts_with_the_replicas_that_its_autoscaling_says() -> None:
     app = Toolkit(deployment=DeploymentConfig(name="app", autoscaling_config=AutoscalingConfig(initial_replicas=2)))
     spec = plan(app, target="x:app", app_dir="/")
     assert spec.num_cpus == pytest.approx(0.2)
-    (fixed,) = (each.config for each in plan(app, target="x:app", app_dir="/", num_replicas=3).deployments)
-    assert (fixed.num_replicas, fixed.autoscaling_config, fixed.starting_replicas) == (3, None, 3)
     assert ApplicationSpec(**json.loads(spec.model_dump_json())) == spec
+
+
+def test_a_number_that_is_asked_for_is_for_ingresses_that_set_none(caplog: pytest.LogCaptureFixture) -> None:
+    app = Toolkit(deployment=DeploymentConfig(name="app", max_ongoing_requests=7))
+    for name, options in {
+        "one": {"num_replicas": 1},
+        "same": {"num_replicas": 3},
+        "auto": {"num_replicas": "auto"},
+        "scaled": {"autoscaling_config": AutoscalingConfig(max_replicas=2)},
+    }.items():
+        app.include_router(APIRouter(), deployment=DeploymentConfig(name=name, **options))  # type: ignore[arg-type]
+    alone = plan(app, target="x:app", app_dir="/")
+    assert caplog.messages == []
+    asked = plan(app, target="x:app", app_dir="/", num_replicas=3)
+    assert [each.config.num_replicas for each in alone.deployments] == [1, 1, 3, "auto", "auto"]
+    assert [each.config.num_replicas for each in asked.deployments] == [3, 1, 3, "auto", "auto"]
+    assert asked.deployments[1:] == alone.deployments[1:]
+    assert caplog.messages == [
+        f"deployment {name!r} keeps num_replicas = {kept!r}: its code sets that, so 3 was not applied"
+        for name, kept in (("one", 1), ("auto", "auto"), ("scaled", "auto"))
+    ]
 
 
 def test_a_plain_fastapi_is_one_ingress() -> None:

@@ -242,7 +242,11 @@ def plan(
         options = chosen.part(PlanOptions)
         specs = [plan_here(_resolve(target, project, app_dir), options, written=format is Format.yaml)]
         if options.num_replicas is not None:
-            said[options.name] = {name: {"num_replicas": options.num_replicas} for name in specs[0].ingresses}
+            said[options.name] = {
+                name: {"num_replicas": options.num_replicas}
+                for name in specs[0].ingresses
+                if specs[0].deployment(name).config.num_replicas == options.num_replicas
+            }
     else:
         specs = [plan_application(file, application)] if application is not None else _planned(file)
         said = {name: each.deployments for name, each in file.applications.items()}

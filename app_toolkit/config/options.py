@@ -19,7 +19,9 @@ class PlanOptions(Model):
         ApplicationSpec.model_fields["route_prefix"],
         Field(description="the path under which the application is served"),
     ] = "/"
-    num_replicas: Annotated[int | None, Field(ge=1, le=1_000, description="replicas of every ingress")] = None
+    num_replicas: Annotated[
+        int | None, Field(ge=1, le=1_000, description="replicas of each ingress that sets no number")
+    ] = None
 
 
 class InstanceOptions(HTTPOptions):

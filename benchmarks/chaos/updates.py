@@ -188,7 +188,9 @@ def _silences(gets: Sequence[Done], steps: Iterable[Step]) -> Iterator[float]:
 
 
 async def scale_down(system: System, short: bool) -> list[Row]:
-    async with versions(system, "--num-replicas", "4") as app:
+    async with versions(system) as app:
+        said = await app.command("scale", f"{VERSIONS}/app", "4", "--wait")
+        assert said.code == 0, said.output
         before = set((await asyncio.to_thread(app.replicas, "app")).values())
         async with traffic(app, short) as found:
             await asyncio.sleep(CALM_S)

@@ -102,11 +102,15 @@ def test_a_file_that_is_written_from_a_file_or_an_app_makes_the_same_specs(folde
 def test_what_is_said_on_the_command_line_is_written_also_where_it_is_the_default(folder: Path) -> None:
     (folder / "one" / "app.py").write_text(
         "from app_toolkit import DeploymentConfig, Toolkit\n"
-        "app = Toolkit(deployment=DeploymentConfig(name='app', num_replicas=2))\n"
+        "from fastapi import APIRouter\n"
+        "app = Toolkit()\n"
+        "app.include_router(APIRouter(), deployment=DeploymentConfig(name='two', num_replicas=2))\n"
     )
-    (folder / "shop.yaml").write_text(plan("one/app.py", "--format", "yaml", "-n", "1").stdout)
+    written = plan("one/app.py", "--format", "yaml", "-n", "1").stdout
+    (folder / "shop.yaml").write_text(written)
+    assert [line for line in written.splitlines() if line.strip().startswith("num_replicas: 1")]
     [spec] = specs("shop.yaml")
-    assert spec.deployments[0].config.num_replicas == 1
+    assert [each.config.num_replicas for each in spec.deployments] == [1, 2]
 
 
 def test_the_project_may_have_the_applications(folder: Path) -> None:

@@ -36,10 +36,10 @@ def always() -> bool:
 
 def test_json_is_the_whole_spec() -> None:
     done = plan(str(EXAMPLE), "--format", "json", "--name", "greeter", "--route-prefix", "/g", "-n", "3")
-    assert (done.returncode, done.stderr) == (0, "")
     spec = ApplicationSpec(**json.loads(done.stdout))
-    assert (spec.name, spec.route_prefix, spec.target) == ("greeter", "/g", "hello.app:app")
-    assert [i.config.num_replicas for i in spec.deployments] == [3, 3]
+    assert (done.returncode, spec.name, spec.route_prefix, spec.target) == (0, "greeter", "/g", "hello.app:app")
+    assert [i.config.num_replicas for i in spec.deployments] == [3, 2]
+    assert done.stderr == "deployment 'chat' keeps num_replicas = 2: its code sets that, so 3 was not applied\n"
 
 
 def test_the_table_is_plain_lines_where_nobody_looks_at_a_terminal() -> None:
@@ -83,13 +83,14 @@ def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:
     assert spec.target == "noisy:app"
 
 
-def test_a_child_plans_what_this_process_would() -> None:
+def test_a_child_plans_what_this_process_would(capfd: pytest.CaptureFixture[str]) -> None:
     options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4)
     with planning_of("hello.app:app", EXAMPLE.parents[1], options) as planning:
         spec = planning.result(always)
     assert spec is not None
     assert (spec.name, spec.route_prefix, spec.app_dir) == ("greeter", "/g", str(EXAMPLE.parents[1]))
-    assert {i.config.num_replicas for i in spec.deployments} == {4}
+    assert [i.config.num_replicas for i in spec.deployments] == [4, 2]
+    assert "deployment 'chat' keeps num_replicas = 2" in capfd.readouterr().err
 
 
 def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
