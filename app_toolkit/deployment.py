@@ -33,6 +33,7 @@ class ActorKeywords(TypedDict, total=False):
     num_gpus: float
     memory: int | None
     resources: dict[str, float]
+    accelerator_type: str | None
     runtime_env: dict[str, Any] | None
 
 
@@ -246,7 +247,7 @@ class Deployment:
     """A base class for what is served: `class Writer(Deployment, num_replicas=2)`, then `Writer.bind("small")`.
 
     The class stays an ordinary one. A class that inherits from it inherits its options, but for `name`. Raises
-    `ConfigError` for an option that is out of bounds, unknown or not there yet.
+    `ConfigError` for an option that is out of bounds or unknown.
     """
 
     def __init_subclass__(cls, **said: Unpack[DeploymentKeywords]) -> None:

@@ -90,10 +90,10 @@ def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_th
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"num_replica": 2}, "class Model: a class has no option 'num_replica'"),
+        ({"num_replica": 2}, r"class Model: a class has no option 'num_replica'; did you mean 'num_replicas'\?"),
         ({"num_replicas": 0}, 'class Model: num_replicas = 0: input should be greater than or equal to 1, or "auto"'),
         ({"sync_threads": 65}, "class Model: sync_threads = 65: input should be less than or equal to 64"),
-        ({"logging_config": {}}, "class Model: a class: the option 'logging_config' is not there yet"),
+        ({"logging_config": {}}, "class Model: a class has no option 'logging_config'; configure Python's logging .*"),
         (
             {"num_replicas": 2, "autoscaling_config": {}},
             "class Model: a class: num_replicas = 2 and an autoscaling_config: give one of them, .*",

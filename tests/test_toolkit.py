@@ -156,21 +156,35 @@ def test_an_ingress_that_the_app_does_not_have_cannot_be_served() -> None:
             'DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1, or "auto"',
         ),
         ({"num_replicas": "many"}, 'parse string as an integer, or "auto"'),
-        ({"placement_group_bundles": []}, "the option 'placement_group_bundles' is not there yet"),
+        (
+            {"placement_group_bundles": []},
+            "DeploymentConfig has no option 'placement_group_bundles'; app_toolkit has no placement groups: ",
+        ),
+        ({"num_gpus": 1}, "DeploymentConfig has no option 'num_gpus'; it belongs in 'ray_actor_options'"),
+        ({"max_concurrent_queries": 9}, "no option 'max_concurrent_queries'; use 'max_ongoing_requests'"),
         ({"num_replicas": 2, "autoscaling_config": {}}, "num_replicas = 2 and an autoscaling_config: give one of them"),
         (
             {"autoscaling_config": {"min_replicas": 3, "max_replicas": 2}},
             "min_replicas = 3 is more than max_replicas = 2",
         ),
-        ({"num_replica": 2}, "DeploymentConfig has no option 'num_replica'"),
+        ({"num_replica": 2}, "DeploymentConfig has no option 'num_replica'; did you mean 'num_replicas'?"),
         ({"name": "Chat!"}, "DeploymentConfig.name = 'Chat!'"),
         ({"ray_actor_options": {"num_cpus": -1}}, "RayActorOptions.num_cpus = -1"),
+        (
+            {"ray_actor_options": {"runtime_env": {"env_var": {"TOKEN": "s3cret"}}}},
+            "RayActorOptions: Ray's runtime_env has no key 'env_var'; did you mean 'env_vars'?",
+        ),
+        (
+            {"ray_actor_options": {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": 1, "TOKEN": "s3cret"}}}},
+            "RayActorOptions: env_vars of the runtime_env should be a table of texts; put numbers in quotes",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_is_named_with_its_value_and_its_limit(options: Any, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         DeploymentConfig(**{"name": "chat", **options})
     assert sentence in str(refused.value)
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

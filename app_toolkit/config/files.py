@@ -7,7 +7,6 @@ the environment stays as written until `applied` puts it in.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,7 +16,6 @@ from pydantic_core import ErrorDetails
 from app_toolkit.config import references
 from app_toolkit.config.document import Document, Mistake, Place, from_yaml
 from app_toolkit.config.models import (
-    NOT_YET,
     ApplicationSpec,
     ClassConfig,
     DeploymentConfig,
@@ -246,9 +244,6 @@ class _Reading:
         """None where there are mistakes in them."""
         before = len(self.mistakes)
         kept = dict(said)
-        for name in sorted(NOT_YET & said.keys() - model.model_fields.keys()):
-            self._tell((*place, name), ": this option is not there yet")
-            del kept[name]
         for name in model.model_fields.keys() & said.keys():
             # A model of ours raises an error of its own when it is made, which would hide the others.
             inner = parts(model.model_fields[name])
@@ -276,11 +271,7 @@ class _Reading:
         return options if len(self.mistakes) == before else None
 
     def _sentence(self, mistake: ErrorDetails, model: type[Model], place: Place) -> str:
-        said = sentence(mistake, lambda option: self._document.called((*place, option) if option else place))
-        if mistake["type"] == "extra_forbidden" and len(mistake["loc"]) == 1:
-            for meant in get_close_matches(str(mistake["loc"][0]), model.model_fields, n=1):
-                said += f"; {meant!r} is one"
-        return said
+        return sentence(mistake, lambda option: self._document.called((*place, option) if option else place), model)
 
     def _types(self, written: Any, read: Any, place: Place) -> None:
         """A file knows numbers from text: where one is written for the other, that is a slip."""

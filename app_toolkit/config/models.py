@@ -3,8 +3,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
@@ -24,6 +25,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from app_toolkit.config.suggestions import suggestion
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import LiveOptions
 from app_toolkit.types import Kind, OnDisconnect, Retry
@@ -35,20 +37,9 @@ RESTARTS = {"restarts": True}
 """Marks the options that a replica takes up only when it starts. The others are for who calls or controls it, or it
 takes them up while it runs (`live`): a change of those restarts nothing."""
 
-# Options of the design that a later part brings. They are refused by name, never silently accepted.
-NOT_YET = frozenset(
-    {
-        "placement_group_bundles",
-        "placement_group_strategy",
-        "logging_config",
-        "session_id",
-        "shard_key",
-    }
-)
-
 
 class Model(BaseModel):
-    """Frozen and strict: an option that is misspelt, or not there yet, is an error that names it."""
+    """Frozen and strict: an option that does not exist is an error that names it, and says what to write instead."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,15 +57,7 @@ class Model(BaseModel):
     @classmethod
     def explain(cls, error: ValidationError) -> str:
         """One sentence per mistake: the thing, the value and the limit."""
-        return "; ".join(sentence(mistake, cls.called) for mistake in error.errors(include_url=False))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_is_not_there_yet(cls, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            for name in sorted(NOT_YET & data.keys() - cls.model_fields.keys()):
-                raise ValueError(f"the option {name!r} is not there yet")
-        return data
+        return "; ".join(sentence(mistake, cls.called, cls) for mistake in error.errors(include_url=False))
 
 
 Count = Annotated[int, Field(ge=1, le=1_000)]
@@ -100,6 +83,32 @@ Amount = Annotated[int | str, BeforeValidator(_amount)]
 """Of replicas: how many, or which share of those that are wanted."""
 
 
+RUNTIME_ENV = frozenset(
+    {
+        "conda",
+        "config",
+        "container",
+        "env_vars",
+        "excludes",
+        "image_uri",
+        "java_jars",
+        "nsight",
+        "pip",
+        "py_executable",
+        "py_modules",
+        "rocprof_sys",
+        "uv",
+        "worker_process_setup_hook",
+        "working_dir",
+    }
+)
+"""The keys of a `runtime_env` that Ray knows. It would ignore any other one. A test compares them with Ray's own."""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
 class RayActorOptions(Model):
     """What one replica asks of the cluster. Ray books these amounts; it does not enforce them, GPUs aside."""
 
@@ -107,9 +116,27 @@ class RayActorOptions(Model):
     num_gpus: Annotated[float, Field(ge=0, le=64, description="logical GPUs; fractions share one")] = 0
     memory: Annotated[int | None, Field(ge=1, description="bytes of memory to book")] = None
     resources: Annotated[dict[str, float], Field(description="custom resources by name")] = {}
+    accelerator_type: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z0-9_.-]+$",
+            description="the kind of accelerator its node must have, as Ray names it: `H100`, `L4`",
+        ),
+    ] = None
     runtime_env: Annotated[
         dict[str, JsonValue] | None, Field(description="the environment of its process, as Ray describes it")
     ] = None
+
+    @model_validator(mode="after")
+    def _check_runtime_env(self) -> Self:
+        # Of the whole model: an error of the field itself shows its value, which may be a secret.
+        for key in (self.runtime_env or {}).keys() - RUNTIME_ENV:
+            meant = "".join(f"; did you mean {near!r}?" for near in get_close_matches(key, RUNTIME_ENV, n=1))
+            raise ValueError(f"Ray's runtime_env has no key {key!r}{meant or f'; it has {_listed(RUNTIME_ENV)}'}")
+        variables = (self.runtime_env or {}).get("env_vars", {})
+        if not isinstance(variables, Mapping) or not all(isinstance(value, str) for value in variables.values()):
+            raise ValueError("env_vars of the runtime_env should be a table of texts; put numbers in quotes")
+        return self
 
 
 class Policy(Model):
@@ -201,7 +228,7 @@ class DeploymentConfig(Policy):
     """How one ingress is served.
 
     Two includes that name the same deployment must agree on every option that they set. Raises `ConfigError` for
-    an option that is out of bounds, unknown or not there yet.
+    an option that is out of bounds or unknown.
     """
 
     name: Annotated[Name, Field(description="letters, digits, `-` and `_`; unique within its application")]
@@ -552,17 +579,30 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
 
 
-def sentence(mistake: ErrorDetails, called: Callable[[str], str]) -> str:
-    """One mistake: the thing, the value and the limit. `called` names an option, and without one what has it."""
+def sentence(mistake: ErrorDetails, called: Callable[[str], str], model: type[BaseModel]) -> str:
+    """One mistake in the options of `model`: the thing, the value and the limit.
+
+    `called` names an option; for an empty name it names the thing that has the options.
+    """
     where = ".".join(str(part) for part in mistake["loc"])
     said = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
     if mistake["type"] == "extra_forbidden":
-        return f"{called('')} has no option {where!r}"
+        return f"{called('')} has no option {where!r}{_instead(mistake['loc'], model)}"
     if mistake["type"] == "value_error" and not where:
         return f"{called('')}: {said}"
     if mistake["type"] == "missing":
         return f"{called('')} needs {where!r}"
     return f"{called(where)} = {mistake['input']!r}: {said[:1].lower()}{said[1:]}"
+
+
+def _instead(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """What to write instead of the unknown option at this place below `model`."""
+    *around, option = place
+    for name in around:
+        field = model.model_fields.get(str(name))
+        model = (parts(field) if field is not None else None) or model
+    inner = {name: found.model_fields for name, field in model.model_fields.items() if (found := parts(field))}
+    return suggestion(str(option), model.model_fields, inner)
 
 
 def parts(field: FieldInfo) -> type[BaseModel] | None:

@@ -89,13 +89,15 @@ applications:
   fifth: {}
 """
     ) == [
-        "app.yaml:1: the file has no option 'prot'; 'port' is one",
+        "app.yaml:1: the file has no option 'prot'; did you mean 'port'?",
         "app.yaml:2: port = 70000: input should be less than or equal to 65535",
-        "app.yaml:7: applications.shop.deployments.chat has no option 'max_ongoing_request'; 'max_ongoing_requests' "
-        "is one",
+        "app.yaml:7: applications.shop.deployments.chat has no option 'max_ongoing_request'; did you mean "
+        "'max_ongoing_requests'?",
         "app.yaml:7: applications.shop.deployments.chat.num_replicas = '2': it should be a number",
-        "app.yaml:9: applications.shop.deployments.writer.ray_actor_options has no option 'num_cpu'; 'num_cpus' is one",
-        "app.yaml:10: applications.shop.deployments.writer.placement_group_strategy: this option is not there yet",
+        "app.yaml:9: applications.shop.deployments.writer.ray_actor_options has no option 'num_cpu'; did you mean "
+        "'num_cpus'?",
+        "app.yaml:10: applications.shop.deployments.writer has no option 'placement_group_strategy'; app_toolkit has "
+        "no placement groups: one replica is one actor; use 'ray_actor_options' and 'max_replicas_per_node'",
         "app.yaml:11: applications.shop.deployments.writer has no option 'batch.embed.size'",
         "app.yaml:11: applications.shop.deployments.writer.batch.embed.max_batch_size = 0: input should be greater "
         "than or equal to 1",
@@ -191,7 +193,7 @@ def test_the_project_may_have_applications_and_tells_its_mistakes_by_name(tmp_pa
     with pytest.raises(ConfigError) as refused:
         read_project(tmp_path)
     assert sorted(str(refused.value).splitlines()) == [
-        f"{path}: [tool.app_toolkit] has no option 'prot'; 'port' is one",
+        f"{path}: [tool.app_toolkit] has no option 'prot'; did you mean 'port'?",
         f"{path}: [tool.app_toolkit].applications.shop needs 'target'",
         f"{path}: [tool.app_toolkit].applications.shop.deployments.a.num_replicas = 0: input should be greater than "
         'or equal to 1, or "auto"',

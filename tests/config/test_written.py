@@ -38,7 +38,11 @@ ACTOR = st.fixed_dictionaries(
         "num_gpus": st.floats(0, 64) | st.integers(0, 64),
         "memory": st.none() | st.integers(min_value=1),
         "resources": st.dictionaries(TEXTS, st.floats(0, 10), max_size=2),
-        "runtime_env": st.none() | TABLES,
+        "runtime_env": st.none()
+        | st.fixed_dictionaries(
+            {}, optional={"env_vars": st.dictionaries(TEXTS, TEXTS, max_size=3), "pip": JSON, "config": TABLES}
+        ),
+        "accelerator_type": st.none() | st.sampled_from(["H100", "A100-40G", "1.5"]),
     },
 )
 SHARED: dict[str, st.SearchStrategy[Any]] = {

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec
+from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
@@ -29,6 +29,9 @@ HEARTBEAT = {
 }
 """A node that died is known to be dead within a second or two."""
 
+ACCELERATOR = {"accelerator_type:L4": 1}
+"""What Ray declares for a node with such a device; the head node has none."""
+
 
 class Nodes:
     def __init__(self, nodes: int) -> None:
@@ -43,11 +46,22 @@ class Nodes:
         )
         # Before there are others: nodes of one machine have one address, and we are to be on the first.
         self.instance = Instance.start(address=self.cluster.address)
-        self.others = [self.cluster.add_node(num_cpus=2, object_store_memory=memory) for _ in range(nodes - 1)]
+        self.others = [
+            self.cluster.add_node(num_cpus=2, object_store_memory=memory, resources=ACCELERATOR)
+            for _ in range(nodes - 1)
+        ]
         self.cluster.wait_for_nodes()
 
-    def deploy(self, replicas: int, cpus: float, proxies: int, name: str = "victim", most: int | None = None) -> None:
-        """The first one is at the root; at most `most` replicas are on a node."""
+    def deploy(
+        self,
+        replicas: int,
+        cpus: float,
+        proxies: int,
+        name: str = "victim",
+        most: int | None = None,
+        accelerator: str | None = None,
+    ) -> None:
+        """The first one is at the root; at most `most` replicas are on a node, which has this type of accelerator."""
         app: Any = load("victim:app", FOLDER)
         prefix = "/" if name == "victim" else f"/{name}"
         spec = plan(app, target="victim:app", app_dir=FOLDER, name=name, route_prefix=prefix)
@@ -55,7 +69,7 @@ class Nodes:
             name="app",
             num_replicas=replicas,
             health_check_period_s=0.5,
-            ray_actor_options={"num_cpus": cpus},  # type: ignore[arg-type]
+            ray_actor_options=RayActorOptions(num_cpus=cpus, accelerator_type=accelerator),
             max_replicas_per_node=most,
         )
         others = [i for i in spec.deployments if i.config.name != "app"]
@@ -81,6 +95,10 @@ class Nodes:
     def pid(self, actor: str) -> int:
         handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
         return int(ray.get(handle.here.remote()))
+
+    def other(self, number: int) -> str:
+        """The id of a node other than the first."""
+        return str(self.others[number].node_id)
 
     def kill_node(self, number: int) -> str:
         """The raylet, at once; all that runs on the node ends with it."""

@@ -153,6 +153,21 @@ def test_a_node_has_no_more_replicas_than_it_may_and_what_is_left_over_waits(nod
     nodes.wait(lambda now: not replicas(now, "apart/") and now["status"] == "healthy")
 
 
+def test_a_replica_runs_where_its_type_of_accelerator_is_and_waits_where_there_is_none(nodes: Nodes) -> None:
+    def asks(status: Mapping[str, Any]) -> list[str]:
+        return [replica["asks"] for replica in replicas(status, "devices/app") if replica["asks"]]
+
+    nodes.ask("deploy", 3, 0.05, 2, "devices", None, "L4")
+    status = nodes.wait(lambda now: now["status"] == "healthy")
+    assert {replica["node"] for replica in replicas(status, "devices/app")} == {nodes.ask("other", 0)}
+    nodes.ask("delete", "devices")
+    nodes.wait(lambda now: not replicas(now, "devices/") and now["status"] == "healthy")
+    nodes.ask("deploy", 1, 0.05, 2, "devices", None, "H100")
+    nodes.wait(lambda now: asks(now) == ["0.05 CPU, 0.001 accelerator_type:H100"])
+    nodes.ask("delete", "devices")
+    nodes.wait(lambda now: not replicas(now, "devices/") and now["status"] == "healthy")
+
+
 def test_two_replicas_share_each_device_and_one_that_asked_for_none_sees_none(nodes: Nodes) -> None:
     nodes.ask("deploy_halves")
     nodes.wait(lambda now: now["status"] == "healthy")

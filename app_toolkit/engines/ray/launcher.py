@@ -51,6 +51,12 @@ IMPLICIT = "node:__internal_implicit_resource_"
 """Begins the names of resources of which every node has 1, whatever they are called. Not documented by Ray, whose own
 Serve bounds its replicas by it: a bound that the scheduler itself keeps cannot be missed by two starts at once."""
 
+ACCELERATOR = "accelerator_type:"
+"""Begins the name of the resource by which a node declares the kind of its accelerators."""
+
+ACCELERATOR_SHARE = 0.001
+"""The amount of it that Ray books for the actor option `accelerator_type`."""
+
 
 class RayLauncher:
     """Performs actions on Ray, within the event loop of the controller's actor."""
@@ -299,6 +305,8 @@ def new_secret() -> bytes:
 
 def _amounts(options: RayActorOptions) -> dict[str, float]:
     named = {"CPU": options.num_cpus, "GPU": options.num_gpus, "memory": options.memory or 0.0}
+    if options.accelerator_type is not None:
+        named[f"{ACCELERATOR}{options.accelerator_type}"] = ACCELERATOR_SHARE
     return {name: float(amount) for name, amount in {**named, **options.resources}.items() if amount}
 
 

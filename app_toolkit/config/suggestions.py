@@ -1,0 +1,102 @@
+"""What to write instead of an option that does not exist.
+
+Ray Serve and Ray have options of other names, or for things that work differently here. The table below has one
+sentence for each of them. Everything else is compared with the options that exist.
+"""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+
+NO_PLACEMENT_GROUP = (
+    "app_toolkit has no placement groups: one replica is one actor; use 'ray_actor_options' and 'max_replicas_per_node'"
+)
+NO_AFFINITY = "app_toolkit has no session affinity yet: keep the state of a session in a store that all replicas share"
+NO_CHOICE_OF_REPLICA = "a request goes to the less loaded of two replicas; this cannot be configured"
+NO_POLICY = "app_toolkit has no custom scaling policies; set the number yourself with `app-toolkit scale`"
+NO_RESTARTS = "the controller replaces replicas, and 'retry' says which requests are sent again"
+ONE_CONCURRENCY = "use 'max_ongoing_requests'"
+PLACEMENT = "use 'resources' with a custom resource of the nodes that you mean"
+NO_GRPC = "app_toolkit serves HTTP and WebSockets, but no gRPC"
+OF_ONE_CALL = "results are pickled; this cannot be configured"
+
+OTHER_NAMES: Mapping[str, str] = {
+    # A deployment
+    "args": "an application takes no arguments: read them from the environment, or pass them to `bind`",
+    "backpressure_config": "use 'max_queued_requests' and 'max_queue_wait_s'; beyond them the status is 503",
+    "deployment_actors": "start the actors that you need in the lifespan or in the constructor",
+    "func_or_class": "decorate the class with `deployment`, or inherit from `Deployment`",
+    "gang_scheduling_config": NO_PLACEMENT_GROUP,
+    "graceful_shutdown_wait_loop_s": "use 'graceful_shutdown_timeout_s'; a replica ends as soon as its requests have",
+    "init_args": "pass them to `bind`",
+    "init_kwargs": "pass them to `bind`",
+    "logging_config": "configure Python's logging in your code; the access log is an option of the instance",
+    "max_concurrent_queries": ONE_CONCURRENCY,
+    "max_constructor_retry_count": "a replica that fails is started again, ever more slowly; use 'startup_timeout_s'",
+    "max_surge_percent": "use 'max_surge', for example max_surge='25%'",
+    "num_replicas_per_node": "use 'max_replicas_per_node'",
+    "placement_group_bundle_label_selector": NO_PLACEMENT_GROUP,
+    "placement_group_bundles": NO_PLACEMENT_GROUP,
+    "placement_group_strategy": NO_PLACEMENT_GROUP,
+    "request_router_config": NO_CHOICE_OF_REPLICA,
+    "rolling_update_percentage": "use 'max_surge' and 'max_unavailable'",
+    "version": "app_toolkit computes the revision from the code and the options",
+    # Autoscaling
+    "aggregation_function": "the load is its mean over 'look_back_period_s'",
+    "autoscaling_policy": NO_POLICY,
+    "downscale_smoothing_factor": "use 'downscaling_factor'",
+    "metrics_interval_s": "callers report their load by themselves; use 'look_back_period_s'",
+    "policy": NO_POLICY,
+    "smoothing_factor": "use 'upscaling_factor' and 'downscaling_factor'",
+    "target_num_ongoing_requests_per_replica": "use 'target_ongoing_requests'",
+    "upscale_smoothing_factor": "use 'upscaling_factor'",
+    # The actor of a replica
+    "concurrency_groups": ONE_CONCURRENCY,
+    "fallback_strategy": PLACEMENT,
+    "label_selector": PLACEMENT,
+    "max_concurrency": ONE_CONCURRENCY,
+    "max_restarts": NO_RESTARTS,
+    "max_task_retries": NO_RESTARTS,
+    "object_store_memory": "Ray has one object store for all actors of a node: set its size where Ray is started",
+    "placement_group": NO_PLACEMENT_GROUP,
+    "scheduling_strategy": PLACEMENT,
+    # An application, and the instance
+    "external_scaler_enabled": "`app-toolkit scale` works for every deployment",
+    "grpc_options": NO_GRPC,
+    "grpc_servicer_functions": NO_GRPC,
+    "http_options": "write 'host', 'port' and the others at the top",
+    "import_path": "use 'target'",
+    "location": "every node that has replicas has proxies; use 'proxies_per_node'",
+    "middlewares": "add the middleware to your FastAPI app",
+    "num_proxies": "use 'proxies_per_node'",
+    "proxy_location": "every node that has replicas has proxies; use 'proxies_per_node'",
+    "request_timeout_s": "it is an option of each deployment",
+    "root_path": "use 'route_prefix' of the application",
+    "runtime_env": "it belongs in 'ray_actor_options' of each deployment",
+    "ssl_ca_certs": "the proxies do not ask clients for certificates",
+    "ssl_keyfile_password": "the key must not be locked by a password",
+    "target_capacity": NO_POLICY,
+    # One call
+    "_by_reference": OF_ONE_CALL,
+    "method_name": "call the method itself, as in `model.predict(x)`",
+    "multiplexed_model_id": "app_toolkit has no model multiplexing: pass the model's name as an argument",
+    "request_serialization": OF_ONE_CALL,
+    "response_serialization": OF_ONE_CALL,
+    "session_id": NO_AFFINITY,
+    "shard_key": NO_AFFINITY,
+    "stream": "a method that yields is a stream by itself",
+    "timeout": "use 'timeout_s'",
+}
+"""By the option's name. A model that has an option of this name does not ask."""
+
+
+def suggestion(option: str, known: Collection[str], tables: Mapping[str, Collection[str]]) -> str:
+    """What follows the sentence that `option` does not exist, or "".
+
+    `known`: the options beside it that exist; `tables`: the options within these, by their names.
+    """
+    for table, inner in tables.items():
+        if option in inner:
+            return f"; it belongs in {table!r}"
+    if option in OTHER_NAMES:
+        return f"; {OTHER_NAMES[option]}"
+    return "".join(f"; did you mean {meant!r}?" for meant in get_close_matches(option, known, n=1))
