@@ -1,6 +1,7 @@
 """Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve."""
 
 from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig
+from app_toolkit.core.methods import idempotent
 from app_toolkit.deployment import Deployment, deployment
 from app_toolkit.errors import (
     BatchError,
@@ -8,6 +9,7 @@ from app_toolkit.errors import (
     DeadlineExceeded,
     QueueFull,
     QueueTimeout,
+    ReplicaLost,
     RequestError,
     ToolkitError,
 )
@@ -28,6 +30,7 @@ __all__ = [
     "DeploymentConfig",
     "QueueFull",
     "QueueTimeout",
+    "ReplicaLost",
     "RequestError",
     "Response",
     "Stream",
@@ -39,6 +42,7 @@ __all__ = [
     "deploy",
     "deployment",
     "get_handle",
+    "idempotent",
     "on_disconnect",
     "options",
     "remote",

@@ -13,9 +13,10 @@ from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.batching import is_batched, slots_for
+from app_toolkit.replica.http import answers_http
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle, deployment_of
-from app_toolkit.types import Kind, Retry
+from app_toolkit.types import Kind, OnDisconnect, Retry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,6 +72,8 @@ class DeploymentKeywords(TypedDict, total=False):
     max_queue_wait_s: float
     request_timeout_s: float | None
     retry: Retry
+    max_body_size: int | None
+    on_disconnect: OnDisconnect
     max_replicas_per_node: int | None
     max_surge: int | str
     max_unavailable: int | str
@@ -86,7 +89,10 @@ class DeploymentKeywords(TypedDict, total=False):
 
 
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
-"""Options about HTTP; a class that only answers calls has no use for them."""
+"""Options about WebSockets, which a class does not serve."""
+
+OF_HTTP = frozenset({"max_body_size", "on_disconnect"})
+"""Options of ingresses, and of classes that answer HTTP with `__call__`."""
 
 
 class Bound(Deployable, Generic[T_co]):
@@ -294,6 +300,8 @@ def unfit(cls: type, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...],
     """Options that no deployment of this class can have, whatever their values: where each is, and why."""
     for option in sorted(said.keys() & OF_INGRESSES):
         yield (option,), f"{option!r} is an option of ingresses, and a class answers calls"
+    for option in sorted(said.keys() & OF_HTTP) if not answers_http(cls) else ():
+        yield (option,), f"{option!r} is an option of ingresses and of classes with __call__, and this class has none"
     batched, limits = _batched(cls), said.get("batch")
     for name in limits if isinstance(limits, Mapping) else ():
         if name not in batched:

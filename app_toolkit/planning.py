@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from app_toolkit.config.files import as_written
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, overruled
+from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import Bound, configure, unfit
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.interfaces import Deployable
@@ -156,7 +157,13 @@ def _unfit_for_ingress(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...
 
 
 def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
-    return ClassSpec(config=config, methods=methods_of(bound.cls), calls=tuple(each.name for each in bound.needs))
+    methods = methods_of(bound.cls)
+    return ClassSpec(
+        config=config,
+        methods=methods,
+        idempotent=tuple(name for name in methods if is_idempotent(getattr(bound.cls, name))),
+        calls=tuple(each.name for each in bound.needs),
+    )
 
 
 def _routes_of(app: FastAPI, ingress: str) -> list[BaseRoute]:

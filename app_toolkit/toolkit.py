@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Host, Mount, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
 
 from app_toolkit.config.models import DeploymentConfig, Route
+from app_toolkit.core.methods import is_idempotent
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
@@ -173,7 +174,7 @@ def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = N
         owner = app.owner_of(node) if isinstance(app, Toolkit) else "app"
         for context in iter_route_contexts([node]):
             original = context.original_route
-            _refuse_batches(original, context, ingresses.get(owner))
+            _refuse_misplaced_marks(original, context, ingresses.get(owner))
             if several:
                 _refuse_unwritable(original, context)
             if isinstance(original, Host):
@@ -191,10 +192,15 @@ def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = N
                 )
 
 
-def _refuse_batches(route: BaseRoute, context: RouteContext, ingress: DeploymentConfig | None) -> None:
+def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: DeploymentConfig | None) -> None:
     endpoint = getattr(route, "endpoint", None)
     if endpoint is None:
         return
+    if is_idempotent(endpoint):
+        raise PlanningError(
+            f"the route {context.path!r}: @idempotent marks methods of deployments; a request is sent again by its "
+            "HTTP method, or with retry='all' of its ingress"
+        )
     if is_raw(endpoint):
         raise PlanningError(f"the route {context.path!r}: @batch stands above its decorator, and belongs below it")
     slots = slots_for(endpoint)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
-from fastapi import Depends, WebSocket
+from fastapi import Depends, Request, WebSocket
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ValidationError
 
@@ -102,7 +102,11 @@ def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_th
             {"autoscaling_config": {"min_replicas": -1}},
             "class Model: AutoscalingConfig.min_replicas = -1: input should be greater than or equal to 0",
         ),
-        ({"on_disconnect": "cancel"}, "class Model: 'on_disconnect' is an option of ingresses, and a class .*"),
+        (
+            {"on_disconnect": "cancel"},
+            "class Model: 'on_disconnect' is an option of ingresses and of classes with __call__, and this class .*",
+        ),
+        ({"max_open_websockets": 2}, "class Model: 'max_open_websockets' is an option of ingresses, and a class .*"),
         ({"user_config": {"set": {1}}}, "class Model: user_config.set.* = .*"),
     ],
 )
@@ -121,6 +125,15 @@ def test_an_option_that_cannot_be_is_one_sentence_wherever_it_is_said(said: dict
     ):
         with pytest.raises(ConfigError, match=f"^{sentence}$"):
             way()
+
+
+def test_a_class_that_answers_http_takes_the_options_of_http() -> None:
+    class Front(Deployment, max_body_size=3, on_disconnect="cancel"):
+        async def __call__(self, request: Request) -> str:
+            return "hello"
+
+    config = Front.options(max_body_size=9).bind().config
+    assert (config.max_body_size, config.on_disconnect) == (9, "cancel")
 
 
 def test_a_user_config_is_for_a_class_that_takes_it_up() -> None:
@@ -198,7 +211,7 @@ def test_what_only_classes_have_is_no_option_of_an_ingress() -> None:
 
 
 def test_type_checkers_know_every_option_and_no_other() -> None:
-    ingresses_only = {"max_body_size", "max_open_websockets", "on_disconnect"}
+    ingresses_only = {"max_open_websockets"}
     assert DeploymentKeywords.__annotations__.keys() == ClassConfig.model_fields.keys() - ingresses_only
     assert BatchKeywords.__annotations__.keys() == BatchLimits.model_fields.keys() == BOUNDS.keys()
     assert AutoscalingKeywords.__annotations__.keys() == AutoscalingConfig.model_fields.keys()

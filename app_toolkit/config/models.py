@@ -158,7 +158,10 @@ class Policy(Model):
     ] = None
     retry: Annotated[
         Retry,
-        Field(description="methods that are tried again where a replica was lost with them before it answered"),
+        Field(
+            description="what is sent again when a replica is lost before it answers; idempotent: GET, HEAD, OPTIONS, "
+            "PUT, DELETE, TRACE, and calls of methods marked `@idempotent`"
+        ),
     ] = "idempotent"
 
 
@@ -460,6 +463,9 @@ class ClassSpec(DeployedSpec):
     kind: Literal["class"] = "class"
     config: ClassConfig
     methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
+    idempotent: Annotated[
+        tuple[str, ...], Field(description="the methods that are called again when a replica is lost")
+    ] = ()
 
 
 DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]

@@ -1,12 +1,29 @@
-"""What kinds of methods a class has, as those who call them see it."""
+"""What callers need to know of the methods of a class: their kinds, and which of them are idempotent."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from app_toolkit.types import Kind
 
+M = TypeVar("M", bound=Callable[..., Any])
+
 STREAMS: frozenset[Kind] = frozenset({"stream", "sync stream"})
+
+_IDEMPOTENT = "__app_toolkit_idempotent__"
+
+
+def idempotent(method: M) -> M:
+    """Mark a method of a deployment's class: calling it twice does no more than calling it once.
+
+    With `retry="idempotent"`, the default, a call of it that was lost with a replica is made again on another one.
+    """
+    setattr(method, _IDEMPOTENT, True)
+    return method
+
+
+def is_idempotent(method: object) -> bool:
+    return getattr(method, _IDEMPOTENT, False) is True
 
 
 def kind_of(method: Callable[..., Any]) -> Kind:

@@ -32,6 +32,7 @@ def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> di
         return None
     return {
         "policy": spec.policy.model_dump(),
+        "idempotent": list(spec.idempotent),
         "reported": spec.autoscaling is not None,
         "replicas": [
             {

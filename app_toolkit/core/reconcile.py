@@ -145,6 +145,8 @@ class GroupSpec:
     template: ReplicaSpec | ProxySpec
     policy: Policy | None = None
     """What its callers keep to; None: proxies, which nobody calls."""
+    idempotent: tuple[str, ...] = ()
+    """Methods of a class that its callers may call again when a replica is lost."""
     options: RayActorOptions = field(default_factory=RayActorOptions)
     max_per_node: int | None = None
     startup_timeout_s: float = 60.0

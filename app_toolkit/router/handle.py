@@ -94,9 +94,9 @@ class CallKeywords(TypedDict, total=False):
 def options(handle: T, **said: Unpack[CallKeywords]) -> T:
     """The same handle, with options of its own for the calls made through it.
 
-    `timeout_s`: seconds that a call may take, queue included; `retry`: "all" where every call may be made again when a
-    replica was lost with it, "none" where none may. What is not said stays as it is. Raises `ConfigError` for an
-    option that is out of bounds or unknown.
+    `timeout_s`: seconds that a call may take, queue included; `retry`: "all" if every call may be made again when a
+    replica is lost with it, "idempotent" if calls of methods marked `@idempotent` may, "none" if none may. What is not
+    said stays as it is. Raises `ConfigError` for an option that is out of bounds or unknown.
     """
     old = _handle(handle, "options(model, ...)")
     return cast(T, Handle(old._deployment, CallOptions(**{**old._options.model_dump(), **said})))

@@ -182,6 +182,7 @@ class Callers:
             return
         if snapshot.value is not None:
             caller.router.policy = Policy(**snapshot.value["policy"])
+            caller.idempotent = frozenset(snapshot.value.get("idempotent", ()))
         caller.router.update(self._published.take(name, snapshot.value))
 
     async def aclose(self) -> None:
@@ -214,8 +215,8 @@ class RemoteCaller:
     """Brings calls to the replicas of one deployment.
 
     * What no replica let in is handed to another one, until it has waited too long.
-    * What was lost with a replica is tried once more where the call, or else the deployment, says `retry="all"`: of a
-      method nobody knows that it is idempotent.
+    * A call that was lost with a replica is made once more if the call, or else the deployment, says `retry="all"`, or
+      says `retry="idempotent"` and the method is marked as idempotent.
     * One deadline holds over waiting and all tries: the call's own, the deployment's, and that of the request in which
       it is made, whichever is first.
     """
@@ -227,6 +228,8 @@ class RemoteCaller:
         self._callers = callers
         self._pool = callers.pool
         self._budget = RetryBudget()
+        #: The methods that are marked as such.
+        self.idempotent: frozenset[str] = frozenset()
         #: By method.
         self._long = LongAnswers()
 
@@ -370,7 +373,7 @@ class RemoteCaller:
 
     def _why_not_again(self, call: Call, replica: ReplicaId, spent: bool, now: float) -> str | None:
         retry = call.retry or self.router.policy.retry
-        if retry != "all":
+        if retry != "all" and not (retry == "idempotent" and call.method in self.idempotent):
             return f"replica {replica} was lost; the outcome of {call.method} is unknown"
         if spent:
             return f"replica {replica} was lost, as one was before it; {call.method} is not tried again"

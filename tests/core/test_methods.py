@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.core.methods import kind_of
+from app_toolkit.core.methods import idempotent, is_idempotent, kind_of
+from app_toolkit.replica.batching import batch
 from app_toolkit.types import Kind
 
 
@@ -47,3 +48,29 @@ async def wrapped(*args: Any) -> Any:
 )
 def test_the_kind_of_a_method_is_that_of_what_its_callers_see(method: Callable[..., Any], kind: Kind) -> None:
     assert kind_of(method) == kind
+
+
+def test_a_method_is_idempotent_if_it_is_marked_also_within_a_batch_and_in_a_subclass() -> None:
+    class Index:
+        @idempotent
+        @batch()
+        async def outside(self, texts: list[str]) -> list[str]:
+            return texts
+
+        @batch()
+        @idempotent
+        async def inside(self, texts: list[str]) -> list[str]:
+            return texts
+
+        @idempotent
+        def count(self) -> int:
+            return 0
+
+        def add(self) -> None: ...
+
+    class Larger(Index):
+        def count(self) -> int:
+            return 1
+
+    assert all(map(is_idempotent, (Index.outside, Index.inside, Index.count, Larger.inside, Index().count)))
+    assert not any(map(is_idempotent, (Index.add, Larger.count, None)))

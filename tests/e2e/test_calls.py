@@ -39,6 +39,11 @@ async def test_an_inner_replica_that_dies_costs_retryable_calls_nothing(served: 
         told = await client.get("/die-once", params={"ground": str(tmp_path), "retry": True})
         assert told.json() == "alive"
 
+        marked = tmp_path / "marked"
+        marked.mkdir()
+        told = await client.get("/die-once-idempotent", params={"ground": str(marked)})
+        assert told.json() == "alive", "its method is marked as idempotent, and that is the default"
+
         lost = tmp_path / "lost"
         lost.mkdir()
         answer = await client.get("/die-once", params={"ground": str(lost), "retry": False})

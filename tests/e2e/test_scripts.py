@@ -117,7 +117,7 @@ def test_what_nobody_has_run_is_told(cluster: Cluster) -> None:
         remote(chain.left.handle.more, 5).result(10)
 
 
-class Chat(Deployment, ray_actor_options=SMALL):
+class Chat(Deployment, ray_actor_options=SMALL, max_body_size=1_000):
     """Answers HTTP, and calls."""
 
     def __init__(self, left: chain.Left) -> None:
@@ -148,6 +148,7 @@ async def test_a_class_with_call_answers_http_below_its_prefix_and_its_methods_a
         assert (await client.get("/chat/")).json()["method"] == "GET"
         assert (await client.post("/chat/more", content="5")).json() == {"more": 16}
         assert (await client.post("/chat/stream", content="two words")).text == "two\nwords\n"
+        assert (await client.post("/chat/more", content=b"5" * 1_001)).status_code == 413
         refused = await client.get("/chat/refused")
         assert (refused.status_code, refused.json()) == (418, {"detail": "no coffee here"})
         with pytest.raises(AttributeError, match="private"):

@@ -14,7 +14,7 @@ from app_toolkit.core.disconnect import stops
 from app_toolkit.replica import replica as replicas
 from app_toolkit.replica.client import KEPT, Client
 from app_toolkit.replica.replica import Statistics
-from app_toolkit.types import Message
+from app_toolkit.types import Message, OnDisconnect
 
 from .client import Connection, Serve, Served, dial, field, wait_until
 
@@ -620,3 +620,39 @@ async def test_a_client_that_cannot_be_read_is_the_apps_to_meet() -> None:
     await client.watch(lambda: pytest.fail("nobody hung up"))
     with pytest.raises(OSError, match="broken"):
         await client.receive()
+
+
+CLASS = """
+    from fastapi import Request
+    from app_toolkit.replica.calls import Calls
+    from app_toolkit.replica.http import http_app
+    from app_toolkit.replica.instance import Instance
+
+    def note(event):
+        with (FOLDER / "ledger").open("a") as ledger:
+            ledger.write(event + "\\n")
+
+    class Front:
+        async def __call__(self, request: Request) -> str:
+            note("began")
+            try:
+                await gate("go")
+            except asyncio.CancelledError:
+                note("cancelled")
+                raise
+            note("ended")
+            return "done"
+
+    instance = Instance(Front, name="front")
+    app = Calls(instance, http=http_app(Front, instance.respond))
+"""
+
+
+@pytest.mark.parametrize(("wish", "end"), [("auto", "ended"), ("cancel", "cancelled")])
+def test_a_class_that_answers_http_keeps_to_on_disconnect(serve: Serve, wish: OnDisconnect, end: str) -> None:
+    visit = Visit(serve(CLASS, on_disconnect=wish))
+    visit.ask("/", "POST").close()
+    if wish == "auto":
+        visit.served.open_gate("go")
+    visit.noted("began", end)
+    visit.idle()

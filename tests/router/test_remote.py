@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,7 +61,7 @@ class Calling:
         self.callers = Callers(SECRET, "shop", ("model",))
         self._number = 0
 
-    def tell(self, *replicas: Served | Address, **policy: object) -> RemoteCaller:
+    def tell(self, *replicas: Served | Address, idempotent: tuple[str, ...] = (), **policy: object) -> RemoteCaller:
         self._number += 1
         shown = [
             {
@@ -71,7 +72,7 @@ class Calling:
             }
             for number, replica in enumerate(replicas)
         ]
-        value = {"policy": policy, "replicas": shown}
+        value = {"policy": policy, "idempotent": list(idempotent), "replicas": shown}
         self.callers.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
         return self.callers.caller_of("shop", "model")
 
@@ -219,3 +220,44 @@ async def test_what_is_no_part_of_the_application_is_named(calling: Calling) -> 
 
     with pytest.raises(ConfigError, match="'stranger' is not deployed with application 'shop'"):
         calling.callers.caller(Stranger.bind())
+
+
+@pytest.fixture
+async def dying(tmp_path: Path) -> AsyncIterator[Address]:
+    """A replica that takes each request and is gone before it answers."""
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.transport.abort()
+
+    path = tmp_path / "dying.sock"
+    async with await asyncio.start_unix_server(die, path):
+        yield Address(f"unix:{path}")
+
+
+@pytest.mark.parametrize(("policy", "retry"), [("idempotent", None), ("none", "idempotent")])
+async def test_a_call_of_an_idempotent_method_is_made_again_when_its_replica_is_lost(
+    serve: Serve, calling: Calling, dying: Address, policy: str, retry: str | None
+) -> None:
+    caller = calling.tell(dying, idempotent=("double",), retry=policy)
+    answer = asyncio.create_task(caller.call(double(2, retry=retry)))
+    await until(lambda: caller.router.ongoing == 1)
+    calling.tell(dying, serve(SOURCE), idempotent=("double",), retry=policy)
+    assert await answer == 4
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "policy", "retry"),
+    [
+        ((), "idempotent", None),
+        (("zeros",), "idempotent", None),
+        (("double",), "none", None),
+        (("double",), "idempotent", "none"),
+    ],
+)
+async def test_a_call_that_may_not_be_repeated_is_not_made_again(
+    calling: Calling, dying: Address, idempotent: tuple[str, ...], policy: str, retry: str | None
+) -> None:
+    caller = calling.tell(dying, idempotent=idempotent, retry=policy)
+    with pytest.raises(ReplicaLost, match="the outcome of double is unknown"):
+        await caller.call(double(2, retry=retry))

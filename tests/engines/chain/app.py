@@ -19,6 +19,7 @@ from app_toolkit import (
     DeploymentConfig,
     Toolkit,
     batch,
+    idempotent,
     options,
     remote,
     replica_context,
@@ -99,6 +100,10 @@ class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_acto
                 await asyncio.sleep(0.001)
         finally:
             ground.note("the stream was closed")
+
+    @idempotent
+    async def die_once_idempotent(self, folder: str) -> str:
+        return await self.die_once(folder)
 
     async def die_once(self, folder: str) -> str:
         """Takes its process with it, the first time that anybody asks."""
@@ -334,6 +339,11 @@ async def pid(model: ToLeft, retry: bool = False) -> int:
 @app.get("/die-once")
 async def die_once(ground: str, model: ToShared, retry: bool) -> str:
     return await options(model, retry="all" if retry else "none").die_once(ground)
+
+
+@app.get("/die-once-idempotent")
+async def die_once_idempotent(ground: str, model: ToShared) -> str:
+    return await model.die_once_idempotent(ground)
 
 
 @app.get("/lengths/{text}")
