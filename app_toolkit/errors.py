@@ -36,6 +36,7 @@
       ReplicaGone           it was never reached, or its connection broke
   - ControlError            between the parts of the control plane
       NotWell               what a replica's `check_health` raised
+      Unresponsive          a replica's event loop did not answer a probe in time
       IllegalTransition     an event that a replica's phase has no row for
       StaleEpoch            an order of a controller that has been replaced
       Conflict              a compare-and-set whose expectation no longer holds
@@ -238,6 +239,17 @@ class ControlError(ToolkitError):
 
 class NotWell(ControlError):
     pass
+
+
+class Unresponsive(ControlError):
+    def __init__(self, why: str, running: tuple[str, ...] | None) -> None:
+        """`running`: the ids of the requests that run in it; None: any request may."""
+        super().__init__(why, running)
+        self.why = why
+        self.running = running
+
+    def __str__(self) -> str:
+        return self.why
 
 
 class IllegalTransition(ControlError):

@@ -46,6 +46,14 @@ class Endpoint:
     id: ReplicaId
     address: Address
     max_ongoing_requests: int
+    unresponsive: bool = False
+    """It did not answer its last probe: it gets no new requests until it does."""
+    running: frozenset[str] | None = None
+    """Of an unresponsive one: the ids of the requests that run in it; None: not known."""
+
+    def may_have_failed_with(self, request_id: str) -> bool:
+        """Whether this request may be why it does not answer: it runs there, or may."""
+        return self.unresponsive and (self.running is None or request_id in self.running)
 
 
 class Place(Protocol):

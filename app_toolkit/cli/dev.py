@@ -27,4 +27,5 @@ def dev(target: Target, *, host: str, port: int, reload: bool, reload_dirs: Sequ
         app_dir=str(target.app_dir),
         reload=reload,
         reload_dirs=[str(folder.resolve()) for folder in reload_dirs] or None,
+        loop="app_toolkit.observability.watchdog:watched_loop",
     )

@@ -42,11 +42,19 @@ def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> di
                 "node": replica.location.node,
                 "trunks": replica.location.trunks,
                 "max_ongoing_requests": spec.live.max_ongoing_requests,
+                "unresponsive": _unresponsive(replica),
             }
             for replica in sorted(replicas, key=lambda replica: replica.id)
             if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.location is not None
         ],
     }
+
+
+def _unresponsive(replica: ReplicaRecord) -> dict[str, Any] | None:
+    """Of one that did not answer its last probe: what ran in it."""
+    if not replica.unresponsive:
+        return None
+    return {"running": None if replica.running is None else list(replica.running)}
 
 
 def on_the_way_out(replicas: Iterable[ReplicaRecord]) -> list[ReplicaRecord]:

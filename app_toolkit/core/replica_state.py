@@ -69,6 +69,8 @@ class ProbeFailed(Event):
     why: str
     answered: bool = False
     """It said itself that it is not well; so it still serves."""
+    running: tuple[str, ...] | None = None
+    """Of one that did not answer: the ids of the requests that run in it; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class ReplicaRecord:
     last_failure: str | None = None
     answered: bool = False
     """It said itself that it is not well, when it was probed last."""
+    running: tuple[str, ...] | None = None
+    """The ids of the requests that ran in it when its last probe failed; None: not known."""
     live: LiveOptions | None = None
     """What it starts with or has taken up. None: nobody knows, as long as `reconfiguration` goes on; or a proxy."""
     reconfiguration: Reconfiguration | None = None
@@ -209,6 +213,11 @@ class ReplicaRecord:
     drain_sent: float | None = None
     stop_sent: float | None = None
     kill_sent: float | None = None
+
+    @property
+    def unresponsive(self) -> bool:
+        """Its last probe was not answered."""
+        return self.failed_probes > 0 and not self.answered
 
 
 P = Phase
@@ -312,6 +321,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 failed_probes=record.failed_probes + unanswered,
                 last_failure="the probe before was never answered" if unanswered else record.last_failure,
                 answered=record.answered and not unanswered,
+                running=None if unanswered else record.running,
             )
         case ProbePassed():
             proven = record.proven or (record.phase is P.RUNNING and record.reconfiguration is None)
@@ -324,6 +334,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 failed_probes=record.failed_probes + 1,
                 last_failure=event.why,
                 answered=event.answered,
+                running=event.running,
             )
         case ReconfigureSent():
             return replace(

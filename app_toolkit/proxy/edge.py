@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.errors import ReplicaGone, StartupError
+from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import Watch
 from app_toolkit.observability.reports import Report
 from app_toolkit.proxy.proxy import Proxy
@@ -90,7 +90,7 @@ class Edge:
         return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")
 
     def probe(self, timeout: float) -> Statistics:
-        """Ask the loop that serves. Raises `TimeoutError` where it does not, `ReplicaGone` once it has ended."""
+        """Ask the loop that serves. Raises `Unresponsive` where it does not, `ReplicaGone` once it has ended."""
 
         async def answer() -> Statistics:
             return self.statistics()
@@ -100,7 +100,7 @@ class Edge:
             return asked.result(timeout)
         except TimeoutError:
             asked.cancel()
-            raise TimeoutError(f"the proxy's loop did not answer within {timeout:g} s") from None
+            raise Unresponsive(f"the proxy's loop did not answer within {timeout:g} s", None) from None
 
     def drain(self, timeout: float) -> None:
         """Accept nobody any more, and wait, at most `timeout` seconds, until every request is answered."""

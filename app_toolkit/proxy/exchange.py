@@ -647,6 +647,8 @@ class Exchange:
         replica, method = self._replica, request.method.decode()
         if not self._may_run_twice():
             why = f"replica {replica} was lost; the outcome of this {method} is unknown"
+        elif self._turn.endpoint.may_have_failed_with(self._id):
+            why = f"replica {replica} stopped answering while this {method} ran in it; it is not tried again"
         elif spent(len(self._died_with_it), self._losses):
             why = f"replica {replica} was lost, as one was before it; this is not tried again"
         elif not request.body.whole:

@@ -50,6 +50,8 @@ SERVER_ERROR = b"Internal Server Error"
 INTERNAL_ERROR = 1011
 """The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
 NOTHING: Mapping[bytes, bytes] = {}
+MOST_IDS = 1_000
+"""Requests that are named to the controller where the loop does not answer."""
 
 
 Put = Callable[[Message], bool]
@@ -325,6 +327,11 @@ class Replica:
             len(self._ongoing), len(self._running), len(self._websockets), self.draining, len(self.line), buffered()
         )
 
+    def running_ids(self) -> tuple[str, ...] | None:
+        """The ids of the requests that run; None: more than `MOST_IDS`. From any thread."""
+        running = tuple(self._running)
+        return tuple({each.request_id or "" for each in running}) if len(running) <= MOST_IDS else None
+
     def __repr__(self) -> str:
         return f"<Replica {self.name} [{len(self._ongoing)} ongoing, {len(self._websockets)} websockets]>"
 
@@ -371,13 +378,13 @@ class Exchange:
         self._put = put
         self._held = held
         ours = _ours(scope)
-        self._request_id: str | None = ours.get("request_id")
+        self.request_id: str | None = ours.get("request_id")
         self._trace: str | None = ours.get("trace")
         self._live = replica._running if scope["type"] == "http" else replica._websockets
 
     def __enter__(self) -> "Exchange":
         self._outer_id, self._outer_readings = REQUEST_ID.get(), READINGS.get()
-        REQUEST_ID.set(self._request_id)
+        REQUEST_ID.set(self.request_id)
         self._readings: set[Reading] = set()
         READINGS.set(self._readings)
         if self._trace is not None:
@@ -581,7 +588,7 @@ class Exchange:
             self.cut = error
         else:
             self.started = True
-            body = json.dumps(error.document(self._request_id or "")).encode()
+            body = json.dumps(error.document(self.request_id or "")).encode()
             await _answer("http", error.status, JSON, body, send)
         await self._stop()
 

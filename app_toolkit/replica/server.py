@@ -18,9 +18,10 @@ from typing import Any, TypeVar, cast
 import uvicorn
 import uvloop
 
-from app_toolkit.errors import ReplicaGone, StartupError
+from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.arrival import Arrival, Strangers
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.circuit import CallerCircuit
@@ -74,6 +75,8 @@ class ReplicaServer:
         self._replica: Replica | None = None
         self._instance: Instance | None = None
         self._reconfiguring = asyncio.Lock()
+        #: Since the app is up; until then nobody waits for its loop.
+        self._watchdog: Watchdog | None = None
         #: Of a class: the payloads that do not cross its socket.
         self.deposits = Deposits()
 
@@ -135,8 +138,9 @@ class ReplicaServer:
     def probe(self, timeout: float) -> Statistics:
         """Ask the data loop, where user code runs, whether it still turns.
 
-        Where it serves a class with a `check_health`, that is asked as well. Raises `TimeoutError` where there is no
-        answer within `timeout` seconds, `ReplicaGone` where the loop has ended, and what `check_health` raises.
+        Where it serves a class with a `check_health`, that is asked as well. Raises `Unresponsive` where there is no
+        answer within `timeout` seconds, unless a debugger holds the loop; `ReplicaGone` where the loop has ended, and
+        what `check_health` raises.
         """
         replica, loop = self._alive()
 
@@ -148,8 +152,17 @@ class ReplicaServer:
         asked = self._ask(answer(), loop)
         if not wait((asked,), timeout).done:  # a `TimeoutError` may also be the answer
             asked.cancel()
-            raise TimeoutError(f"the data loop of {replica.name} did not answer within {timeout:g} s")
+            if self._watchdog is not None and self._watchdog.is_debugging:
+                return replica.statistics()
+            raise self._unresponsive(replica, timeout)
         return asked.result()
+
+    def _unresponsive(self, replica: Replica, timeout: float) -> Unresponsive:
+        why = f"the data loop of {replica.name} did not answer within {timeout:g} s"
+        blocked = None if self._watchdog is None else self._watchdog.blocked()
+        if blocked is not None:  # else its turns are slow, or the app's check_health is
+            why = f"{why}: its event loop is {blocked}"
+        return Unresponsive(why, replica.running_ids())
 
     def reconfigure(self, live: LiveOptions, timeout: float) -> None:
         """Take up options that changed. One follows the other; what runs, and who is inside, is left alone.
@@ -276,8 +289,13 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
         )
-        self._server = Server(self._replica, secret, lambda: ready.set_result(None))
+        self._server = Server(self._replica, secret, lambda: self._is_up(spec.id, ready))
         await self._server.serve(sockets=self._listeners)
+
+    def _is_up(self, id: ReplicaId, ready: Future[None]) -> None:
+        self._watchdog = Watchdog(id)
+        self._watchdog.start(asyncio.get_running_loop())
+        ready.set_result(None)
 
     async def _take_up(self, live: LiveOptions) -> None:
         assert self._replica is not None

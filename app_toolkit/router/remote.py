@@ -329,7 +329,8 @@ class RemoteCaller:
                     died.add(endpoint.id)
                     losses += 1
                     since = self.loop.time()
-                    why = self._why_not_again(call, endpoint.id, spent(len(died), losses), since)
+                    at_fault = turn.endpoint.may_have_failed_with(request_id)
+                    why = self._why_not_again(call, endpoint.id, spent(len(died), losses), since, at_fault)
                     if why is not None:
                         raise ReplicaLost(why) from gone
             except BaseException:
@@ -371,10 +372,13 @@ class RemoteCaller:
             self.router.give_back(turn)
             raise ReplicaLost(f"replica {turn.endpoint.id} refused a call: {word}")
 
-    def _why_not_again(self, call: Call, replica: ReplicaId, spent: bool, now: float) -> str | None:
+    def _why_not_again(self, call: Call, replica: ReplicaId, spent: bool, now: float, at_fault: bool) -> str | None:
+        """`at_fault`: the replica may have been ended because of this call."""
         retry = call.retry or self.router.policy.retry
         if retry != "all" and not (retry == "idempotent" and call.method in self.idempotent):
             return f"replica {replica} was lost; the outcome of {call.method} is unknown"
+        if at_fault:
+            return f"replica {replica} stopped answering while {call.method} ran in it; it is not tried again"
         if spent:
             return f"replica {replica} was lost, as one was before it; {call.method} is not tried again"
         if not self._budget.take(replica, now):

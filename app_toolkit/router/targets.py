@@ -22,7 +22,7 @@ class Target:
 
     @property
     def has_room(self) -> bool:
-        return self.place is None and self.rest is None and self.below_limit
+        return self.place is None and self.rest is None and self.below_limit and not self.endpoint.unresponsive
 
     @property
     def below_limit(self) -> bool:

@@ -26,7 +26,7 @@ class Published:
         endpoints: list[Endpoint] = []
         if value is not None:
             endpoints = [
-                Endpoint(replica["id"], address, replica["max_ongoing_requests"])
+                _endpoint(replica, address)
                 for replica in value["replicas"]
                 if (address := way(replica, self._node)) is not None
             ]
@@ -44,6 +44,15 @@ class Published:
     @property
     def names(self) -> Set[str]:
         return self._sets.keys()
+
+
+def _endpoint(replica: Mapping[str, Any], address: Address) -> Endpoint:
+    unresponsive = replica.get("unresponsive")
+    if unresponsive is None:
+        return Endpoint(replica["id"], address, replica["max_ongoing_requests"])
+    running = unresponsive["running"]
+    known = None if running is None else frozenset(running)
+    return Endpoint(replica["id"], address, replica["max_ongoing_requests"], unresponsive=True, running=known)
 
 
 def way(replica: Mapping[str, Any], node: NodeId) -> Address | None:

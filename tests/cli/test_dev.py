@@ -100,3 +100,29 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
         )
     assert done.returncode == 2
     assert re.fullmatch(rf"Error: port {port} on 127.0.0.1 is in use\n", done.stderr)
+
+
+def test_a_route_that_blocks_the_loop_is_named_on_the_terminal(tmp_path: Path, port: int) -> None:
+    (tmp_path / "shop.py").write_text(
+        "import time\nfrom fastapi import FastAPI\napp = FastAPI()\n\n"
+        '@app.get("/block")\nasync def block() -> str:\n    time.sleep(2.5)\n    return "done"\n'
+    )
+    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "shop.py", "--port", str(port), "--no-reload"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            httpx_get_until_up(f"http://127.0.0.1:{port}/openapi.json")
+            assert httpx.get(f"http://127.0.0.1:{port}/block", timeout=PATIENCE_S).json() == "done"
+        finally:
+            process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    assert "the event loop of this app is blocked for 1 s at shop.py:7 in block" in said
+
+
+def httpx_get_until_up(url: str) -> None:
+    def answers() -> bool:
+        try:
+            return httpx.get(url).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    eventually(answers)

@@ -1,6 +1,7 @@
 """What callers read on the board."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,8 +64,27 @@ def test_callers_are_told_what_they_keep_to():
             "node": HOME,
             "trunks": False,
             "max_ongoing_requests": 7,
+            "unresponsive": None,
         }
     ]
+
+
+def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
+    fine, silent, unknown, ill = [
+        replace(replica("shop/web", number, Phase.RUNNING, HOME), **facts)
+        for number, facts in enumerate(
+            [
+                {},
+                {"failed_probes": 1, "running": ("a", "b")},
+                {"failed_probes": 2},
+                {"failed_probes": 1, "answered": True},
+            ]
+        )
+    ]
+    posted = replica_set(WEB, [fine, silent, unknown, ill])
+    assert json.loads(json.dumps(posted)) == posted
+    told = [each["unresponsive"] for each in posted["replicas"]]
+    assert told == [None, {"running": ["a", "b"]}, {"running": None}, None]
 
 
 def test_callers_of_what_follows_its_load_are_told_to_report_it():

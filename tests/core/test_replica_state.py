@@ -41,6 +41,18 @@ def record(phase=Phase.STARTING, **facts):
     return replace(ReplicaRecord(R, "shop/chat", "v1", phase, since=0.0), **facts)
 
 
+def test_one_that_does_not_answer_is_unresponsive_until_it_does():
+    life = record(Phase.RUNNING)
+    assert not life.unresponsive
+    life = apply(apply(life, ProbeSent(R), 1.0), ProbeFailed(R, "blocked", running=("a",)), 2.0)
+    assert (life.unresponsive, life.running) == (True, ("a",))
+    overdue = apply(apply(life, ProbeSent(R), 3.0), ProbeSent(R), 9.0)
+    assert (overdue.unresponsive, overdue.running) == (True, None), "nobody knows what runs in it by now"
+    said = apply(life, ProbeFailed(R, "no database", answered=True), 3.0)
+    assert not said.unresponsive
+    assert not apply(apply(life, ProbeSent(R), 3.0), ProbePassed(R), 4.0).unresponsive
+
+
 def test_a_life_without_incidents():
     life = record()
     phases = []

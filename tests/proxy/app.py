@@ -193,6 +193,13 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
     async def denied(ws: WebSocket) -> None:
         await ws.send_denial_response(Response("who are you?", 401, headers={"x-why": "unknown"}))
 
+    @app.get("/block")
+    async def block() -> Response:
+        assert marks is not None
+        mark(marks)
+        time.sleep(60)  # noqa: ASYNC251
+        return Response("never")
+
     @app.api_route("/die/{when}", methods=["GET", "PUT", "POST"])
     async def die(when: str, request: Request, times: int = 1) -> Response:
         assert marks is not None

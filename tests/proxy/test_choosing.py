@@ -365,6 +365,34 @@ def test_a_client_of_http_1_0_sees_the_cut_as_a_reset(world: World) -> None:
             raw.rest()
 
 
+@pytest.mark.parametrize("running", [["the-blocker", "another"], None])
+def test_what_runs_in_a_replica_that_does_not_answer_is_not_tried_again_and_what_waits_there_is(
+    world: World, running: list[str] | None
+) -> None:
+    victim, survivor = world.killable()
+    world.route(victim.endpoint())
+    with world.raw() as blocker, world.raw() as unread, world.raw() as later:
+        blocker.send(b"GET /block HTTP/1.1\r\nhost: a\r\nx-request-id: the-blocker\r\n\r\n")
+        eventually(lambda: attempts([victim]) == 1)
+        unread.send(GET % b"/hello")
+        eventually(lambda: world.load()[1] == 2)
+        world.route({**victim.endpoint(), "unresponsive": {"running": running}})
+        later.send(GET % b"/hello")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        world.route({**victim.endpoint(), "unresponsive": {"running": running}}, survivor.endpoint())
+        assert later.answer().json() == {"replica": survivor.name}, "new requests go elsewhere"
+        victim.stop()
+        got = blocker.answer()
+        assert (got.status, got.error) == (502, "replica_lost")
+        assert got.json()["detail"].endswith("stopped answering while this GET ran in it; it is not tried again")
+        got = unread.answer()
+        if running is None:
+            assert got.status == 502, "nobody knows what blocks it"
+        else:
+            assert got.json() == {"replica": survivor.name}
+    assert attempts([victim]) == 1, "the other replica was not blocked"
+
+
 def test_a_kill_among_many_gets_is_not_seen(world: World) -> None:
     victim, survivor = world.killable()
     world.route(victim.endpoint(), survivor.endpoint())

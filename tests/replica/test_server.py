@@ -2,6 +2,8 @@
 
 import logging
 import os
+import pickle
+import re
 import signal
 import socket
 import stat
@@ -15,7 +17,7 @@ from textwrap import dedent
 
 import pytest
 
-from app_toolkit.errors import ReconfigureError, ReplicaGone, StartupError, TargetError
+from app_toolkit.errors import ReconfigureError, ReplicaGone, StartupError, TargetError, Unresponsive
 from app_toolkit.interfaces import LiveOptions
 from app_toolkit.replica.server import ReplicaServer, bind
 from app_toolkit.transport import hop
@@ -122,8 +124,9 @@ def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     assert served.server.probe(5).ongoing == 0
     served.connect().send_head("GET", "/blocked", [field()])
     wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
-    with pytest.raises(TimeoutError, match=r"the data loop of shop/chat-1-1 did not answer within 0.05 s"):
+    with pytest.raises(Unresponsive, match=r"the data loop of shop/chat-1-1 did not answer within 0.05 s") as late:
         served.server.probe(0.05)
+    assert late.value.running == ("req-1",)
     # What asks nobody answers all the same.
     assert served.server.statistics().ongoing == 1
     served.open_gate("go")
@@ -153,8 +156,21 @@ def test_a_check_that_says_timeout_has_answered_and_one_that_is_late_has_not(ser
         served.server.probe(5)
     (served.folder / "ill").unlink()
     served.open_gate("hangs")
-    with pytest.raises(TimeoutError, match=r"^the data loop of shop/chat-1-1 did not answer within 0.05 s$"):
+    with pytest.raises(Unresponsive, match=r"^the data loop of shop/chat-1-1 did not answer within 0.05 s$"):
         served.server.probe(0.05)
+
+
+def test_a_probe_of_a_blocked_loop_names_the_line_and_the_requests_that_run(serve: Serve) -> None:
+    served = serve(SLOW)
+    served.connect().send_head("GET", "/blocked", [field(request_id=b"the-blocker")])
+    wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
+    with pytest.raises(Unresponsive) as late:
+        served.server.probe(1.0)
+    assert re.search(r"its event loop is blocked for \d s at .*py:\d+ in blocked$", str(late.value)), late.value
+    assert late.value.running == ("the-blocker",)
+    assert str(pickle.loads(pickle.dumps(late.value))) == str(late.value), "it crosses processes"
+    served.open_gate("go")
+    assert served.server.probe(5).draining is False
 
 
 def test_a_replica_that_is_not_well_from_the_start_is_none_and_tells_why(serve: Serve) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -45,6 +46,21 @@ def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
     assert again is not None
     assert again.endpoint == first.endpoint
     assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
+
+
+def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
+    stuck = replace(endpoint("a", 9), unresponsive=True)
+    router = router_of(stuck, endpoint("b"))
+    turn = router.try_turn()
+    assert turn is not None
+    assert turn.endpoint.id == "b"
+    assert router.try_turn() is None
+    assert router.try_turn(avoid=[ReplicaId("b")]) is None
+    waited: list[Turn] = []
+    router.wait(waited.append, 0.0)
+    assert not waited
+    router.update([endpoint("a", 9), endpoint("b")])
+    assert [each.endpoint.id for each in waited] == ["a"]
 
 
 def test_it_is_told_when_somebody_begins_to_wait_for_the_first_replica_and_not_when_for_room() -> None:

@@ -29,7 +29,7 @@ from app_toolkit.controller.written import EPOCH
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unreadable
+from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unreadable, Unresponsive
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
@@ -164,7 +164,7 @@ class Controlled:
         self.obey(epoch)
         try:
             self.server.probe(timeout_s)
-        except (TimeoutError, ReplicaGone):
+        except (Unresponsive, ReplicaGone):
             raise
         except Exception as error:
             raise NotWell(users_traceback(error)) from error

@@ -34,7 +34,7 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
-from app_toolkit.errors import NotWell, StaleEpoch
+from app_toolkit.errors import NotWell, StaleEpoch, Unresponsive
 from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 
@@ -244,8 +244,13 @@ class RayLauncher:
         except KeyError:
             self._emit(Exited(replica))
         except (RayError, TimeoutError) as error:
-            answered = isinstance(error, RayTaskError) and isinstance(error.cause, NotWell)
-            self._emit(ProbeFailed(replica, _sentence(error) or f"no answer within {timeout_s:g} s", answered))
+            cause = error.cause if isinstance(error, RayTaskError) else None
+            if isinstance(cause, Unresponsive):
+                running = cause.running
+            else:  # who is gone has not failed because of what ran in it
+                running = None if isinstance(error, TimeoutError) else ()
+            why = _sentence(error) or f"no answer within {timeout_s:g} s"
+            self._emit(ProbeFailed(replica, why, isinstance(cause, NotWell), running))
         else:
             self._emit(ProbePassed(replica))
 

@@ -1,0 +1,140 @@
+"""Watches an event loop from a thread beside it, and reports the line of code that blocks it."""
+
+import asyncio
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import uvloop
+
+from app_toolkit.core.stalls import Blocked, Frame, Watched, blocking_line, is_debugging, is_starting
+
+logger = logging.getLogger("app_toolkit.watchdog")
+
+DEEPEST = 500
+"""Frames of a stack that are looked at."""
+
+
+class Watchdog:
+    """Asks one event loop twice a second whether it turns.
+
+    A loop that has not turned for a second is one warning, with the line that blocks it. There is none while a debugger
+    holds the loop's thread, or the app starts. The thread ends with the loop, or with `stop`.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name` is for the log: the replica, or the app."""
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._state = Watched()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch this loop, which is to run on the calling thread."""
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        threading.Thread(target=self._watch, name=f"app-toolkit watchdog {self._name}", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    @property
+    def is_debugging(self) -> bool:
+        """Whether a debugger holds the loop's thread. From any thread."""
+        return is_debugging(self._stack())
+
+    def blocked(self) -> Blocked | None:
+        """How long the loop has not turned, and where it is; None: it owes no turn. From any thread."""
+        with self._lock:
+            seconds = self._state.blocked_s(time.monotonic())
+        return Blocked(seconds, self._line()) if seconds > 0 else None
+
+    # On the watchdog's own thread
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._state.next_look_s(time.monotonic())):
+            if not self._look():
+                return
+
+    def _look(self) -> bool:
+        """False where the loop has ended."""
+        now = time.monotonic()
+        with self._lock:
+            state = self._state
+            if state.asked is None:
+                self._state = Watched(asked=now)
+        if state.asked is None:
+            try:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._turned)
+            except RuntimeError:  # it is closed
+                return False
+        elif state.must_report(now):
+            self._report(now)
+        return True
+
+    def _report(self, now: float) -> None:
+        stack = self._stack()
+        at = self._line(stack)
+        with self._lock:
+            if self._state.asked is None:  # it has turned since
+                return
+            if at is None or is_debugging(stack) or is_starting(stack):
+                self._state = self._state.paused(now)
+                return
+            self._state = replace(self._state, reported=True)
+            seconds = self._state.blocked_s(now)
+        logger.warning(
+            "the event loop of %s is %s and serves nothing else: make the endpoint `def`, or run the call in a thread",
+            self._name,
+            Blocked(seconds, at),
+        )
+
+    def _turned(self) -> None:
+        """On the loop."""
+        with self._lock:
+            state, self._state = self._state, Watched()
+        if state.reported:
+            logger.warning("the event loop of %s was blocked for %.1f s", self._name, state.blocked_s(time.monotonic()))
+
+    # From any thread
+
+    def _stack(self) -> list[Frame]:
+        """What the loop's thread runs, innermost first."""
+        frame: FrameType | None = sys._current_frames().get(self._thread_id)
+        stack: list[Frame] = []
+        while frame is not None and len(stack) < DEEPEST:
+            stack.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
+        return stack
+
+    def _line(self, stack: list[Frame] | None = None) -> str | None:
+        folders = [os.path.abspath(folder or os.curdir) for folder in sys.path]
+        with suppress(OSError):  # the working folder may be gone
+            folders.append(os.getcwd())
+        return blocking_line(self._stack() if stack is None else stack, LIBRARIES, folders)
+
+
+def watched_loop() -> asyncio.AbstractEventLoop:
+    """A loop for uvicorn that is watched."""
+    loop = uvloop.new_event_loop()
+    Watchdog("this app").start(loop)
+    return loop
+
+
+def _libraries() -> list[str]:
+    paths = sysconfig.get_paths()
+    return [str(Path(__file__).parents[1])] + [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+LIBRARIES = _libraries()
+"""Folders that hold no user code."""

@@ -1,0 +1,84 @@
+"""When a loop counts as blocked, and which line is named."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.core.stalls import (
+    LOOK_S,
+    WARN_AFTER_S,
+    Blocked,
+    Frame,
+    Watched,
+    blocking_line,
+    is_debugging,
+    is_starting,
+)
+
+LIBRARIES = ["/usr/lib/python3", "/venv/site-packages"]
+FOLDERS = ["/usr/lib/python3", "/srv", "/srv/shop", ""]
+
+SLEEP = Frame("/usr/lib/python3/socket.py", 7, "recv")
+USER = Frame("/srv/shop/shop.py", 19, "block")
+CALLER = Frame("/srv/shop/main.py", 3, "endpoint")
+LIBRARY = Frame("/venv/site-packages/requests/api.py", 59, "get")
+RUNNER = Frame("/usr/lib/python3/asyncio/runners.py", 118, "run")
+
+FRAMES = st.sampled_from([SLEEP, USER, CALLER, LIBRARY, RUNNER, Frame("<frozen importlib._bootstrap>", 1, "load")])
+
+
+def test_the_innermost_line_of_user_code_is_named_by_its_file_in_the_apps_folder():
+    assert blocking_line([SLEEP, LIBRARY, USER, CALLER, RUNNER], LIBRARIES, FOLDERS) == "shop.py:19 in block"
+    assert str(Blocked(5.2, "shop.py:19 in block")) == "blocked for 5 s at shop.py:19 in block"
+
+
+def test_where_no_user_code_runs_the_innermost_line_of_all_is_named():
+    assert blocking_line([LIBRARY, RUNNER], LIBRARIES, []) == f"{LIBRARY.file}:59 in get"
+
+
+def test_a_loop_that_waits_for_events_is_blocked_by_no_line():
+    assert blocking_line([RUNNER], LIBRARIES, FOLDERS) is None
+    assert blocking_line([], LIBRARIES, FOLDERS) is None
+    assert str(Blocked(1.0, None)) == "blocked for 1 s"
+
+
+def test_a_debugger_and_the_start_of_an_app_are_recognized():
+    pdb = Frame("/usr/lib/python3/pdb.py", 435, "interaction")
+    pydevd = Frame("/venv/site-packages/debugpy/_vendored/pydevd/_pydevd_bundle/pydevd_frame.py", 9, "wait")
+    assert is_debugging([pdb, USER])
+    assert is_debugging([pydevd, USER])
+    assert not is_debugging([SLEEP, LIBRARY, USER])
+    assert is_starting([SLEEP, USER, Frame("/venv/site-packages/uvicorn/importer.py", 1, "import_from_string")])
+    assert not is_starting([SLEEP, USER, RUNNER])
+
+
+@given(st.lists(FRAMES))
+def test_the_named_line_is_one_of_the_stack_and_of_user_code_if_any_runs(stack):
+    line = blocking_line(stack, LIBRARIES, FOLDERS)
+    if not stack or stack[0] is RUNNER:
+        assert line is None
+    else:
+        users = [frame for frame in stack if frame in (USER, CALLER)]
+        frame = users[0] if users else stack[0]
+        assert line is not None
+        assert line.endswith(f":{frame.line} in {frame.function}")
+
+
+@given(st.floats(0, 100), st.lists(st.floats(0, 3), max_size=20))
+def test_a_block_is_reported_once_and_never_before_it_lasted_a_second(asked, steps):
+    state, now, reports = Watched(asked=asked), asked, 0
+    for step in steps:
+        now += step
+        assert 0 <= state.next_look_s(now) <= LOOK_S
+        if state.must_report(now):
+            assert now - asked >= WARN_AFTER_S
+            reports += 1
+            state = Watched(asked=state.asked, reported=True)
+    assert reports == (now - asked >= WARN_AFTER_S)
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_time_in_a_debugger_does_not_count(asked, lasted):
+    paused = Watched(asked=asked).paused(asked + lasted)
+    assert paused.blocked_s(asked + lasted) == 0
+    assert not paused.must_report(asked + lasted)
+    assert Watched().paused(lasted) == Watched()
