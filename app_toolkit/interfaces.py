@@ -160,7 +160,7 @@ class LiveOptions:
     user_config: Mapping[str, Any] | None = None
     """Of a class: what its `reconfigure` is given."""
     batch: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of a class: the limits of its batch methods, by name, that are not as the method says."""
+    """The limits of batch methods and endpoints that are not the function's own, by its name."""
 
 
 @dataclass(frozen=True, slots=True)

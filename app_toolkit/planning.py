@@ -21,7 +21,7 @@ from app_toolkit.replica.artifact import pack
 from app_toolkit.replica.graph import calls, find
 from app_toolkit.replica.http import answers_http
 from app_toolkit.router.handle import methods_of
-from app_toolkit.toolkit import Toolkit, route_table
+from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 
 logger = logging.getLogger("app_toolkit.planning")
 
@@ -59,7 +59,7 @@ def plan(
     classes = find(app)
     known = {config.name: config for config in (*configs, *(each.config for each in classes))}
     if overrules is not None:
-        known = _overruled(known, {each.name: each.cls for each in classes}, overrules)
+        known = _overruled(app, known, {each.name: each.cls for each in classes}, overrules)
     return ApplicationSpec(
         name=name,
         target=target,
@@ -127,7 +127,10 @@ def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]
 
 
 def _overruled(
-    configs: Mapping[str, DeploymentConfig], classes: Mapping[str, type], overrules: Mapping[str, Mapping[str, Any]]
+    app: FastAPI,
+    configs: Mapping[str, DeploymentConfig],
+    classes: Mapping[str, type],
+    overrules: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The options of all deployments, those that a file writes over the others."""
     result = {name: as_written(config) for name, config in configs.items()}
@@ -137,7 +140,7 @@ def _overruled(
             mistakes.append(((name,), f"the app has no deployment {name!r}, only {', '.join(configs)}"))
             continue
         cls = classes.get(name)
-        unfitting = list(_unfit_for_ingress(said) if cls is None else unfit(cls, said))
+        unfitting = list(_unfit_for_ingress(app, name, said) if cls is None else unfit(cls, said))
         mistakes += [((name, *where), why) for where, why in unfitting]
         if unfitting:
             continue
@@ -151,9 +154,11 @@ def _overruled(
     return result
 
 
-def _unfit_for_ingress(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _unfit_for_ingress(app: FastAPI, name: str, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     for option in said.keys() - DeploymentConfig.model_fields.keys():
         yield (option,), f"{option!r} is an option of classes, and this is an ingress"
+    for endpoint, why in unfit_batches(app, name, said.get("batch", ())):
+        yield ("batch", endpoint), f"batch.{endpoint}: {why}"
 
 
 def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:

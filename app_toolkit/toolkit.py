@@ -1,6 +1,6 @@
 """`Toolkit`: a FastAPI whose routers may be served by replicas of their own."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
@@ -21,8 +21,8 @@ from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import Misdirected, PlanningError, RequestError
-from app_toolkit.replica.batching import is_raw, slots_for
-from app_toolkit.replica.graph import find
+from app_toolkit.replica.batching import is_batched, is_raw, slots_for
+from app_toolkit.replica.graph import batched_endpoints, find
 from app_toolkit.replica.http import refusal
 from app_toolkit.types import Receive, Scope, Send
 
@@ -170,6 +170,9 @@ def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = N
     """
     ingresses = configs or (app.ingresses if isinstance(app, Toolkit) else {})
     several = len(ingresses) > 1
+    for ingress in ingresses.values():
+        for name, why in unfit_batches(app, ingress.name, ingress.batch):
+            raise PlanningError(f"the ingress {ingress.name!r}: batch.{name}: {why}")
     for node in app.router.routes:
         owner = app.owner_of(node) if isinstance(app, Toolkit) else "app"
         for context in iter_route_contexts([node]):
@@ -192,6 +195,15 @@ def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = N
                 )
 
 
+def unfit_batches(app: FastAPI, ingress: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The names for which the ingress has no `@batch` endpoint, each with the reason."""
+    routes = [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress]
+    there = sorted({each.__name__ for each in batched_endpoints(routes)})
+    for name in names:
+        if name not in there:
+            yield name, f"it has no @batch endpoint {name!r}, only {', '.join(there) or 'none'}"
+
+
 def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: DeploymentConfig | None) -> None:
     endpoint = getattr(route, "endpoint", None)
     if endpoint is None:
@@ -203,7 +215,8 @@ def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: De
         )
     if is_raw(endpoint):
         raise PlanningError(f"the route {context.path!r}: @batch stands above its decorator, and belongs below it")
-    slots = slots_for(endpoint)
+    said = {} if ingress is None or not is_batched(endpoint) else ingress.live.batch.get(endpoint.__name__, {})
+    slots = slots_for(endpoint, said)
     if ingress is not None and slots > ingress.max_ongoing_requests:
         raise PlanningError(
             f"the route {context.path!r}: its batches are full with {slots} requests at a time, and the "

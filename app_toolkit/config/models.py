@@ -227,6 +227,25 @@ class AutoscalingConfig(Model):
         return self.min_replicas if self.initial_replicas is None else self.initial_replicas
 
 
+class BatchLimits(BaseModel):
+    """The limits of one batch method or endpoint; the function's own limit holds where one is None.
+
+    The options around it report a mistake, because they know the function's name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_batch_size: Annotated[
+        int | None, Field(ge=1, le=1_000_000_000, description="items in one batch, or the sum of their sizes")
+    ] = None
+    batch_wait_timeout_s: Annotated[
+        float | None, Field(ge=0, le=3_600, description="seconds that the first item of a batch waits for others")
+    ] = None
+    max_concurrent_batches: Annotated[int | None, Field(ge=1, le=1_000, description="batches that run at a time")] = (
+        None
+    )
+
+
 class DeploymentConfig(Policy):
     """How one ingress is served.
 
@@ -289,6 +308,10 @@ class DeploymentConfig(Policy):
         int, Field(ge=1, le=1_000, description="failed probes in a row after which a replica is replaced")
     ] = 3
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
+    batch: Annotated[
+        dict[str, BatchLimits],
+        Field(description="limits of `@batch` endpoints or methods, by the function's name, instead of their own"),
+    ] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -322,7 +345,8 @@ class DeploymentConfig(Policy):
     @property
     def live(self) -> LiveOptions:
         """The part that running replicas take up."""
-        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets)
+        batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
+        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets, batch=batch)
 
     @property
     def policy(self) -> Policy:
@@ -334,25 +358,6 @@ class ClassActorOptions(RayActorOptions):
     """As of an ingress, but that a model computes where an ingress mostly waits."""
 
     num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 1
-
-
-class BatchLimits(BaseModel):
-    """What a deployment says of one batch method; where that is None, the method says it.
-
-    A mistake is told by the options around it, which know of which method it is.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_batch_size: Annotated[
-        int | None, Field(ge=1, le=1_000_000_000, description="items in one batch, or the sum of their sizes")
-    ] = None
-    batch_wait_timeout_s: Annotated[
-        float | None, Field(ge=0, le=3_600, description="seconds that the first item of a batch waits for others")
-    ] = None
-    max_concurrent_batches: Annotated[int | None, Field(ge=1, le=1_000, description="batches that run at a time")] = (
-        None
-    )
 
 
 class ClassConfig(DeploymentConfig):
@@ -380,14 +385,10 @@ class ClassConfig(DeploymentConfig):
         dict[str, JsonValue] | None,
         Field(description="what `reconfigure` is given, at the start and whenever it changes"),
     ] = None
-    batch: Annotated[
-        dict[str, BatchLimits], Field(description="limits of `@batch` methods, by name, instead of their own")
-    ] = {}
 
     @property
     def live(self) -> LiveOptions:
-        batch = {method: limits.model_dump(exclude_none=True) for method, limits in self.batch.items()}
-        return replace(super().live, user_config=self.user_config, batch=batch)
+        return replace(super().live, user_config=self.user_config)
 
     @classmethod
     def called(cls, option: str = "") -> str:

@@ -5,6 +5,7 @@ import logging
 import math
 import traceback
 import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, R
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
+from app_toolkit.replica.batching import forget, overrule
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.replica import ANSWERS
 from app_toolkit.router.targets import Turn
@@ -110,6 +112,9 @@ class Ingress(Local):
         super().__init__(name, app, config)
         self._answers = Recent()
         self._context = context_of(name)
+        if config.batch:
+            overrule(self._context, config.live.batch)
+            weakref.finalize(self, forget, self._context).atexit = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)

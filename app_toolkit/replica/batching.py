@@ -1,8 +1,8 @@
 """`@batch`: a function over lists that its callers call with one item each.
 
 A caller's item stands in a buffer until its batch closes (`core/batch.py` decides when), and the caller waits for its
-own entry of the result. There is one buffer for each function, or instance of a method's class, and event loop; it is
-there as long as somebody waits or a batch runs, so it keeps neither alive.
+own entry of the result. There is one buffer for each event loop and each replica that runs the function, or instance of
+a method's class; it is there as long as somebody waits or a batch runs, so it keeps neither alive.
 """
 
 import asyncio
@@ -159,25 +159,26 @@ def slots_for(function: Callable[..., Any], said: Mapping[str, float] = NOTHING)
     return 1 if getattr(function, SIZED) else limits.max_batch_size * limits.max_concurrent_batches
 
 
-def overrule(instance: object, said: Mapping[str, Mapping[str, float]]) -> None:
-    """From now on these limits stand above those of the object's batch methods, by name, until `forget`.
+def overrule(owner: object, said: Mapping[str, Mapping[str, float]]) -> None:
+    """From now on these limits apply instead of the functions' own, by the function's name, until `forget`.
 
-    Where it has been called already: on the loop that its methods run on.
+    `owner`: the object whose methods they are, or the `ReplicaContext` of the ingress whose endpoints they are. If it
+    has been called already, this is to be called on the event loop that its functions run on.
     """
-    _OVERRULED[id(instance)] = said
+    _OVERRULED[id(owner)] = said
     for reference in _BATCHES.valuerefs():
         batches = reference()
-        if batches is not None and batches.instance is instance:
+        if batches is not None and batches.owner is owner:
             batches.look_up_limits()
 
 
-def forget(instance: object) -> None:
-    """The object goes: nothing stands above its methods' own limits any more."""
-    _OVERRULED.pop(id(instance), None)
+def forget(owner: object) -> None:
+    """The owner ends: the functions' own limits apply again."""
+    _OVERRULED.pop(id(owner), None)
 
 
 _OVERRULED: dict[int, Mapping[str, Mapping[str, float]]] = {}
-"""By the id of the object, while it lives."""
+"""By the id of the owner, while it lives."""
 
 
 def buffered() -> int:
@@ -318,8 +319,8 @@ class Batching:
     def name(self) -> str:
         return self.function.__qualname__
 
-    def limits_for(self, instance: object) -> Limits | Overruled:
-        said = _OVERRULED.get(id(instance))
+    def limits_for(self, owner: object) -> Limits | Overruled:
+        said = _OVERRULED.get(id(owner))
         mine = said.get(self.function.__name__) if said else None
         return Overruled(self.limits, mine) if mine else self.limits
 
@@ -349,21 +350,24 @@ class Batching:
 
     def _batches(self, instance: object) -> "Batches":
         loop = asyncio.get_running_loop()
-        key = id(self), id(loop), id(instance)
+        owner = instance if self.shape.has_instance else REPLICA.get()
+        key = id(self), id(loop), id(owner)
         batches = _BATCHES.get(key)
         if batches is None:
-            batches = _BATCHES[key] = Batches(self, loop, instance)
+            batches = _BATCHES[key] = Batches(self, loop, instance, owner)
         return batches
 
 
 class Batches:
-    """The items and batches of one function, or one instance's method, on one event loop."""
+    """The items and batches of one function in one replica, or of one instance's method, on one event loop."""
 
-    def __init__(self, batching: Batching, loop: asyncio.AbstractEventLoop, instance: object) -> None:
+    def __init__(self, batching: Batching, loop: asyncio.AbstractEventLoop, instance: object, owner: object) -> None:
+        """`owner`: the instance of a method; of a function, the context of the replica that it runs in, or None."""
         self.batching = batching
         self.loop = loop
         self.instance = instance
-        self._buffer: Buffer[Item] = Buffer(batching.limits_for(instance))
+        self.owner = owner
+        self._buffer: Buffer[Item] = Buffer(batching.limits_for(owner))
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -375,7 +379,7 @@ class Batches:
 
     def look_up_limits(self) -> None:
         """Another word has been said of them."""
-        self._buffer.limits = self.batching.limits_for(self.instance)
+        self._buffer.limits = self.batching.limits_for(self.owner)
         self._look(self.loop.time())
 
     def add(self, item: Item, size: int) -> None:
@@ -411,7 +415,7 @@ class Batches:
 
 
 _BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionary()
-"""By the ids of function, loop and instance. Each holds these three itself, so no id is another's while it is here; and
+"""By the ids of function, loop and owner. Each holds these three itself, so no id is another's while it is here; and
 each is held by its items and batches alone."""
 
 

@@ -1,6 +1,7 @@
 """Which deployments an app calls: the graph that its dependencies make."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
@@ -9,6 +10,7 @@ from starlette.routing import BaseRoute, Host, Mount
 
 from app_toolkit.errors import PlanningError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.replica.batching import is_batched
 
 
 def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
@@ -40,6 +42,16 @@ def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
             )
         taken[each.name] = f"a deployment of {cls}"
     return tuple(found.values())
+
+
+def batched_endpoints(routes: Sequence[BaseRoute]) -> Iterator[Callable[..., Any]]:
+    """The endpoints of these routes, and of mounted apps, that collect requests into batches."""
+    for context in iter_route_contexts(routes):
+        route = context.original_route
+        if isinstance(route, Mount | Host):
+            yield from batched_endpoints(route.routes)
+        elif is_batched(endpoint := getattr(route, "endpoint", None)):
+            yield endpoint
 
 
 def _used(app: FastAPI | Deployable) -> Iterator[Deployable]:

@@ -23,6 +23,7 @@ from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.arrival import Arrival, Strangers
+from app_toolkit.replica.batching import overrule
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.circuit import CallerCircuit
 from app_toolkit.replica.connection import CallerConnection
@@ -271,7 +272,8 @@ class ReplicaServer:
             await self._serve(spec, secret, ready, code)
 
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
-        REPLICA.set(ReplicaContext(spec.application, spec.deployment, spec.id))  # for all that begins from here
+        self._context = ReplicaContext(spec.application, spec.deployment, spec.id)
+        REPLICA.set(self._context)  # for all that begins from here
         # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         if spec.kind == "class":
@@ -279,6 +281,7 @@ class ReplicaServer:
             self._instance = calls.instance
         else:
             app = host(app, spec.deployment)
+            overrule(self._context, spec.live.batch)
         self._replica = Replica(
             app,
             name=spec.id,
@@ -302,7 +305,9 @@ class ReplicaServer:
         async with self._reconfiguring:
             self.live = None
             self._replica.limit(live.max_ongoing_requests, live.max_open_websockets)
-            if self._instance is not None:
+            if self._instance is None:
+                overrule(self._context, live.batch)
+            else:
                 self._instance.limit_batches(live.batch)
                 await self._instance.reconfigure(live.user_config)
             self.live = live

@@ -249,7 +249,8 @@ applications:
     assert str(file.blame("shop", refused.value)).splitlines() == [
         f"app.yaml:6: {around}.front: 'sync_threads' is an option of classes, and this is an ingress",
         f"app.yaml:7: {around}.absent: the app has no deployment 'absent', only front, writer",
-        f"app.yaml:9: {around}.writer: 'on_disconnect' is an option of ingresses, and a class answers calls",
+        f"app.yaml:9: {around}.writer: 'on_disconnect' is an option of ingresses and of classes with __call__, "
+        "and this class has none",
         f"app.yaml:11: {around}.writer: batch.embedd: it has no @batch method 'embedd', only embed, score",
     ]
     with pytest.raises(OverruleError, match="writer: class Writer: max_ongoing_requests = 3: its batches are full"):

@@ -1,10 +1,13 @@
 """What docs/batching.md shows is what happens. (That all of it runs is seen with the other pages.)"""
 
+from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
 
+from app_toolkit.config.files import read_file
 from app_toolkit.core.batch import Limits
+from app_toolkit.planning import plan
 from app_toolkit.replica.batching import AHEAD
 
 from .pages import Page, page
@@ -38,3 +41,12 @@ def test_the_limits_of_the_page_are_those_there_are() -> None:
 def test_the_deployment_of_the_page_fills_its_batches() -> None:
     config = shown("tag")["tagger"].config
     assert (config.live.batch, config.max_ongoing_requests) == ({"tag": {"max_concurrent_batches": 2}}, 32)
+
+
+def test_the_file_of_the_page_tunes_the_endpoint_of_the_page(tmp_path: Path) -> None:
+    (yaml,) = PAGE.shown("yaml")
+    (tmp_path / "app.yaml").write_text(yaml)
+    overrules = read_file(tmp_path / "app.yaml").application("shop").deployments
+    spec = plan(shown("embed_text")["shop"], target="shop:shop", app_dir=".", overrules=overrules)
+    limits = {"max_batch_size": 64, "batch_wait_timeout_s": 0.02}
+    assert spec.deployment("search").config.live.batch == {"embed_text": limits}

@@ -31,6 +31,7 @@ SHOWN = {
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
     "docs/operations.md console": "tests/docs/test_operations.py::test_what_a_deploy_shows_is_what_the_page_shows",
+    "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",

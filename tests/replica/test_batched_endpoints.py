@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import (
+    APIRouter,
     BackgroundTasks,
     Depends,
     FastAPI,
@@ -23,8 +24,9 @@ from fastapi import (
 from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 
-from app_toolkit import Toolkit, batch
-from app_toolkit.errors import ReplicaBusy
+from app_toolkit import DeploymentConfig, Toolkit, batch
+from app_toolkit.errors import OverruleError, PlanningError, ReplicaBusy
+from app_toolkit.planning import plan
 from app_toolkit.replica.batching import batch_request_ids
 from app_toolkit.replica.replica import Replica
 from tests.patience import until
@@ -328,3 +330,74 @@ async def test_a_batch_is_told_the_ids_of_its_requests() -> None:
         lambda c: c.get("/ids?n=2", headers={"x-request-id": "two"}),
     )
     assert [answer.json() for answer in answers] == [["one", "two"], ["one", "two"]]
+
+
+# Limits that an ingress sets
+
+
+def tuned(**batch: dict[str, float]) -> tuple[Toolkit, list[int]]:
+    """An app whose two ingresses have the endpoint `size` in common, and the sizes of its batches."""
+    sizes: list[int] = []
+    router = APIRouter()
+
+    @router.get("/size")
+    @batch_of_two
+    async def size(names: list[str]) -> list[int]:
+        sizes.append(len(names))
+        return [len(names)] * len(names)
+
+    app = Toolkit()
+    app.include_router(router, prefix="/tuned", deployment=DeploymentConfig(name="tuned", batch=batch))  # type: ignore[arg-type]
+    app.include_router(router, prefix="/plain", deployment=DeploymentConfig(name="plain"))
+    return app, sizes
+
+
+batch_of_two = batch(**OF_TWO)
+
+
+async def sizes_of(app: Toolkit, path: str, requests: int) -> list[int]:
+    async with client_of(app) as client:
+        answers = await asyncio.gather(*(client.get(path, params={"names": "any"}) for _ in range(requests)))
+    return [answer.json() for answer in answers]
+
+
+async def test_the_batch_limits_of_an_ingress_replace_those_of_its_endpoint_and_of_no_other_ingress() -> None:
+    app, _ = tuned(size={"max_batch_size": 3})
+    assert await sizes_of(app, "/tuned/size", 3) == [3, 3, 3]
+    assert await sizes_of(app, "/plain/size", 4) == [2, 2, 2, 2]
+
+
+async def test_the_limits_of_one_app_are_not_those_of_another_in_the_same_process() -> None:
+    for most in (4, 3):
+        app, _ = tuned(size={"max_batch_size": most})
+        assert await sizes_of(app, "/tuned/size", most) == [most] * most
+
+
+def planned(app: Toolkit, **overrules: Any) -> DeploymentConfig:
+    spec = plan(app, target="shop:app", app_dir="/srv", overrules=overrules)
+    return spec.deployment("tuned").config
+
+
+def test_a_file_sets_the_batch_limits_of_an_endpoint_over_those_of_the_code() -> None:
+    app, _ = tuned(size={"max_batch_size": 3})
+    config = planned(app, tuned={"batch": {"size": {"batch_wait_timeout_s": 1}}})
+    assert config.live.batch == {"size": {"max_batch_size": 3, "batch_wait_timeout_s": 1}}
+
+
+def test_a_limit_for_an_endpoint_that_does_not_exist_is_refused() -> None:
+    app, _ = tuned(score={"max_batch_size": 3})
+    with pytest.raises(
+        PlanningError, match=r"the ingress 'tuned': batch\.score: it has no @batch endpoint 'score', only size"
+    ):
+        planned(app)
+    app, _ = tuned()
+    with pytest.raises(OverruleError) as refused:
+        planned(app, tuned={"batch": {"score": {}}})
+    [(place, why)] = refused.value.mistakes
+    assert (place, why) == (("tuned", "batch", "score"), "batch.score: it has no @batch endpoint 'score', only size")
+
+
+def test_a_limit_that_needs_more_requests_than_the_ingress_runs_is_refused() -> None:
+    app, _ = tuned(size={"max_batch_size": 101})
+    with pytest.raises(PlanningError, match="its batches are full with 101 requests at a time"):
+        planned(app)

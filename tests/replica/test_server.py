@@ -201,6 +201,25 @@ def test_changed_limits_hold_from_now_on_and_whoever_is_inside_stays(serve: Serv
     assert served.server.live == LiveOptions(1)
 
 
+def test_changed_batch_limits_of_an_endpoint_apply_to_requests_that_already_wait(serve: Serve) -> None:
+    served = serve("""
+        from app_toolkit import batch
+
+        app = FastAPI()
+
+        @app.get("/size")
+        @batch(max_batch_size=3, batch_wait_timeout_s=60)
+        async def size(names: list[str]) -> list[int]:
+            return [len(names)] * len(names)
+    """)
+    waiting = [served.connect() for _ in range(2)]
+    for connection in waiting:
+        connection.send_head("GET", "/size?names=any", [field()])
+    wait_until(lambda: served.server.statistics().buffered == 2, "both wait for a third")
+    served.server.reconfigure(LiveOptions(100, batch={"size": {"max_batch_size": 2}}), 5)
+    assert [connection.getresponse().read() for connection in waiting] == [b"2", b"2"]
+
+
 CLASS = """
     from app_toolkit import Deployment, Toolkit
 
