@@ -25,6 +25,7 @@
       BadAnswer             502  the app made an answer that cannot be read
       ReplicaLost           502  the replica went away and the outcome is unknown
       NoReplica             503  nothing serves this deployment (any more)
+        CannotStart         503  no replica of this deployment runs, and those that are started fail
       QueueFull             503
       QueueTimeout          503  no replica had room in time
       TooManyWebSockets     503  every replica has `max_open_websockets` open
@@ -171,6 +172,10 @@ class NoReplica(RequestError):
     reason = "no_replica"
     retry_after_s = 1.0
     frequent = True
+
+
+class CannotStart(NoReplica):
+    reason = "cannot_start"
 
 
 class QueueFull(RequestError):

@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.core import restarts
 from app_toolkit.core.reconcile import GroupSpec
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
+from app_toolkit.core.restarts import Failure
 
 
 def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[str] = ()) -> dict[str, Any]:
@@ -26,12 +28,19 @@ def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[st
     }
 
 
-def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> dict[str, Any] | None:
+def replica_set(
+    spec: GroupSpec | None,
+    replicas: Iterable[ReplicaRecord],
+    failures: tuple[Failure, ...] = (),
+    last_error: str | None = None,
+) -> dict[str, Any] | None:
     """Who serves, and what callers keep to; None: nobody calls this group, or what they keep to is not known."""
     if spec is None or spec.policy is None or spec.live is None:
         return None
+    replicas = list(replicas)
     return {
         "policy": spec.policy.model_dump(),
+        "cannot_start": _cannot_start(spec, replicas, failures, last_error),
         "idempotent": list(spec.idempotent),
         "reported": spec.autoscaling is not None,
         "replicas": [
@@ -48,6 +57,18 @@ def replica_set(spec: GroupSpec | None, replicas: Iterable[ReplicaRecord]) -> di
             if replica.phase in (Phase.RUNNING, Phase.RECOVERING) and replica.location is not None
         ],
     }
+
+
+def _cannot_start(
+    spec: GroupSpec, replicas: Iterable[ReplicaRecord], failures: tuple[Failure, ...], last_error: str | None
+) -> dict[str, Any] | None:
+    """Where no replica serves and none will: the class of the exception. Its text is for the operator alone."""
+    if not spec.target or any(each.phase in (Phase.RUNNING, Phase.RECOVERING) for each in replicas):
+        return None
+    tries = [each.since for each in replicas if each.phase is Phase.STARTING and each.revision == spec.revision]
+    if not restarts.cannot_start(failures, spec.revision, tries):
+        return None
+    return {"exception": restarts.exception_name(last_error)}
 
 
 def _unresponsive(replica: ReplicaRecord) -> dict[str, Any] | None:

@@ -262,8 +262,8 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
         replicas=tuple(new if other is old else other for other in record.replicas if stays or other is not old),
     )
     match event:
-        case Exited(_, why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
-            return _failed(record, old, why, now)
+        case Exited(_, why, raised) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
+            return _failed(record, old, why, now, raised=raised)
         case KillSent(_, why) | RetireBegun(_, str() as why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
             return _failed(record, old, why, now, given_up=not old.proven)
         case Started() if old.phase is Phase.STARTING:
@@ -272,14 +272,20 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
 
 
 def _failed(
-    record: GroupRecord, replica: ReplicaRecord, why: str | None, now: float, *, given_up: bool = False
+    record: GroupRecord,
+    replica: ReplicaRecord,
+    why: str | None,
+    now: float,
+    *,
+    given_up: bool = False,
+    raised: bool = False,
 ) -> GroupRecord:
     if replica.unplaceable is not None:
         return record  # it never ran, so it says nothing about its revision
     served = replica.phase is not Phase.STARTING
     failures = record.failures
     if not served or replica.ready_at is None or now - replica.ready_at < restarts.SERVED_LONG_S:
-        failure = restarts.Failure(now, replica.revision, served, given_up, _lived_s(replica, now))
+        failure = restarts.Failure(now, replica.revision, served, given_up, raised, _lived_s(replica, now))
         failures = restarts.noted(failures, failure)
     return replace(
         record,

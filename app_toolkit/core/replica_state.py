@@ -97,10 +97,12 @@ class Drained(Event):
 class Exited(Event):
     """The process is gone, or could not start, or never was.
 
-    `why` is the last traceback or sentence; None where it exited as it was told to.
+    `why` is the last traceback or sentence; None where it exited as it was told to. `raised`: the app's own code ended
+    its start, by an exception.
     """
 
     why: str | None = None
+    raised: bool = False
 
 
 @dataclass(frozen=True, slots=True)

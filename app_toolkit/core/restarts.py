@@ -5,6 +5,8 @@ half a minute, and no more than five fall into one minute; where all of them had
 replica that is wanted. Failures belong to a revision: a repaired one is not held back by what its predecessor did.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 FIRST_WAIT_S = 0.5
@@ -26,6 +28,10 @@ FAILED_STARTS = 3
 """So many starts in a row, and none that came up: whoever deployed is told that it failed."""
 
 
+EXCEPTION = re.compile(r"(?:\w+\.)*([A-Z]\w*)(?:: |:?$)")
+"""Begins the last line of a traceback: the exception's class."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     at: float
@@ -34,6 +40,8 @@ class Failure:
     """It was ready before it died."""
     given_up: bool = False
     """It was never well in all the time that it had: it was killed for that."""
+    raised: bool = False
+    """The app's own code ended the start, by an exception."""
     lived_s: float = field(default=0.0, compare=False)
     """Seconds that it had served."""
 
@@ -64,6 +72,28 @@ def is_given_up(failures: tuple[Failure, ...], revision: str) -> bool:
     """
     mine = [failure for failure in failures if failure.revision == revision]
     return len(mine) >= FAILED_STARTS or any(failure.given_up for failure in mine)
+
+
+def cannot_start(failures: tuple[Failure, ...], revision: str, tries: Iterable[float]) -> bool:
+    """Whether requests for a revision, of which no replica serves, are refused instead of queued.
+
+    One start that the app's own code ended is enough, and so is one that took its whole `startup_timeout_s`. A process
+    that died may have been the machine's fault, so that takes `FAILED_STARTS` in a row. Nobody is refused while a start
+    is under way (`tries`: when each began) that began before the first one failed.
+    """
+    mine = [failure for failure in failures if failure.revision == revision and not failure.served]
+    if not any(failure.raised or failure.given_up for failure in mine) and len(mine) < FAILED_STARTS:
+        return False
+    return all(began > mine[0].at for began in tries)
+
+
+def exception_name(why: str | None) -> str | None:
+    """The class of the exception that a traceback ends with; None: this is no traceback."""
+    lines = (why or "").rstrip().splitlines()
+    for line in reversed(lines):
+        if found := EXCEPTION.match(line):
+            return found[1]
+    return None
 
 
 def has_outlived(failures: tuple[Failure, ...], revision: str, lived_s: float) -> bool:

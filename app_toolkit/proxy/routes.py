@@ -48,7 +48,9 @@ class Router(Protocol):
 
     def waited_too_long(self) -> Exception: ...
 
-    def update(self, endpoints: Iterable[Endpoint]) -> None: ...
+    def update(self, endpoints: Iterable[Endpoint], failing: str | None) -> Iterable[Any]: ...
+
+    def cannot_start(self) -> Exception: ...
 
     def close(self) -> Iterable[Any]: ...
 
@@ -170,7 +172,9 @@ class Routes:
         if value is not None:
             self._router(name).policy = Policy(**value["policy"])
         if name in self.routers:
-            self.routers[name].update(endpoints)
+            router = self.routers[name]
+            for waiter in router.update(endpoints, self._published.failing.get(name)):
+                self._failed(waiter, router.cannot_start())
 
     def _router(self, name: str) -> Router:
         router = self.routers.get(name)

@@ -183,7 +183,8 @@ class Callers:
         if snapshot.value is not None:
             caller.router.policy = Policy(**snapshot.value["policy"])
             caller.idempotent = frozenset(snapshot.value.get("idempotent", ()))
-        caller.router.update(self._published.take(name, snapshot.value))
+        endpoints = self._published.take(name, snapshot.value)
+        caller.router.update(endpoints, self._published.failing.get(name))
 
     async def aclose(self) -> None:
         """Fail who waits, and close the connections."""

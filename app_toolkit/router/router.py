@@ -11,7 +11,7 @@ from random import Random
 from app_toolkit.config.models import Policy
 from app_toolkit.core.balance import pick
 from app_toolkit.core.queueing import ServingOrder
-from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
+from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Place, Stand
 from app_toolkit.router.targets import Target, Turn, Waiter
 from app_toolkit.types import ReplicaId
@@ -72,7 +72,9 @@ class Router:
         self._last: Target | None = None
         self._run = 0
         self._leaving: set[Target] = set()
-        #: Coroutines that wait, to be told where the router is closed.
+        #: Why no replica is there and none will come; None: one may.
+        self._failing: str | None = None
+        #: Coroutines that wait, to be told where the router is closed, or no replica will come.
         self._asleep: dict[Waiter, asyncio.Future[Turn]] = {}
         self._closed = False
 
@@ -104,10 +106,12 @@ class Router:
 
         `since` is when it began to wait, and its place is behind those who have waited longer. `again`: a request
         that had a turn and was refused is not counted against the bound.
-        Raises `QueueFull`, or `NoReplica` once the router is closed.
+        Raises `QueueFull`, `CannotStart` where no replica will come, or `NoReplica` once the router is closed.
         """
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
+        if self._failing is not None:
+            raise self.cannot_start()
         most = self.policy.max_queued_requests
         if not again and self.waiting >= most:
             raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
@@ -214,8 +218,11 @@ class Router:
 
     # The replica set
 
-    def update(self, endpoints: Iterable[Endpoint]) -> None:
-        """Take a new replica set. A replica that stays keeps its turns; one that left keeps them until they end."""
+    def update(self, endpoints: Iterable[Endpoint], failing: str | None = None) -> list[Waiter]:
+        """Take a new replica set. A replica that stays keeps its turns; one that left keeps them until they end.
+
+        `failing`: why there is no replica, and none will come. Gives those who waited for one then.
+        """
         before, self._targets = self._targets, {}
         for endpoint in endpoints:
             target = before.pop(endpoint.id, None)
@@ -229,7 +236,14 @@ class Router:
             self._leave_line(target)
             self._end_rest(target)
         self._leaving.update(target for target in before.values() if target.turns)
+        self._failing = None if self._targets else failing
+        if self._failing is not None:
+            return self._dismiss(self.cannot_start)
         self._assign()
+        return []
+
+    def cannot_start(self) -> CannotStart:
+        return CannotStart(self._failing or f"no replica of {self.name} runs")
 
     def close(self) -> list[Waiter]:
         """Serve nobody any more; gives those who waited."""
@@ -237,12 +251,17 @@ class Router:
         for target in self._targets.values():
             self._leave_line(target)
             self._end_rest(target)
+        return self._dismiss(lambda: NoReplica(f"{self.name} is not served any more"))
+
+    def _dismiss(self, error: Callable[[], RequestError]) -> list[Waiter]:
+        """Empty the queue. Coroutines that wait are told; gives all who waited."""
         waiters = sorted((waiter for queue in self._queues.values() for waiter in queue), key=SINCE)
         self._queues.clear()
         for waiter in waiters:
             waiter.done = True
-            if waiter in self._asleep:
-                self._asleep[waiter].set_exception(NoReplica(f"{self.name} is not served any more"))
+            asleep = self._asleep.get(waiter)
+            if asleep is not None and not asleep.done():
+                asleep.set_exception(error())
         return waiters
 
     # Looking in

@@ -16,6 +16,8 @@ class Published:
         self._pool = pool
         self._node = node
         self._sets: dict[str, set[Address]] = {}
+        #: Deployments of which no replica starts, and why.
+        self.failing: dict[str, str] = {}
         #: Deployments whose callers report their load.
         self.reported: set[str] = set()
 
@@ -23,6 +25,7 @@ class Published:
         """Take what the board says of a deployment, None where it is gone; gives the replicas that can be reached."""
         before = self._sets.pop(name, set())
         self.reported.discard(name)
+        self.failing.pop(name, None)
         endpoints: list[Endpoint] = []
         if value is not None:
             endpoints = [
@@ -33,6 +36,8 @@ class Published:
             self._sets[name] = {endpoint.address for endpoint in endpoints}
             if value.get("reported", False):
                 self.reported.add(name)
+            if (failed := value.get("cannot_start")) is not None:
+                self.failing[name] = _why(name, failed["exception"])
             # What stands in for a replica need not know them.
             trunks = {replica["id"] for replica in value["replicas"] if replica.get("trunks", False)}
             for endpoint in endpoints:
@@ -44,6 +49,11 @@ class Published:
     @property
     def names(self) -> Set[str]:
         return self._sets.keys()
+
+
+def _why(name: str, exception: str | None) -> str:
+    cause = "ends before it is ready" if exception is None else f"fails with {exception}"
+    return f"no replica of {name} runs: each one that is started {cause}; `app-toolkit status` shows the error"
 
 
 def _endpoint(replica: Mapping[str, Any], address: Address) -> Endpoint:

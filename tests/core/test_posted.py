@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app_toolkit.core.applications import group_specs
 from app_toolkit.core.posted import on_the_way_out, replica_set, route_tables
 from app_toolkit.core.replica_state import Phase
+from app_toolkit.core.restarts import Failure
 from app_toolkit.core.routes import strip_prefix
 from tests.core.specs import HOME, application, proxies_spec, replica
 
@@ -85,6 +86,23 @@ def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
     assert json.loads(json.dumps(posted)) == posted
     told = [each["unresponsive"] for each in posted["replicas"]]
     assert told == [None, {"running": ["a", "b"]}, {"running": None}, None]
+
+
+def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone():
+    failures = (Failure(5.0, WEB.revision, served=False, raised=True),)
+    error = "Traceback\nRuntimeError: the password hunter2 is wrong"
+
+    def told(*replicas, spec=WEB):
+        return replica_set(spec, replicas, failures, error)["cannot_start"]
+
+    assert told() == {"exception": "RuntimeError"}
+    assert replica_set(WEB, [])["cannot_start"] is None
+    assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.revision)) is None
+    assert told(replica("shop/web", 1, Phase.RECOVERING, revision="")) is None
+    assert told(replica("shop/web", 1, Phase.STARTING, revision=WEB.revision)) is None, "it began before that failed"
+    again = replace(replica("shop/web", 2, Phase.STARTING, revision=WEB.revision), since=6.0)
+    assert told(again) == {"exception": "RuntimeError"}
+    assert told(spec=replace(WEB, target=0)) is None
 
 
 def test_callers_of_what_follows_its_load_are_told_to_report_it():

@@ -1,12 +1,18 @@
 """When a group that fails may try again."""
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from app_toolkit.core.restarts import (
     FAILED_STARTS,
     KEPT,
     PER_WINDOW,
     WINDOW_S,
     Failure,
+    cannot_start,
     cleared,
+    exception_name,
     failed_starts,
     has_outlived,
     not_before,
@@ -110,3 +116,47 @@ def test_who_has_served_longer_than_all_of_its_revision_that_died_has_outlived_t
 def test_deaths_that_come_together_count_once_however_long_each_had_served():
     failures = noted((), Failure(1.0, "v1", served=True, lived_s=3.0))
     assert noted(failures, Failure(1.1, "v1", served=True, lived_s=2.0)) == failures
+
+
+def test_one_start_that_the_app_ended_itself_is_enough_to_refuse_requests():
+    raised = Failure(5.0, "v1", served=False, raised=True)
+    assert cannot_start((raised,), "v1", [])
+    assert cannot_start((raised,), "v1", [6.0]), "the next try began after it failed"
+    assert not cannot_start((raised,), "v1", [6.0, 4.0]), "another first try is under way"
+    assert not cannot_start((raised,), "v2", [])
+    assert cannot_start((Failure(5.0, "v1", served=False, given_up=True),), "v1", [])
+
+
+def test_processes_that_die_while_they_start_refuse_nobody_before_the_third():
+    died = tuple(Failure(float(at), "v1", served=False) for at in range(FAILED_STARTS))
+    assert not cannot_start(died[:-1], "v1", [])
+    assert cannot_start(died, "v1", [])
+
+
+FAILURES = st.lists(
+    st.builds(Failure, st.floats(0, 100), st.sampled_from(["v1", "v2"]), st.booleans(), st.booleans(), st.booleans()),
+    max_size=8,
+).map(tuple)
+
+
+@given(FAILURES, st.lists(st.floats(0, 100), max_size=3))
+def test_who_has_served_and_died_refuses_nobody_and_who_comes_up_ends_it(failures, tries):
+    assert not cannot_start(tuple(each for each in failures if each.served), "v1", tries)
+    assert not cannot_start(cleared(failures, "v1"), "v1", tries)
+    if cannot_start(failures, "v1", tries):
+        assert cannot_start(failures, "v1", [])
+
+
+@pytest.mark.parametrize(
+    ("why", "name"),
+    [
+        ('Traceback (most recent call last):\n  File "a.py", line 1\nRuntimeError: the key is s3cret', "RuntimeError"),
+        ("the app's startup failed:\nTraceback\n  x\nshop.models.NoModel: it\nis missing", "NoModel"),
+        ("AssertionError", "AssertionError"),
+        ("it was not ready after 60 s", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_of_a_traceback_the_class_of_the_exception_can_be_told(why, name):
+    assert exception_name(why) == name

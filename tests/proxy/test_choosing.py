@@ -51,6 +51,23 @@ def test_a_full_queue_refuses_at_once(world: World) -> None:
         assert first.answer().status == second.answer().status == 200
 
 
+def test_where_replicas_fail_to_start_those_who_wait_and_who_come_are_refused_until_one_is_there(world: World) -> None:
+    world.route()
+    with world.raw() as waiting, world.raw() as raw:
+        waiting.send(POST % b"/echo")
+        eventually(lambda: world.edge.statistics().waiting == 1)
+        world.route(cannot_start="RuntimeError")
+        for got in (waiting.answer(), raw.send(GET % b"/hello").answer()):
+            assert (got.status, got.error) == (503, "cannot_start")
+            assert got.header("retry-after") == "1"
+            assert (
+                "no replica of shop/web runs: each one that is started fails with RuntimeError" in got.json()["detail"]
+            )
+        replica = world.replica()
+        world.route(replica.endpoint())
+        assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
+
+
 def test_who_waits_too_long_is_refused(world: World) -> None:
     world.route(wait_s=0.1)
     with world.raw() as raw:

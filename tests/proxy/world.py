@@ -304,8 +304,15 @@ class World:
         self.route(replica.endpoint())
         return replica
 
-    def route(self, *endpoints: dict[str, Any], queued: int = 100, wait_s: float = 5.0, **policy: Any) -> None:
-        """One application at `/`, whose default ingress these are."""
+    def route(
+        self,
+        *endpoints: dict[str, Any],
+        queued: int = 100,
+        wait_s: float = 5.0,
+        cannot_start: str | None = None,
+        **policy: Any,
+    ) -> None:
+        """One application at `/`, whose default ingress these are. `cannot_start`: the exception of their starts."""
         self.edge.post(
             {
                 "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
@@ -313,6 +320,7 @@ class World:
                     "policy": {"max_queued_requests": queued, "max_queue_wait_s": wait_s, **policy},
                     "replicas": list(endpoints),
                     "reported": True,
+                    "cannot_start": None if cannot_start is None else {"exception": cannot_start},
                 },
             }
         )

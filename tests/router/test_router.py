@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app_toolkit.config.models import Policy
-from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
+from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import REST_S, RUN, Router
 from app_toolkit.router.targets import Turn, Waiter
@@ -61,6 +61,25 @@ def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
     assert not waited
     router.update([endpoint("a", 9), endpoint("b")])
     assert [each.endpoint.id for each in waited] == ["a"]
+
+
+async def test_where_no_replica_starts_nobody_waits_until_one_is_there() -> None:
+    router = router_of()
+    waiter = router.wait(never, 0.0)
+    asleep = asyncio.ensure_future(router.wait_turn(asyncio.get_running_loop().time()))
+    await asyncio.sleep(0)
+    dismissed = router.update([], "no replica starts: RuntimeError")
+    assert waiter in dismissed
+    assert len(dismissed) == 2
+    with pytest.raises(CannotStart, match=r"^no replica starts: RuntimeError$"):
+        await asleep
+    with pytest.raises(CannotStart):
+        router.wait(never, 1.0)
+    assert router.update([endpoint("a")], "no replica starts: RuntimeError") == []
+    assert router.try_turn() is not None, "one is there all the same"
+    assert router.update([]) == []
+    router.leave(router.wait(never, 2.0))
+    assert router.waiting == 0
 
 
 def test_it_is_told_when_somebody_begins_to_wait_for_the_first_replica_and_not_when_for_room() -> None:

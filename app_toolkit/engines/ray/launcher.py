@@ -137,7 +137,7 @@ class RayLauncher:
             pass  # it is there, and a later controller looks after it
         except RayTaskError as error:
             # The process is up, but the user's app is not: it has nothing more to do.
-            self._emit(Exited(replica, _sentence(error)))
+            self._emit(Exited(replica, _sentence(error), raised=True))
             await self._kill(replica)
         except RayError:
             pass  # it is gone, which `until_gone` tells
