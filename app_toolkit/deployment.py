@@ -2,18 +2,19 @@
 
 import inspect
 import io
-import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import cloudpickle
 
 from app_toolkit.config.models import ClassConfig
+from app_toolkit.core.methods import kebab
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.batching import is_batched, slots_for
 from app_toolkit.replica.http import answers_http
+from app_toolkit.replica.target import class_of
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle, deployment_of
 from app_toolkit.types import Kind, OnDisconnect, Retry
@@ -279,11 +280,8 @@ def deployment(cls: Callable[P, T], **said: Unpack[DeploymentKeywords]) -> Confi
 
 
 def of_function(respond: Callable[[Any], Any]) -> Bound[Any]:
-    """A deployment that answers HTTP with a function, named after it. Raises `ConfigError` for what is none."""
-    if not inspect.isfunction(respond):
-        raise ConfigError(f"{respond!r} is no app, no bound deployment and no function that answers requests")
-    names = {"__call__": staticmethod(respond), "__module__": respond.__module__, "__qualname__": respond.__qualname__}
-    return deployment(type(respond.__name__, (), names)).bind()
+    """A deployment that answers HTTP with a function, named after it."""
+    return deployment(class_of(respond)).bind()
 
 
 def _said(cls: object) -> dict[str, Any]:
@@ -315,7 +313,7 @@ def configure(cls: type, said: Mapping[str, Any]) -> ClassConfig:
         raise ConfigError(f"class {cls.__name__}: {why}")
     batched = _batched(cls)
     try:
-        config = ClassConfig(**{"name": _kebab(cls.__name__), **said})
+        config = ClassConfig(**{"name": kebab(cls.__name__), **said})
         batch = config.live.batch
         called = [name for name in batched if not name.startswith("_")]
         slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
@@ -333,11 +331,6 @@ def configure(cls: type, said: Mapping[str, Any]) -> ClassConfig:
 
 def _batched(cls: type) -> dict[str, Callable[..., Any]]:
     return {name: method for name in dir(cls) if is_batched(method := getattr(cls, name, None))}
-
-
-def _kebab(name: str) -> str:
-    """`TextEncoder` is `text-encoder`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower().strip("_-")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
-from starlette.routing import BaseRoute
 
 from app_toolkit.config.files import as_written
-from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, overruled
+from app_toolkit.config.models import (
+    ApplicationSpec,
+    ClassConfig,
+    ClassSpec,
+    DeploymentConfig,
+    IngressSpec,
+    Route,
+    overruled,
+)
 from app_toolkit.core.methods import is_idempotent
-from app_toolkit.deployment import Bound, configure, unfit
+from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.artifact import pack
@@ -22,6 +29,7 @@ from app_toolkit.replica.graph import calls, find
 from app_toolkit.replica.http import answers_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
+from app_toolkit.types import ASGIApp
 
 logger = logging.getLogger("app_toolkit.planning")
 
@@ -29,7 +37,7 @@ C = TypeVar("C", bound=DeploymentConfig)
 
 
 def plan(
-    app: FastAPI,
+    app: ASGIApp | Deployable,
     *,
     target: str,
     app_dir: str,
@@ -43,11 +51,23 @@ def plan(
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
     is for each ingress that does not set `num_replicas` or `autoscaling_config`, and a warning names the others; the
-    app's relative paths begin at `working_dir`, by default the current one. A plain FastAPI is one ingress.
-    `overrules`: options of deployments, by name, as a file writes them; the spec is as a file writes it, too, then.
-    Raises `PlanningError` for an app that cannot be split as it asks, `ConfigError` for an option out of bounds,
-    `OverruleError` for all of `overrules` that cannot be.
+    app's relative paths begin at `working_dir`, by default the current one. A plain FastAPI is one ingress, and so is
+    any other app: it owns every path. Of a deployment: as `plan_bound`. `overrules`: options of deployments, by name,
+    as a file writes them; the spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be
+    split as it asks, `ConfigError` for an option out of bounds, `OverruleError` for all of `overrules` that cannot be.
     """
+    if isinstance(app, Deployable):
+        return plan_bound(
+            app,
+            None,
+            target=target,
+            app_dir=app_dir,
+            name=name,
+            route_prefix=route_prefix,
+            num_replicas=num_replicas,
+            working_dir=working_dir,
+            overrules=overrules,
+        )
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
         default = app.default_ingress.name
@@ -56,57 +76,82 @@ def plan(
         default = "app"
     if num_replicas is not None:
         configs = tuple(_of_number(config, num_replicas) for config in configs)
-    classes = find(app)
+    classes = find(app) if isinstance(app, FastAPI) else ()
     known = {config.name: config for config in (*configs, *(each.config for each in classes))}
     if overrules is not None:
         known = _overruled(app, known, {each.name: each.cls for each in classes}, overrules)
+    if isinstance(app, FastAPI):
+        title, routes = app.title, tuple(route_table(app, {each.name: known[each.name] for each in configs}))
+    else:
+        title, routes = name, (_everything(default),)
     return ApplicationSpec(
         name=name,
         target=target,
         app_dir=app_dir,
         working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix,
-        title=app.title,
+        title=title,
         default=default,
         deployments=(
-            *(IngressSpec(config=known[each.name], calls=calls(app, _routes_of(app, each.name))) for each in configs),
+            *(IngressSpec(config=known[each.name], calls=_calls(app, each.name)) for each in configs),
             *(_class_spec(each, known[each.name]) for each in classes),
         ),
-        routes=tuple(route_table(app, {each.name: known[each.name] for each in configs})),
+        routes=routes,
     )
 
 
 def plan_bound(
-    bound: Bound[Any],
-    code: bytes,
+    bound: Deployable,
+    code: bytes | None,
     *,
     app_dir: str,
+    target: str | None = None,
     name: str = "default",
     route_prefix: str = "/",
     num_replicas: int | None = None,
     working_dir: str | None = None,
+    overrules: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
     """Lay out a bound deployment and those that it calls as an application of their own.
 
     Where its class has a `__call__`, that answers HTTP below `route_prefix`; else nothing does. `code` is what `pack`
-    made of it; the rest as of `plan`, but that `num_replicas` is for `bound` alone. Raises as `plan` does.
+    made of it; None: replicas import `target`. The rest as of `plan`, but that `num_replicas` is for `bound` alone.
+    Raises as `plan` does.
     """
     http = answers_http(bound.cls)
     classes = find(bound)
-    configs = {each.name: each.config for each in classes}
+    configs: dict[str, Any] = {each.name: each.config for each in classes}
     if num_replicas is not None:
         configs[bound.name] = _of_number(bound.config, num_replicas)
+    if overrules is not None:
+        configs = _overruled(bound, configs, {each.name: each.cls for each in classes}, overrules)
     return ApplicationSpec(
         name=name,
-        target=f"{bound.cls.__module__}:{bound.cls.__qualname__}",
-        code=hashlib.sha256(code).hexdigest(),
+        target=target or f"{bound.cls.__module__}:{bound.cls.__qualname__}",
+        code=hashlib.sha256(code).hexdigest() if code is not None else "",
         app_dir=app_dir,
         working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix if http else None,
         title=bound.name,
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
+        routes=(_everything(bound.name),) if http else (),
     )
+
+
+def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
+    """Give an app in this process the options of its plan, instead of those of its code."""
+    configs = {each.config.name: each.config for each in spec.deployments}
+    if isinstance(app, Toolkit):
+        app.take_up({name: configs[name] for name in app.ingresses})
+    if isinstance(app, FastAPI | Deployable):
+        for each in find(app):
+            each.config = configs[each.name]
+
+
+def _everything(owner: str) -> Route:
+    """The one route of what answers whatever the path."""
+    return Route(kind="both", pattern=".*", path="/", owner=owner)
 
 
 def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]]:
@@ -127,7 +172,7 @@ def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]
 
 
 def _overruled(
-    app: FastAPI,
+    app: ASGIApp | Deployable,
     configs: Mapping[str, DeploymentConfig],
     classes: Mapping[str, type],
     overrules: Mapping[str, Mapping[str, Any]],
@@ -154,10 +199,11 @@ def _overruled(
     return result
 
 
-def _unfit_for_ingress(app: FastAPI, name: str, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _unfit_for_ingress(app: object, name: str, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     for option in said.keys() - DeploymentConfig.model_fields.keys():
         yield (option,), f"{option!r} is an option of classes, and this is an ingress"
-    for endpoint, why in unfit_batches(app, name, said.get("batch", ())):
+    endpoints = app if isinstance(app, FastAPI) else FastAPI(openapi_url=None)  # of any other app nobody knows any
+    for endpoint, why in unfit_batches(endpoints, name, said.get("batch", ())):
         yield ("batch", endpoint), f"batch.{endpoint}: {why}"
 
 
@@ -171,9 +217,12 @@ def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
     )
 
 
-def _routes_of(app: FastAPI, ingress: str) -> list[BaseRoute]:
-    """Those at the top of an app that one of its ingresses serves."""
-    return [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress]
+def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
+    """The deployments that the code of one ingress calls."""
+    if not isinstance(app, FastAPI):
+        return ()
+    routes = app.router.routes
+    return calls(app, [each for each in routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress])
 
 
 def _of_number(config: C, num_replicas: int) -> C:

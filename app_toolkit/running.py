@@ -33,16 +33,22 @@ from app_toolkit.config.settings import keep_priority, say_plain_logs, show_ray_
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
+from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan, plan_bound, with_files
 from app_toolkit.replica.graph import find
+from app_toolkit.replica.target import Function, served
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
+from app_toolkit.types import ASGIApp
 
 if TYPE_CHECKING:
     from app_toolkit.engines.ray.driver import Driver
     from app_toolkit.engines.ray.instance import Instance
 
 T = TypeVar("T")
+
+App = FastAPI | ASGIApp | Callable[[Request], Any] | Callable[[], Any]
+"""An app, a function that answers requests, and a factory of one of them."""
 
 MOST_CODE = 16 * 1024 * 1024
 """Bytes of a packed deployment, which the cluster's control store keeps in memory."""
@@ -82,14 +88,13 @@ class Application:
 @overload
 def run(app: Bound[T], *, blocking: bool = False, **said: Unpack[RunKeywords]) -> T: ...
 @overload
-def run(
-    app: FastAPI | Callable[[Request], Any], *, blocking: bool = False, **said: Unpack[RunKeywords]
-) -> Application: ...
+def run(app: App, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Application: ...
 def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any:
     """Serve an app, a function or a bound deployment on Ray, and give back once it is up.
 
     An `Application`; of a bound deployment its handle. A function, and the `__call__` of a deployment's class, answers
-    every request below the prefix. The options are those of the command `run`, and so are the places that they come
+    every request below the prefix. A function that can be called without arguments is a factory: replicas import and
+    call it. The options are those of the command `run`, and so are the places that they come
     from. The first call joins the cluster at `address`, or the one that this process is a part of, or starts a Ray of
     our own; later calls use the same. What was run goes with `shutdown()` and with this process; under the same `name`
     it is replaced. `blocking`: stay until a Ctrl-C or SIGTERM, and shut down; on the main thread alone.
@@ -97,9 +102,8 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
     Raises `ConfigError` where it cannot be served; what it was to replace goes on then.
     """
     chosen = choose(read_project(Path.cwd()), Options(**said))
-    served = app if isinstance(app, Bound | FastAPI) else of_function(app)
     with _lock:
-        spec, code = _planned(served, chosen)
+        served, spec, code = _planned(app, chosen)
         if spec.route_prefix is None and "route_prefix" in said:
             raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
         driver = _running(spec, chosen)
@@ -111,7 +115,7 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
             if is_new:
                 driver.instance.delete(spec.name)
             raise
-        driver.serve(spec.name, find(served))
+        driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
         result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(driver.instance, spec))
     if blocking:
         _stay(driver, spec)
@@ -119,7 +123,7 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
 
 
 def deploy(
-    app: Bound[Any] | FastAPI | Callable[[Request], Any],
+    app: Bound[Any] | App,
     *,
     only: Collection[str] = (),
     wait: bool = True,
@@ -141,7 +145,7 @@ def deploy(
         raise ConfigError(f"only = {only!r}: it should be a list of names")
     chosen = choose(read_project(Path.cwd()), Options(**said))
     with _lock:
-        spec, code = _planned(app if isinstance(app, Bound | FastAPI) else of_function(app), chosen)
+        _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
         packed: Mapping[str, bytes] = {**code, **files}
         with _instance(chosen.address, begin=not only) as instance:
@@ -314,39 +318,44 @@ def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
     shutdown()
 
 
-def _planned(app: Bound[Any] | FastAPI, chosen: Options) -> tuple[ApplicationSpec, dict[str, bytes]]:
-    if isinstance(app, Bound):
-        code = pack(app)
+def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, ApplicationSpec, dict[str, bytes]]:
+    """The app or the deployment, its plan, and the code that the plan names."""
+    found = served(app, getattr(app, "__name__", type(app).__name__))
+    if isinstance(found, Function):
+        found = of_function(app)
+    if isinstance(found, Bound):
+        code = pack(found)
         if len(code) > MOST_CODE:
             raise ConfigError(
-                f"{app!r} is {len(code)} bytes when it is packed, the limit is {MOST_CODE}: bind it with the path "
+                f"{found!r} is {len(code)} bytes when it is packed, the limit is {MOST_CODE}: bind it with the path "
                 "of what is large, and read that in the constructor"
             )
-        module = sys.modules.get(app.cls.__module__)
+        module = sys.modules.get(found.cls.__module__)
         folder = None if module is None else _folder(module)
         spec = plan_bound(
-            app,
+            found,
             code,
             app_dir=str(folder or Path.cwd()),
             name=chosen.name,
             route_prefix=chosen.route_prefix,
             num_replicas=chosen.num_replicas,
         )
-        return spec, {spec.code: code}
+        return found, spec, {spec.code: code}
     target, folder = _whereabouts(app)
     spec = plan(
-        app,
+        found,
         target=target,
         app_dir=str(folder),
         name=chosen.name,
         route_prefix=chosen.route_prefix,
         num_replicas=chosen.num_replicas,
     )
-    return spec, {}
+    return found, spec, {}
 
 
-def _whereabouts(app: FastAPI) -> tuple[str, Path]:
-    """From where replicas import an app: `module:attribute`, and the folder that is first on their import path."""
+def _whereabouts(app: object) -> tuple[str, Path]:
+    """From where replicas import an app or its factory: `module:attribute`, and the folder that is first on their
+    import path."""
     main = sys.modules["__main__"]
     modules = [module for module in list(sys.modules.values()) if module is not main]
     for module in (*modules, main):
@@ -356,8 +365,9 @@ def _whereabouts(app: FastAPI) -> tuple[str, Path]:
         for attribute, value in list(vars(module).items()):
             if value is app:
                 return f"{_import_name(module)}:{attribute}", folder
+    name = getattr(app, "title", getattr(app, "__name__", type(app).__name__))
     raise TargetError(
-        f"the app {app.title!r} is no attribute of a module that replicas could import: put it into a file of its own, "
+        f"the app {name!r} is no attribute of a module that replicas could import: put it into a file of its own, "
         "or run a bound deployment, which needs none"
     )
 

@@ -133,6 +133,11 @@ class Toolkit(FastAPI):
         """Every ingress by name, the app's own first."""
         return self._ingresses
 
+    def take_up(self, configs: Mapping[str, DeploymentConfig]) -> None:
+        """Replace the options of every ingress, before the first request. For the engine that serves this process."""
+        self._ingresses = dict(configs)
+        self.default_ingress = self._ingresses[self.default_ingress.name]
+
     def owner_of(self, node: BaseRoute) -> str:
         """The ingress that serves a top-level route of this app."""
         return self._owners.get(id(node), self.default_ingress.name)

@@ -17,6 +17,7 @@ from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
+from app_toolkit.replica.target import served
 from benchmarks.chaos.system import LEDGER
 from tests.patience import PATIENCE_S
 
@@ -34,7 +35,7 @@ class Cluster:
         """Deploy an app that is imported from this folder, and wait until it is healthy, or has failed."""
         name = f"t{next(self._numbers)}"
         spec = plan(
-            load(target, str(folder)),  # type: ignore[arg-type]
+            served(load(target, str(folder)), target),
             target=target,
             app_dir=str(folder),
             name=name,

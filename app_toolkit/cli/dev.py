@@ -1,31 +1,158 @@
 """`dev`: one process, no Ray; the process is replaced when a file changes."""
 
+import json
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import uvicorn
+from uvicorn.supervisors import ChangeReload
 
 from app_toolkit.cli.addresses import check_port_is_free
+from app_toolkit.cli.plan import application_here
+from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
-from app_toolkit.config.settings import say_development
+from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
+from app_toolkit.config.project import read_project
+from app_toolkit.config.settings import read_served, read_variables, say_development, say_served
+from app_toolkit.engines.applications import Applications
+from app_toolkit.engines.embedded import embedded
+from app_toolkit.errors import ConfigError, ToolkitError
+from app_toolkit.planning import take_up
+from app_toolkit.types import ASGIApp
 
 
-def dev(target: Target, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path]) -> None:
-    """Serve an app with uvicorn until a Ctrl-C.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the served process is told."""
 
-    `reload_dirs`: where files are watched; none: in the current folder. Raises `ConfigError` where the port
-    is taken, and `TargetError` where the app has to be looked for and is not there.
+    target: Target | None = None
+    file: Path | None = None
+    """A file of applications, instead of one target."""
+    application: str | None = None
+    """Of the file: this one alone."""
+
+    def __str__(self) -> str:
+        target = self.target
+        names = target and [target.module, target.attribute, str(target.app_dir), target.file and str(target.file)]
+        file = self.file and str(self.file)
+        return json.dumps({"target": names, "file": file, "application": self.application})
+
+    @classmethod
+    def read(cls, said: str) -> "Served":
+        plain: dict[str, Any] = json.loads(said)
+        target = None
+        if plain["target"] is not None:
+            module, attribute, app_dir, file = plain["target"]
+            target = Target(module, attribute, Path(app_dir), file and Path(file))
+        return cls(target, plain["file"] and Path(plain["file"]), plain["application"])
+
+
+def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path]) -> None:
+    """Serve a target, or the applications of a file, with uvicorn until a Ctrl-C.
+
+    `reload_dirs`: where files are watched; none: in the current folder. Raises `ConfigError` if the port is taken. Ends
+    the process with 2 if the target cannot be served; after a change of a file, it waits for the next change instead.
     """
     check_port_is_free(host, port)
     say_development()
-    # With the object named, only the served process imports it: a mistake can be mended while that one waits.
-    where = f"{target.module}:{target.attribute}" if target.attribute else load(target)[1]
-    uvicorn.run(
-        where,
+    say_served(str(served))
+    config = uvicorn.Config(
+        f"{__name__}:app",
+        factory=True,
         host=host,
         port=port,
-        app_dir=str(target.app_dir),
         reload=reload,
         reload_dirs=[str(folder.resolve()) for folder in reload_dirs] or None,
         loop="app_toolkit.observability.watchdog:watched_loop",
+        reload_includes=["*.py", *([served.file.name] if served.file else [])] if reload else None,
     )
+    server = uvicorn.Server(config)
+    try:
+        if reload:
+            reloading = Reload(config, target=server.run, sockets=[config.bind_socket()])
+            reloading.run()
+            failed = reloading.failed
+        else:
+            server.run()
+            failed = not server.started
+    except KeyboardInterrupt:  # as `uvicorn.run` does
+        return
+    if failed:
+        sys.exit(ConfigError.exit_code)
+
+
+class Reload(ChangeReload):  # type: ignore[valid-type, misc]
+    """Ends with the first process if that could not serve its target: there is nothing to reload."""
+
+    failed = False
+
+    def startup(self) -> None:
+        super().startup()
+        Thread(target=self._end_with, args=(self.process,), name="app-toolkit dev", daemon=True).start()
+
+    def _end_with(self, first: Any) -> None:
+        first.join()
+        if first is self.process and first.exitcode == ConfigError.exit_code:
+            self.failed = True
+            self.should_exit.set()
+
+
+def app() -> ASGIApp:
+    """What the served process serves. uvicorn calls this within its event loop."""
+    try:
+        served = Served.read(read_served())
+        if served.file is not None:
+            return _applications(_read(served.file), served.application)
+        assert served.target is not None, "one of both is said"
+        return embedded(load(served.target)[0])
+    except ToolkitError as error:
+        report(error)
+        sys.exit(ConfigError.exit_code)
+
+
+def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
+    """Those of a file, with the options that it says. They share the process, its modules and its working folder.
+
+    Raises `ConfigError` if their working folders differ.
+    """
+    names = [only] if only is not None else [*file.applications]
+    folders = {file.application(name).working_dir for name in names}
+    if len(folders) > 1:
+        raise ConfigError(
+            f"{file.document.source}: its applications have different working folders ({', '.join(sorted(folders))}), "
+            "and `dev` serves them in one process: serve one of them with --application NAME"
+        )
+    _refuse_equal_modules(file, names)
+    variables = read_variables(file.variables)
+    file.check(variables)
+    apps = {}
+    for name in names:
+        served, plan = application_here(file, name)
+        spec = applied(plan, variables)
+        take_up(served, spec)
+        apps[file.application(name).options.route_prefix] = embedded(served, spec.deployments[0].config)
+    return Applications(apps)
+
+
+def _refuse_equal_modules(file: ConfigFile, names: Sequence[str]) -> None:
+    """A process has one module of each name."""
+    folders: dict[str, str] = {}
+    for name in names:
+        application = file.application(name)
+        module = application.options.target.partition(":")[0].partition(".")[0]
+        if folders.setdefault(module, application.app_dir) != application.app_dir:
+            raise ConfigError(
+                f"{file.document.source}: {folders[module]} and {application.app_dir} both have a module {module!r}, "
+                "and `dev` serves them in one process: serve one of them with --application NAME"
+            )
+
+
+def _read(path: Path) -> ConfigFile:
+    file = read_file(path) if path.suffix in SUFFIXES else read_project(path.parent).file
+    if file is None:
+        raise ConfigError(f"{path} has no [tool.app_toolkit.applications] any more")
+    return file

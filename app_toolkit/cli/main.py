@@ -14,6 +14,7 @@ import typer
 from app_toolkit.cli.addresses import check_cluster_answers
 from app_toolkit.cli.deploy import WAIT_S, DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
+from app_toolkit.cli.dev import Served
 from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.instance import (
     Engine,
@@ -48,14 +49,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TargetArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TARGET",
-        help="FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE]. Without it: [tool.fastapi] entrypoint of "
-        "pyproject.toml, else main.py, app.py, api.py, or one of these in the folder app.",
-    ),
-]
 ServedArgument = Annotated[
     str | None,
     typer.Argument(
@@ -201,7 +194,8 @@ def deploy(
 
 @app.command()
 def dev(
-    target: TargetArgument = None,
+    context: typer.Context,
+    target: ServedArgument = None,
     *,
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=0, max=65_535)] = 8000,
@@ -211,12 +205,19 @@ def dev(
         typer.Option(help="Watch this folder; may be given more than once. [default: the current folder]"),
     ] = None,
     app_dir: AppDir = None,
+    application: FileApplication = None,
 ) -> None:
-    """Serve an app in one process, without Ray, as a developer wants it."""
-    if target is not None and Path(target).suffix in SUFFIXES:
-        raise ConfigError(f"{target!r} is a file of applications, for `run`, `deploy` and `plan`")
-    found = _resolve(target, read_project(Path.cwd()), app_dir)
-    serve_in_one_process(found, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
+    """Serve an app, or all of a file, in one process, without Ray, as a developer wants it."""
+    project = read_project(Path.cwd())
+    file = _file(context, target, project)
+    if file is None:
+        _refuse_application(application)
+        served = Served(_resolve(target, project, app_dir))
+    else:
+        if application is not None:
+            file.application(application)
+        served = Served(file=Path(file.document.source).resolve(), application=application)
+    serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
 
 
 @app.command()

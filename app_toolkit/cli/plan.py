@@ -17,7 +17,9 @@ from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import ConfigError, OverruleError, PlanningError, TargetError
+from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
+from app_toolkit.types import ASGIApp
 
 LOOK_S = 0.2
 """How often a wait for the child looks whether it is still wanted."""
@@ -50,6 +52,12 @@ def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
 
     Raises `ConfigError` with the lines of the file that cannot be.
     """
+    with _stdout_kept_clean():
+        return application_here(file, name)[1]
+
+
+def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable, ApplicationSpec]:
+    """One application of a file, and its plan. Changes into its working folder. Raises as `plan_application` does."""
     application = file.application(name)
     for option, folder in (("app_dir", application.app_dir), ("working_dir", application.working_dir)):
         if not Path(folder).is_dir():
@@ -57,24 +65,23 @@ def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
             raise ConfigError(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is no folder")
     module, _, attribute = application.options.target.partition(":")
     os.chdir(application.working_dir)
-    with _stdout_kept_clean():
-        try:
-            app, where = load(Target(module, attribute, Path(application.app_dir)))
-            return plan(
-                app,
-                target=where,
-                app_dir=application.app_dir,
-                name=name,
-                route_prefix=application.options.route_prefix,
-                working_dir=application.working_dir,
-                overrules=application.deployments,
-            )
-        except OverruleError as error:
-            raise file.blame(name, error) from None
-        except (TargetError, PlanningError) as error:
-            place = ("applications", name, "target")
-            error.args = (f"{file.document.at(place)}: {error}",)  # what was noted of it stays
-            raise
+    try:
+        app, where = load(Target(module, attribute, Path(application.app_dir)))
+        return app, plan(
+            app,
+            target=where,
+            app_dir=application.app_dir,
+            name=name,
+            route_prefix=application.options.route_prefix,
+            working_dir=application.working_dir,
+            overrules=application.deployments,
+        )
+    except OverruleError as error:
+        raise file.blame(name, error) from None
+    except (TargetError, PlanningError) as error:
+        place = ("applications", name, "target")
+        error.args = (f"{file.document.at(place)}: {error}",)  # what was noted of it stays
+        raise
 
 
 class Planning:

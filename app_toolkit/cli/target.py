@@ -1,4 +1,4 @@
-"""From what a user types to an app: which module, from which folder, which object in it."""
+"""From what a user types to what is served: which module, from which folder, which object in it."""
 
 import re
 from dataclasses import dataclass
@@ -9,13 +9,16 @@ from typing import Any
 from fastapi import FastAPI
 
 from app_toolkit.errors import TargetError
-from app_toolkit.replica.host import import_from
+from app_toolkit.interfaces import Deployable
+from app_toolkit.replica.host import import_from, names
+from app_toolkit.replica.target import candidates, is_served, served
+from app_toolkit.types import ASGIApp
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
 """Where an app is looked for when nothing names it: FastAPI's own list, in its order."""
 
 PREFERRED = ("app", "api")
-"""What an app is called when nothing names it; else it is the first FastAPI object of the module."""
+"""What an app, a factory or a deployment is called when nothing names it; else it is the first FastAPI object."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -51,11 +54,11 @@ def resolve(target: str | None, *, folder: Path, entrypoint: str | None = None, 
     return Target(place, attribute, (app_dir or folder).resolve())
 
 
-def load(target: Target) -> tuple[FastAPI, str]:
-    """Import the app; and say where it is, as `module:attribute`.
+def load(target: Target) -> tuple[ASGIApp | Deployable, str]:
+    """Import the app or the deployment, or call the factory that makes it; and say where it is, as `module:attribute`.
 
     Raises `TargetError` where the module does not import (with the end of the user's traceback as a note) or
-    holds no app under that name.
+    holds nothing that can be served under that name.
     """
     module = _import(target)
     attribute = target.attribute or _find(module)
@@ -64,10 +67,11 @@ def load(target: Target) -> tuple[FastAPI, str]:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise TargetError(f"the module {target.module!r} ({module.__file__}) has no {attribute!r}") from None
-    if not isinstance(found, FastAPI):
-        raise TargetError(f"{target.module}:{attribute} is a {type(found).__name__}, not a FastAPI app")
-    return found, f"{target.module}:{attribute}"
+            raise TargetError(
+                f"the module {target.module!r} ({module.__file__}) has no {attribute!r}; it has {names(module)}"
+            ) from None
+    where = f"{target.module}:{attribute}"
+    return served(found, where), where
 
 
 def _discovered(folder: Path) -> str:
@@ -125,8 +129,13 @@ def _import(target: Target) -> ModuleType:
 
 
 def _find(module: ModuleType) -> str:
-    apps = [name for name, value in vars(module).items() if isinstance(value, FastAPI)]
-    for name in (*PREFERRED, *apps):
-        if name in apps:
+    for name in PREFERRED:
+        if is_served(getattr(module, name, None)):
             return name
-    raise TargetError(f"the module {module.__name__!r} ({module.__file__}) holds no FastAPI app")
+    for name, value in vars(module).items():
+        if isinstance(value, FastAPI):
+            return name
+    raise TargetError(
+        f"the module {module.__name__!r} ({module.__file__}) holds no FastAPI app, and nothing named app or api that "
+        f"can be served: {candidates(module)}"
+    )

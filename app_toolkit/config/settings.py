@@ -11,6 +11,10 @@ ALSO = {"port": "PORT", "forwarded_allow_ips": "FORWARDED_ALLOW_IPS"}
 """Names that others gave: platforms that run containers, which FastAPI's command line follows; and uvicorn."""
 
 
+SERVED = "APP_TOOLKIT_DEV_TARGET"
+"""Between `dev` and the processes that it starts."""
+
+
 class Settings(Options):
     """`APP_TOOLKIT_*` variables; each is overruled by the option of the same name. An empty one is not set."""
 
@@ -39,6 +43,16 @@ def read_variables(names: Iterable[str]) -> dict[str, str]:
 def say_development() -> None:
     """Tell the app that this is a developer's machine, unless somebody has named the environment already."""
     os.environ.setdefault("FASTAPI_ENV", "development")
+
+
+def say_served(target: str) -> None:
+    """Tell the processes that `dev` starts which target they serve."""
+    os.environ[SERVED] = target
+
+
+def read_served() -> str:
+    """What `say_served` was told."""
+    return os.environ[SERVED]
 
 
 def say_plain_logs(colour: bool) -> None:

@@ -1,6 +1,7 @@
 """What callers need to know of the methods of a class: their kinds, and which of them are idempotent."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -32,3 +33,8 @@ def kind_of(method: Callable[..., Any]) -> Kind:
     if inspect.isasyncgenfunction(method):
         return "stream"
     return "sync stream" if inspect.isgeneratorfunction(method) else "sync"
+
+
+def kebab(name: str) -> str:
+    """The name of a class's deployment: `TextEncoder` is `text-encoder`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower().strip("_-")

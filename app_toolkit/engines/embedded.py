@@ -7,8 +7,11 @@ import traceback
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
 from app_toolkit.config.models import DeploymentConfig
@@ -23,6 +26,8 @@ from app_toolkit.observability.context import REPLICA
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
 from app_toolkit.replica.batching import forget, overrule
 from app_toolkit.replica.client import Client
+from app_toolkit.replica.graph import find
+from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.replica.replica import ANSWERS
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport.hop import is_internal
@@ -64,11 +69,21 @@ class Embedded:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The app's own lifespan inside that of the deployments it uses: it may call them on its way up and down."""
         startup = await receive()
+        lives = False
+
+        async def stop() -> None:
+            nonlocal lives
+            if lives:
+                lives = False
+                await IN_PROCESS.stop()
+
         try:
             self._make_table()  # what cannot be planned does not start; requests look again, for later routes
-            await IN_PROCESS.start(self._find())
+            deployments = self._find()
+            lives = True
+            await IN_PROCESS.start(deployments)
         except ToolkitError as error:
-            await IN_PROCESS.stop()
+            await stop()
             await send({"type": "lifespan.startup.failed", "message": "".join(traceback.format_exception(error))})
             return
         messages = [startup]
@@ -78,13 +93,13 @@ class Embedded:
 
         async def send_last(message: Message) -> None:
             if message["type"] != "lifespan.startup.complete":
-                await IN_PROCESS.stop()
+                await stop()
             await send(message)
 
         try:
             await self._app(scope, receive_again, send_last)
         finally:
-            await IN_PROCESS.stop()
+            await stop()
 
     def _ingress(self, scope: Scope) -> "Ingress":
         plane = self._planes.setdefault(asyncio.get_running_loop(), {})
@@ -103,6 +118,24 @@ class Embedded:
         owner = self._table.owner(scope["type"], scope.get("method", ""), path)
         assert owner is not None  # all that the app has is served here
         return owner
+
+
+def embedded(app: ASGIApp | Deployable, config: DeploymentConfig | None = None) -> ASGIApp:
+    """What serves a target in this process. A FastAPI app serves itself; any other app, and a deployment, is one
+    ingress. `config`: the options of an app that is not FastAPI.
+    """
+    if isinstance(app, FastAPI):
+        return app
+    if not isinstance(app, Deployable):
+        config = config or DeploymentConfig(name="app")
+        return Embedded(app, {config.name: config}, partial(RouteTable, config.name, ()), tuple)
+    respond = partial(_respond, app)
+    http = http_app(app.cls, respond) if answers_http(app.cls) else FastAPI(openapi_url=None)
+    return Embedded(http, {app.name: app.config}, partial(RouteTable, app.name, ()), partial(find, app))
+
+
+async def _respond(deployment: Deployable, request: Request) -> Any:
+    return await IN_PROCESS.caller(deployment).instance.respond(request)
 
 
 class Ingress(Local):

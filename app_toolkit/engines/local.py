@@ -275,12 +275,18 @@ class InProcess:
             await self.caller(deployment).start()
 
     async def stop(self) -> None:
-        """Close what lives on the running loop, last first; it is no home any more."""
+        """Close what lives on the running loop, last first; it is no home any more.
+
+        Of several apps whose lifespans run on it, the last one to stop does so.
+        """
         loop = asyncio.get_running_loop()
         with self._lock:
+            if loop in self._homes:
+                self._homes.remove(loop)
+            if loop in self._homes:
+                return
             mine = [each for each in self._deployed.values() if each.loop is loop]
             self._deployed = {key: each for key, each in self._deployed.items() if each.loop is not loop}
-            self._homes = [home for home in self._homes if home is not loop]
         for each in reversed(mine):
             await each.aclose()
 

@@ -23,8 +23,8 @@ MOST_NAMES = 20
 """How many of a module's names an error lists."""
 
 
-def load(target: str, app_dir: str) -> ASGIApp:
-    """The app at `module:attribute` (the attribute may be dotted), imported with `app_dir` first on the
+def load(target: str, app_dir: str) -> Any:
+    """The object at `module:attribute` (the attribute may be dotted), imported with `app_dir` first on the
     import path.
 
     Raises `TargetError`; where the user's own code failed while it was imported, that error is its
@@ -35,12 +35,9 @@ def load(target: str, app_dir: str) -> ASGIApp:
         raise TargetError(f"the target {target!r} is not of the form 'module:attribute'")
     module = import_from(name, app_dir)
     try:
-        app: Any = reduce(getattr, attribute.split("."), module)
+        return reduce(getattr, attribute.split("."), module)
     except AttributeError:
-        raise TargetError(f"{name!r} ({module.__file__}) has no {attribute!r}; it has {_names(module)}") from None
-    if not callable(app):
-        raise TargetError(f"{target!r} is of type {type(app).__name__}, not an ASGI app")
-    return app  # type: ignore[no-any-return]
+        raise TargetError(f"{name!r} ({module.__file__}) has no {attribute!r}; it has {names(module)}") from None
 
 
 def import_from(name: str, app_dir: str) -> ModuleType:
@@ -67,7 +64,7 @@ def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
     try:
         return pickle.loads(code)
     except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
-        raise _fails(f"what was packed of {target!r} cannot be unpacked", error) from error
+        raise fails(f"what was packed of {target!r} cannot be unpacked", error) from error
 
 
 def _look_in(app_dir: str) -> None:
@@ -76,12 +73,12 @@ def _look_in(app_dir: str) -> None:
     importlib.invalidate_caches()  # the folder may have been written a moment ago
 
 
-def host(app: ASGIApp, ingress: str) -> ASGIApp:
+def host(app: Any, ingress: str) -> ASGIApp:
     """Make the app serve one ingress, where it has several. Raises `PlanningError` for one that it lacks."""
     serve_only = getattr(app, "serve_only", None)
     if serve_only is not None:
         serve_only(ingress)
-    return app
+    return app  # type: ignore[no-any-return]
 
 
 class Lifespan:
@@ -120,10 +117,11 @@ def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetErr
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
     if isinstance(error, ModuleNotFoundError) and not frames:
         return TargetError(f"there is no module {error.name!r} in {app_dir} or among the installed ones")
-    return _fails(f"the module {name!r} does not import", error)
+    return fails(f"the module {name!r} does not import", error)
 
 
-def _fails(what: str, error: BaseException) -> TargetError:
+def fails(what: str, error: BaseException) -> TargetError:
+    """What failed and why, in one sentence; the end of the user's traceback is a note."""
     if isinstance(error, SystemExit):
         reason = f"it ends the process (SystemExit: {error.code})"
     else:
@@ -147,9 +145,10 @@ def _is_the_users(frame: traceback.FrameSummary) -> bool:
     return frame.filename != importlib.__file__ and not frame.filename.startswith(("<frozen importlib", OURS))
 
 
-def _names(module: ModuleType) -> str:
-    names = [
+def names(module: ModuleType) -> str:
+    """Some of the public names of a module, for an error."""
+    found = [
         name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     ]
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return (", ".join(sorted(names)[:MOST_NAMES]) or "no public names") + more
+    more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+    return (", ".join(sorted(found)[:MOST_NAMES]) or "no public names") + more

@@ -13,10 +13,11 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
@@ -32,6 +33,7 @@ from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceba
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
+from app_toolkit.replica.target import served
 from app_toolkit.transport.sockets import close_in_children, keep_alive
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, ReplicaId
@@ -276,6 +278,9 @@ class ReplicaServer:
         REPLICA.set(self._context)  # for all that begins from here
         # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
+        app = served(app, spec.target)
+        # Any other app may know nothing of lifespans. As under uvicorn, it says so by raising.
+        lifespan: Literal["on", "auto"] = "on" if spec.kind == "class" or isinstance(app, FastAPI) else "auto"
         if spec.kind == "class":
             app = calls = host_class(app, spec, self.deposits)
             self._instance = calls.instance
@@ -292,7 +297,7 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
         )
-        self._server = Server(self._replica, secret, lambda: self._is_up(spec.id, ready))
+        self._server = Server(self._replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
         await self._server.serve(sockets=self._listeners)
 
     def _is_up(self, id: ReplicaId, ready: Future[None]) -> None:
@@ -342,14 +347,17 @@ class ReplicaServer:
 class Server(uvicorn.Server):
     """uvicorn, with a startup that tells why it failed and a shutdown that leaves no connection."""
 
-    def __init__(self, gate: Replica, secret: bytes, started: Callable[[], None]) -> None:
-        lifespan = Lifespan(gate)
+    def __init__(
+        self, gate: Replica, secret: bytes, started: Callable[[], None], lifespan: Literal["on", "auto"] = "on"
+    ) -> None:
+        """`lifespan`: "auto" for an app that may not know lifespans."""
+        startup = Lifespan(gate)
         config = uvicorn.Config(
-            lifespan,
+            startup,
             # what makes protocols; it need not be a class
             http=cast(Any, partial(Arrival, gate=gate, secret=secret, room=Room(), strangers=Strangers())),
             ws="websockets-sansio",
-            lifespan="on",
+            lifespan=lifespan,
             interface="asgi3",
             # What the client is, the hop says; what goes back to it, the proxy says.
             proxy_headers=False,
@@ -361,7 +369,7 @@ class Server(uvicorn.Server):
             backlog=BACKLOG,
         )
         super().__init__(config)
-        self._startup = lifespan
+        self._startup = startup
         self._started = started
         logging.getLogger("uvicorn.error").addFilter(_not_reported)
 

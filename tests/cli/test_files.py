@@ -159,12 +159,6 @@ def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
     assert done.stderr == f"Error: app.yaml:15: applications.two.working_dir: {folder}/three is no folder\n"
 
 
-def test_dev_serves_one_app(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command_line.main(["dev", "app.yaml"])
-    assert capsys.readouterr().err == "Error: 'app.yaml' is a file of applications, for `run`, `deploy` and `plan`\n"
-
-
 def test_a_variable_that_is_not_set_is_told_before_anything_starts(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,9 +131,9 @@ def test_an_app_may_sit_inside_an_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "sentence"),
     [
-        ("", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'"),
+        ("nap = 3", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'; it has nap$"),
         ("", "wrong", "holds no FastAPI app"),
-        ("app = 3", "wrong:app", "wrong:app is a int, not a FastAPI app"),
+        ("app = 3", "wrong:app", "wrong:app is an int, and a target is a FastAPI app"),
         ("", "absent:app", "there is no module 'absent' in "),
         (
             "import absent",
@@ -173,3 +173,12 @@ def test_a_file_whose_name_is_taken_is_not_mistaken_for_the_other(tmp_path: Path
     write(tmp_path, {"json.py": APP})
     with pytest.raises(TargetError, match=r"importing 'json' gave .* and not .*: another module has that name"):
         load(resolve("json.py", folder=tmp_path))
+
+
+def test_a_factory_or_a_deployment_is_found_by_the_usual_names_alone(tmp_path: Path) -> None:
+    write(tmp_path, {"made.py": "from fastapi import FastAPI\ndef api(): return FastAPI(title='made')\n"})
+    app, where = load(resolve("made.py", folder=tmp_path))
+    assert (where, app.title) == ("made:api", "made")  # type: ignore[union-attr]
+    write(tmp_path, {"makes.py": "from fastapi import FastAPI\nN = 3\ndef create(): return FastAPI()\n"})
+    with pytest.raises(TargetError, match=r"name one of its objects, as in makes:create; it has create$"):
+        load(resolve("makes.py", folder=tmp_path))

@@ -191,7 +191,9 @@ async def test_a_function_answers_http() -> None:
 
 
 def test_what_is_nothing_to_run_is_told() -> None:
-    with pytest.raises(ConfigError, match="is no app, no bound deployment and no function"):
+    with pytest.raises(
+        ConfigError, match=r"Left is a deployment without arguments: bind it, as in bound = Left.bind\(...\)"
+    ):
         app_toolkit.run(chain.Left, name="left")
     with pytest.raises(ConfigError, match="no option 'route'"):
         app_toolkit.run(hello, route="/hello")  # type: ignore[call-overload]

@@ -41,12 +41,6 @@ def test_a_missing_attribute_is_told_with_what_there_is(serve: Serve) -> None:
         load(spec.target, spec.app_dir)
 
 
-def test_what_cannot_be_called_is_no_app(serve: Serve) -> None:
-    spec = serve.spec("app = 'a string'")
-    with pytest.raises(TargetError, match="is of type str, not an ASGI app"):
-        load(spec.target, spec.app_dir)
-
-
 @pytest.mark.parametrize(
     ("source", "message", "cause"),
     [

@@ -1,0 +1,88 @@
+"""Several applications in one process: each below its prefix, with its own lifespan and state."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocketClose
+
+from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class Applications:
+    """An ASGI app that passes each request to the application with the longest prefix above its path."""
+
+    def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
+        """`apps`: by their prefixes, as a file writes them."""
+        self._apps = {prefix.rstrip("/"): app for prefix, app in apps.items()}
+        self._states: dict[str, dict[str, Any]] = {prefix: {} for prefix in self._apps}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        path: str = scope["path"]
+        for prefix in sorted(self._apps, key=len, reverse=True):
+            if path == prefix or path.startswith(f"{prefix}/"):
+                scope = {**scope, "root_path": scope.get("root_path", "") + prefix, "state": {**self._states[prefix]}}
+                await self._apps[prefix](scope, receive, send)
+                return
+        refuse = WebSocketClose() if scope["type"] == "websocket" else PlainTextResponse("Not Found", 404)
+        await refuse(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with AsyncExitStack() as stack:
+            try:
+                for prefix, app in self._apps.items():
+                    await stack.enter_async_context(_living(app, self._states[prefix]))
+            except _Failed as error:
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _Failed(Exception):
+    """The reason that an app gave for a startup that failed."""
+
+
+@asynccontextmanager
+async def _living(app: ASGIApp, state: MutableMapping[str, Any]) -> AsyncIterator[None]:
+    """The lifespan of one app. An app that raises before its first answer knows no lifespans, as under uvicorn."""
+    to_app: asyncio.Queue[Message] = asyncio.Queue(2)  # the two messages of a lifespan
+    answers: asyncio.Queue[Message] = asyncio.Queue(2)
+    scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
+    running = asyncio.create_task(_run(app, scope, to_app.get, answers.put))
+    try:
+        to_app.put_nowait({"type": "lifespan.startup"})
+        answer = await _answer(answers, running)
+        if answer is not None and answer["type"] == "lifespan.startup.failed":
+            raise _Failed(answer.get("message", ""))
+        yield
+        if answer is not None and not running.done():
+            to_app.put_nowait({"type": "lifespan.shutdown"})
+            await _answer(answers, running)
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await running
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
+
+
+async def _answer(answers: "asyncio.Queue[Message]", running: "asyncio.Task[None]") -> Message | None:
+    """The next message of the app; None: it ended without one."""
+    asked = asyncio.create_task(answers.get())
+    try:
+        await asyncio.wait((asked, running), return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done() and answers.empty():
+            return None
+        return await asked
+    finally:
+        asked.cancel()

@@ -1,0 +1,170 @@
+"""The values that a target may name: which one is an app, which one makes an app, and which one answers requests."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+
+from app_toolkit.config.models import ClassConfig
+from app_toolkit.core.methods import kebab
+from app_toolkit.errors import ConfigError, PlanningError, TargetError
+from app_toolkit.interfaces import Deployable
+from app_toolkit.replica.graph import find
+from app_toolkit.replica.host import MOST_NAMES, fails
+from app_toolkit.types import ASGIApp
+
+ACCEPTED = "a FastAPI app, another ASGI app, a function that makes one, or a bound deployment"
+
+MOST_WRAPPERS = 16
+"""How many apps around an app are looked into for the deployments of a FastAPI app inside."""
+
+
+class Function(Deployable):
+    """A deployment that answers HTTP with a function."""
+
+    def __init__(self, respond: Callable[[Any], Any]) -> None:
+        """Raises `ConfigError` for a function whose name is not that of a deployment."""
+        self.cls = class_of(respond)
+        self.config = ClassConfig(name=kebab(respond.__name__))
+
+    @property
+    def name(self) -> str:
+        return str(self.config.name)
+
+    @property
+    def needs(self) -> Sequence[Deployable]:
+        return ()
+
+    def make(self) -> object:
+        return self.cls()
+
+
+def class_of(respond: Callable[[Any], Any]) -> type:
+    """A class whose objects answer requests with this function."""
+    names = {"__call__": staticmethod(respond), "__module__": respond.__module__, "__qualname__": respond.__qualname__}
+    return type(respond.__name__, (), names)
+
+
+def is_factory(value: object) -> bool:
+    """Whether the value is a function that can be called without arguments. Classes are no functions."""
+    return _is_function(value) and _required(value) == 0
+
+
+def candidates(module: ModuleType) -> str:
+    """The names of a module that can be targets, for an error."""
+    found = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", module.__name__) == module.__name__
+        if is_factory(value) or is_served(value)
+    ]
+    if not found:
+        return "no object of it can be served"
+    return (
+        f"name one of its objects, as in {module.__name__}:{found[0]}; it has {', '.join(sorted(found)[:MOST_NAMES])}"
+    )
+
+
+def is_served(value: object) -> bool:
+    """Whether the value can be a target. A factory is not called."""
+    try:
+        if not is_factory(value):
+            served(value, "")
+    except ConfigError:
+        return False
+    return True
+
+
+def served(value: Any, where: str) -> ASGIApp | Deployable:
+    """The app or the deployment that a target stands for; `where` names it in errors.
+
+    A function that can be called without arguments is a factory, and is called. A function with one required parameter
+    answers requests, and becomes a deployment. Any other callable that takes a scope, `receive` and `send` is an app.
+
+    Raises `TargetError` for anything else, and for a factory that raises.
+    """
+    if is_factory(value):
+        value, where = _made(value, where), f"{where}()"
+        if is_factory(value):
+            raise TargetError(f"{where} gives {value!r}, and a factory has to give an app: call that function in it")
+    if isinstance(value, FastAPI | Deployable):
+        return value
+    if why := _unfit(value):
+        raise TargetError(f"{where} is {why}")
+    if _is_function(value) and _required(value) == 1:
+        return Function(value)
+    if callable(value) and _takes(value, 3):
+        _refuse_deployments_inside(value, where)
+        return value  # type: ignore[no-any-return]
+    kind = f"{'an' if type(value).__name__[:1] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
+    if callable(value) and _takes(value, 2):
+        kind += ", which takes two arguments as a WSGI app does (a2wsgi.WSGIMiddleware(app) is an ASGI app around one)"
+    raise TargetError(f"{where} is {kind}, and a target is {ACCEPTED}")
+
+
+def _unfit(value: object) -> str:
+    """Why something that could be called as an app is not meant to be one; empty: it is no such thing."""
+    if isinstance(value, APIRouter):
+        return "an APIRouter: include it in a FastAPI app, and name that"
+    if hasattr(value, "bind") and (isinstance(value, type) or not callable(value)):
+        name = getattr(value, "__name__", "Writer")
+        return f"a deployment without arguments: bind it, as in bound = {name}.bind(...), and name what that gives"
+    if isinstance(value, type) and not hasattr(value, "__await__"):
+        return f"the class {value.__name__}: name an object of it, or a function that makes one"
+    return ""
+
+
+def _made(factory: Callable[[], Any], where: str) -> Any:
+    if inspect.iscoroutinefunction(factory):
+        raise TargetError(f"{where} is an async function without parameters, and a factory has to be a `def` function")
+    try:
+        return factory()
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+        raise fails(f"the factory {where} fails", error) from error
+
+
+def _is_function(value: object) -> bool:
+    return inspect.isroutine(value) or (isinstance(value, partial) and inspect.isroutine(value.func))
+
+
+def _required(function: Any) -> int | None:
+    """How many arguments it has to be given; None: nobody knows."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return sum(each.default is each.empty and each.kind not in optional for each in parameters)
+
+
+def _takes(value: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(value).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # one made in C may have no signature
+        return True
+    return True
+
+
+def _refuse_deployments_inside(app: object, where: str) -> None:
+    """An app that is not FastAPI is one ingress, so a FastAPI app inside can have no deployments of its own."""
+    for _ in range(MOST_WRAPPERS):
+        around = getattr(app, "__dict__", {})
+        inner = next((value for value in around.values() if isinstance(value, FastAPI)), None)
+        if inner is not None:
+            names = [each.name for each in find(inner)] + [*getattr(inner, "ingresses", ())][1:]
+            if names:
+                raise PlanningError(
+                    f"{where} is a {type(app).__name__} around a FastAPI app with deployments ({', '.join(names)}), "
+                    "and an app that is not FastAPI is one ingress: mount it in the FastAPI app, and name that one"
+                )
+            return
+        app = around.get("app")
+        if app is None:
+            return

@@ -1,0 +1,164 @@
+"""`plan`, `dev` and `run` take the same targets, and refuse the same with the same sentence."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from app_toolkit.cli.dev import Served
+from app_toolkit.cli.dev import app as served_by_dev
+from app_toolkit.cli.plan import plan_here
+from app_toolkit.cli.target import Target
+from app_toolkit.config.options import PlanOptions
+from app_toolkit.config.settings import say_served
+from app_toolkit.engines.applications import Applications
+from app_toolkit.errors import ConfigError
+from tests.e2e.targets import KINDS, file
+from tests.e2e.test_run import Run, wait_until
+from tests.patience import PATIENCE_S
+
+E2E = Path(__file__).parents[1] / "e2e"
+
+
+@pytest.fixture(autouse=True)
+def _imports_are_forgotten() -> Iterator[None]:
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def of_dev(client: TestClient, path: str) -> Any:
+    return client.get(path).json()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_plan_and_dev_take_every_kind(name: str) -> None:
+    target = Target("targets", name, E2E)
+    spec = plan_here(target, PlanOptions())
+    assert spec.target == f"targets:{name}"
+    assert len(spec.deployments) == 1
+    assert spec.default == spec.deployments[0].config.name
+    assert spec.route_prefix == "/"
+    assert spec.routes[-1].owner == spec.default
+    say_served(str(Served(target)))
+    # As uvicorn and unlike TestClient, this takes an app that knows no lifespans.
+    with TestClient(Applications({"/": served_by_dev()})) as client:
+        assert of_dev(client, "/kind") == KINDS[name]
+
+
+def test_dev_serves_all_applications_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "app.yaml").write_text(file(str(E2E)))
+    say_served(str(Served(file=tmp_path / "app.yaml")))
+    with TestClient(served_by_dev()) as client:
+        for name, kind in KINDS.items():
+            assert of_dev(client, f"/{name}/kind") == kind
+        assert client.get("/elsewhere/kind").status_code == 404
+
+
+def test_dev_serves_one_application_of_a_file_with_the_options_of_the_file(tmp_path: Path) -> None:
+    text = file(str(E2E)).replace("route_prefix: /bound,", "route_prefix: /b, deployments: {greeter: {user_config: *},")
+    (tmp_path / "app.yaml").write_text(re.sub(r"\*}, (.*)}", r"{kind: '${KIND}'}}}, \1}", text))
+    say_served(str(Served(file=tmp_path / "app.yaml", application="bound")))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KIND", "of the file")
+        with TestClient(served_by_dev()) as client:
+            assert of_dev(client, "/b/kind") == {"kind": "of the file", "up": True}
+            assert client.get("/fast/kind").status_code == 404
+
+
+def test_dev_refuses_applications_that_cannot_share_a_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "main.py").write_text("from fastapi import FastAPI\napp = FastAPI()\n")
+    applications = "applications:\n  one: {target: 'main:app', app_dir: one}\n"
+    (tmp_path / "modules.yaml").write_text(
+        applications + "  two: {target: 'main:app', app_dir: two, route_prefix: /two}\n"
+    )
+    (tmp_path / "folders.yaml").write_text(
+        applications + "  two: {target: 'main:app', app_dir: one, working_dir: two, route_prefix: /two}\n"
+    )
+    for name, sentence in (
+        ("modules", f"{tmp_path}/one and {tmp_path}/two both have a module 'main'"),
+        ("folders", "its applications have different working folders"),
+    ):
+        say_served(str(Served(file=tmp_path / f"{name}.yaml")))
+        with pytest.raises(SystemExit) as ended:
+            served_by_dev()
+        assert ended.value.code == ConfigError.exit_code
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert "--application NAME" in said
+
+
+def test_run_takes_every_kind(tmp_path: Path) -> None:
+    (tmp_path / "app.yaml").write_text(file(str(E2E)))
+    served = Run(str(tmp_path / "app.yaml"))
+    try:
+        url = served.url().removesuffix("/fast")
+        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
+            for name, kind in KINDS.items():
+                assert client.get(f"/{name}/kind").json() == kind
+        assert served.end(signal.SIGINT) == 0
+        wait_until(lambda: not served.left(), 5)
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+        served.process.communicate()
+
+
+BROKEN = """
+class Deep:
+    def load(self): raise ValueError("no model")
+
+Deep().load()
+"""
+
+FILES = {
+    "broken.py": BROKEN,
+    "wrong.py": "number = 3\ndef create(): raise ValueError('no model')\n",
+}
+
+REFUSED = [
+    ("broken.py:app", "the module 'broken' does not import: ValueError: no model", True),
+    ("wrong.py:create", "the factory wrong:create fails: ValueError: no model", True),
+    ("wrong.py:number", "wrong:number is an int, and a target is a FastAPI app, ", False),
+]
+
+
+@pytest.mark.parametrize("command", ["plan", "dev", "dev --no-reload", "run"])
+@pytest.mark.parametrize(("target", "sentence", "traceback"), REFUSED)
+def test_every_command_says_the_same_of_what_it_cannot_serve(
+    tmp_path: Path, command: str, target: str, sentence: str, traceback: bool
+) -> None:
+    for name, source in FILES.items():
+        (tmp_path / name).write_text(source)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = [] if command == "plan" else ["--port", str(port)]
+    done = subprocess.run(
+        [sys.executable, "-m", "app_toolkit.cli", *command.split(), target, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith("INFO:")]
+    assert said[0].startswith(f"Error: {sentence}")
+    assert (said[-1] == "ValueError: no model") == traceback
+    places = [line for line in said if line.startswith("  File ")]
+    assert bool(places) == traceback
+    assert all(str(tmp_path) in line for line in places)
