@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -36,6 +36,10 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 RESTARTS = {"restarts": True}
 """Marks the options that a replica takes up only when it starts. The others are for who calls or controls it, or it
 takes them up while it runs (`live`): a change of those restarts nothing."""
+
+
+ON_RAY = {"on_ray": True}
+"""Marks the options that have no effect in one process, where each deployment is one replica of that process."""
 
 
 class Model(BaseModel):
@@ -160,7 +164,8 @@ class Policy(Model):
         Retry,
         Field(
             description="what is sent again when a replica is lost before it answers; idempotent: GET, HEAD, OPTIONS, "
-            "PUT, DELETE, TRACE, and calls of methods marked `@idempotent`"
+            "PUT, DELETE, TRACE, and calls of methods marked `@idempotent`",
+            json_schema_extra=ON_RAY,
         ),
     ] = "idempotent"
 
@@ -257,10 +262,11 @@ class DeploymentConfig(Policy):
     num_replicas: Annotated[
         Count | Literal["auto"],
         WrapValidator(_count_or_auto),
-        Field(description="how many replicas run; auto: as many as the load needs"),
+        Field(description="how many replicas run; auto: as many as the load needs", json_schema_extra=ON_RAY),
     ] = 1
     autoscaling_config: Annotated[
-        AutoscalingConfig | None, Field(description="what auto keeps to; where it is given, `num_replicas` is auto")
+        AutoscalingConfig | None,
+        Field(description="what auto keeps to; where it is given, `num_replicas` is auto", json_schema_extra=ON_RAY),
     ] = None
     max_ongoing_requests: Annotated[
         int,
@@ -287,27 +293,54 @@ class DeploymentConfig(Policy):
             ge=1,
             le=100,
             description="how many of its replicas run on one node; what fits nowhere waits. None: any number",
-            json_schema_extra=RESTARTS,
+            json_schema_extra={**RESTARTS, **ON_RAY},
         ),
     ] = None
     max_surge: Annotated[
-        Amount, Field(description='replicas beyond the wanted while others are replaced; a share, "25%", is rounded up')
+        Amount,
+        Field(
+            description='replicas beyond the wanted while others are replaced; a share, "25%", is rounded up',
+            json_schema_extra=ON_RAY,
+        ),
     ] = "25%"
     max_unavailable: Annotated[
-        Amount, Field(description="replicas that may be missing meanwhile; a share is rounded down")
+        Amount,
+        Field(description="replicas that may be missing meanwhile; a share is rounded down", json_schema_extra=ON_RAY),
     ] = 0
     startup_timeout_s: Annotated[
-        float, Field(gt=0, le=86_400, description="seconds from placement until a replica must be ready")
+        float,
+        Field(
+            gt=0,
+            le=86_400,
+            description="seconds from placement until a replica must be ready",
+            json_schema_extra=ON_RAY,
+        ),
     ] = 60.0
     graceful_shutdown_timeout_s: Annotated[
-        float, Field(ge=0, le=86_400, description="seconds that a draining replica has to finish; then it is killed")
+        float,
+        Field(
+            ge=0,
+            le=86_400,
+            description="seconds that a draining replica has to finish; then it is killed",
+            json_schema_extra=ON_RAY,
+        ),
     ] = 20.0
-    health_check_period_s: Annotated[float, Field(gt=0, le=3_600, description="seconds between two probes")] = 5.0
-    health_check_timeout_s: Annotated[float, Field(gt=0, le=3_600, description="seconds a probe may take")] = 5.0
+    health_check_period_s: Annotated[
+        float, Field(gt=0, le=3_600, description="seconds between two probes", json_schema_extra=ON_RAY)
+    ] = 5.0
+    health_check_timeout_s: Annotated[
+        float, Field(gt=0, le=3_600, description="seconds a probe may take", json_schema_extra=ON_RAY)
+    ] = 5.0
     health_check_failure_threshold: Annotated[
-        int, Field(ge=1, le=1_000, description="failed probes in a row after which a replica is replaced")
+        int,
+        Field(
+            ge=1,
+            le=1_000,
+            description="failed probes in a row after which a replica is replaced",
+            json_schema_extra=ON_RAY,
+        ),
     ] = 3
-    ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra=RESTARTS)] = RayActorOptions()
+    ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = RayActorOptions()
     batch: Annotated[
         dict[str, BatchLimits],
         Field(description="limits of `@batch` endpoints or methods, by the function's name, instead of their own"),
@@ -343,6 +376,11 @@ class DeploymentConfig(Policy):
         return int(self.num_replicas)
 
     @property
+    def on_ray(self) -> tuple[str, ...]:
+        """The options, by dotted name, that are not as by default and have no effect in one process."""
+        return tuple(_on_ray(self))
+
+    @property
     def live(self) -> LiveOptions:
         """The part that running replicas take up."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
@@ -352,6 +390,18 @@ class DeploymentConfig(Policy):
     def policy(self) -> Policy:
         """The part that callers are told."""
         return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
+
+
+def _on_ray(config: DeploymentConfig) -> Iterator[str]:
+    for name, field in type(config).model_fields.items():
+        extra, value = field.json_schema_extra, getattr(config, name)
+        if not isinstance(extra, dict) or "on_ray" not in extra or value == field.default:
+            continue
+        if isinstance(value, RayActorOptions):
+            parts = type(value).model_fields
+            yield from (f"{name}.{part}" for part in parts if getattr(value, part) != parts[part].default)
+        else:
+            yield name
 
 
 class ClassActorOptions(RayActorOptions):
@@ -371,7 +421,9 @@ class ClassConfig(DeploymentConfig):
             description="calls that one replica runs at a time; by default 16, or as many as its batches need",
         ),
     ] = 16
-    ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra=RESTARTS)] = ClassActorOptions()
+    ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = (
+        ClassActorOptions()
+    )
     sync_threads: Annotated[
         int,
         Field(

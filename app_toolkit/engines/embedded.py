@@ -81,6 +81,7 @@ class Embedded:
             self._make_table()  # what cannot be planned does not start; requests look again, for later routes
             deployments = self._find()
             lives = True
+            IN_PROCESS.list_unapplied(self._configs.values(), deployments)
             await IN_PROCESS.start(deployments)
         except ToolkitError as error:
             await stop()
@@ -111,6 +112,7 @@ class Embedded:
     def _owner(self, scope: Scope) -> str:
         if self._table is None:
             self._table = self._make_table()
+            IN_PROCESS.list_unapplied(self._configs.values(), ())
         path: str = scope["path"]
         root_path: str = scope.get("root_path", "")
         if root_path and path.startswith(root_path):

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -230,6 +230,13 @@ class Deployed(Local):
         return DeadlineExceeded(f"{call.method} of {self.replica.name} did not end within its time")
 
 
+def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
+    names = config.on_ray
+    if hasattr(cls, "check_health"):
+        names = (*names, "check_health()")
+    return f"{config.name}: {', '.join(names)}" if names else ""
+
+
 class InProcess:
     """Every class's deployment that this process uses, each on one event loop: its *home*.
 
@@ -244,6 +251,17 @@ class InProcess:
         #: Of apps whose lifespan runs.
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
+        #: The options that have been listed, so that each line is logged once.
+        self._listed: set[str] = set()
+
+    def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
+        """Log once, in one line, which options of these deployments have no effect in one process."""
+        lines = [_unapplied(each) for each in ingresses]
+        lines += [_unapplied(each.config, each.cls) for each in classes]
+        new = [line for line in dict.fromkeys(lines) if line and line not in self._listed]
+        if new:
+            self._listed.update(new)
+            logger.warning("without Ray these options have no effect; they apply with `run`: %s", "; ".join(new))
 
     def caller(self, deployment: Deployable) -> Deployed:
         if deployment.application is not None:
@@ -251,6 +269,7 @@ class InProcess:
         with self._lock:
             deployed = self._deployed.get(deployment)
             if deployed is None:
+                self.list_unapplied((), (deployment,))
                 deployed = self._deployed[deployment] = Deployed(deployment, self._home())
             return deployed
 

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI
 from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
-from app_toolkit import Deployment, Toolkit, batch, remote
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.observability.context import errand
 from app_toolkit.types import Message, Scope
@@ -280,3 +280,67 @@ def test_user_code_that_asks_for_ray_is_told_that_there_is_none_and_starts_none(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     said = "RaySystemError System error: Ray has not been started yet. You can start Ray with 'ray.init()'."
     assert done.stdout.splitlines() == [said] * 6 + ["False"], done.stderr
+
+
+# Options that need Ray
+
+
+class Distributed(
+    Deployment,
+    name="distributed",
+    retry="all",
+    health_check_period_s=1,
+    startup_timeout_s=5,
+    ray_actor_options={"runtime_env": {"env_vars": {"TOKEN": "s3cret"}}},
+):
+    def check_health(self) -> None: ...
+
+    async def ask(self) -> str:
+        return "answered"
+
+
+UNAPPLIED = (
+    "without Ray these options have no effect; they apply with `run`: "
+    "spread: num_replicas, max_replicas_per_node; distributed: retry, startup_timeout_s, health_check_period_s, "
+    "ray_actor_options.runtime_env, check_health()"
+)
+
+
+def distributed() -> Toolkit:
+    app = Toolkit(deployment=DeploymentConfig(name="spread", num_replicas=2, max_replicas_per_node=1))
+
+    @app.get("/")
+    async def ask(model: Annotated[Distributed, Depends(Distributed.bind())]) -> str:
+        return await model.ask()
+
+    return app
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    monkeypatch.setattr(IN_PROCESS, "_listed", set())
+    return lambda: [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
+
+
+def test_options_that_need_ray_are_listed_once_in_one_line_at_start_up(listed: Callable[[], list[str]]) -> None:
+    for _ in range(2):
+        with TestClient(distributed()) as client:
+            assert listed() == [UNAPPLIED], "before the first request"
+            assert client.get("/").json() == "answered"
+    assert listed() == [UNAPPLIED]
+    assert "s3cret" not in UNAPPLIED
+
+
+@pytest.mark.usefixtures("_nothing_stays")
+def test_without_a_lifespan_they_are_listed_when_a_deployment_is_first_used(listed: Callable[[], list[str]]) -> None:
+    assert TestClient(distributed()).get("/").json() == "answered"
+    assert TestClient(distributed()).get("/").json() == "answered"
+    first, second = listed()
+    assert first.endswith("spread: num_replicas, max_replicas_per_node")
+    assert second.endswith(UNAPPLIED.partition("; distributed")[2])
+
+
+def test_options_that_work_in_one_process_are_not_listed(listed: Callable[[], list[str]]) -> None:
+    limits = {"max_ongoing_requests": 3, "max_queued_requests": 1, "max_body_size": 9, "request_timeout_s": 5}
+    with TestClient(Toolkit(deployment=DeploymentConfig(name="limited", on_disconnect="cancel", **limits))):  # type: ignore[arg-type]
+        assert listed() == []
