@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.reconcile import PROXIES
+from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import FAILED, HEALTHY, UPDATING, WAITING, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, WaitTimeout
 
@@ -52,7 +53,7 @@ class Instance(Protocol):
         """Want so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
         ...
 
-    def rollback(self, application: str) -> None:
+    def rollback(self, application: str) -> Reverted:
         """Want its last good version other than the present one. Raises `ConfigError` where there is none."""
         ...
 
@@ -232,9 +233,16 @@ def until_serving(
 def rolled_back(status: Status, application: str) -> StartupError | None:
     """Why what was deployed last of an application was given up for what was there before; None: it was not."""
     for each in status["applications"]:
-        if each["name"] == application and each.get("last_error"):
-            return _with_traceback(f"{application!r} was rolled back", each["last_error"])
+        if each["name"] == application and each["last_error"] and each["revision"]:
+            return _with_traceback(_rolled_back(each), each["last_error"])
     return None
+
+
+def _rolled_back(application: Mapping[str, Any]) -> str:
+    if not application["serving_revision"]:
+        return f"{application['name']!r} was rolled back"
+    serving = f"revision {application['serving_revision']} keeps serving"
+    return f"revision {application['revision']} of {application['name']!r} was rolled back, {serving}"
 
 
 def leaving(status: Status, application: str) -> list[Mapping[str, Any]]:

@@ -319,7 +319,7 @@ def rollback(
 ) -> None:
     """Go back to the last good version of an application, other than the present one."""
     with closing(_connect(context)) as instance:
-        instance.rollback(application)
+        Screen().say(str(instance.rollback(application)))
         if wait:
             _wait(instance, application, wait_timeout_s)
 

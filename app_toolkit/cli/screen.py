@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app_toolkit.cli.instance import SHOWN_LINES, SHOWN_NODE, Row, Status, groups
+from app_toolkit.cli.instance import SHOWN_LINES, SHOWN_NODE, Row, Status, groups, rolled_back
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.difference import Difference
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
@@ -99,6 +99,11 @@ class Screen:
             if not application["revision"]:
                 where = ", which has to be deployed again"
             self.say(f"application {application['name']}{where}")
+            if error := rolled_back(status, application["name"]):
+                self.say(f"  {error}")
+                for note in getattr(error, "__notes__", ()):
+                    for line in note.splitlines():
+                        self.say(f"      {line}")
             for row, group in groups(status, application["name"]):
                 self.say(f"  {row}")
                 if replicas or row.status != HEALTHY:

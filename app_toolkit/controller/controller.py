@@ -21,7 +21,7 @@ from app_toolkit.core.posted import route_tables
 from app_toolkit.core.reconcile import Kill, Start, are_proxies, group_of, node_of
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
 from app_toolkit.core.reports import Loads
-from app_toolkit.core.rollout import Rollout
+from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, Snapshot, Store, Version
@@ -155,8 +155,8 @@ class Controller:
         self._lift(spec)
         return revision
 
-    async def rollback(self, name: str, expected: int | None = None) -> int:
-        """Apply the last good version other than the present one; gives the revision that it has now.
+    async def rollback(self, name: str, expected: int | None = None) -> Reverted:
+        """Apply the last good version other than the present one.
 
         Raises `ConfigError` where there is no such version, or no such application; else as `apply`.
         """
@@ -165,7 +165,8 @@ class Controller:
         version = rollout.previous(there)
         if version is None:
             raise ConfigError(f"application {name!r} has no good version to go back to, other than the present one")
-        return await self._apply_again(there, version, expected)
+        revision = await self._apply_again(there, version, expected)
+        return Reverted(name, there.present_revision, rollout.previous_revision(there), revision)
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
         """Want so many replicas of a deployment; gives the application's revision.

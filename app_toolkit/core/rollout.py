@@ -5,6 +5,7 @@ all of which have been well while they served, and nobody is told of any other; 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -17,6 +18,24 @@ from app_toolkit.core.posted import on_the_way_out
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """An application that went back to a version before."""
+
+    application: str
+    left: int | None
+    """The number of the version that ran until then; None: not known."""
+    to: int | None
+    """The number that the version had which runs from now on; None: not known."""
+    revision: int
+    """The number that it has now."""
+
+    def __str__(self) -> str:
+        left = "the present revision" if self.left is None else f"revision {self.left}"
+        to = "the good one before it" if self.to is None else f"revision {self.to}"
+        return f"application {self.application} goes back from {left} to {to}, which is revision {self.revision} now"
+
+
 class Rollout(Model):
     """Where an application stands between its versions; plain data, which the store keeps for the next controller."""
 
@@ -25,6 +44,8 @@ class Rollout(Model):
     wanted: Annotated[ApplicationSpec, Field(description="what was applied last")]
     good: Annotated[ApplicationSpec | None, Field(description="the last that became whole; None: none has yet")] = None
     before: Annotated[ApplicationSpec | None, Field(description="the good one before that")] = None
+    good_revision: Annotated[int | None, Field(description="the number of `good`; None: not known")] = None
+    before_revision: Annotated[int | None, Field(description="the number of `before`; None: not known")] = None
     told: Annotated[ApplicationSpec, Field(description="the version whose route table callers are told")]
     leaving: Annotated[
         ApplicationSpec | None,
@@ -42,6 +63,11 @@ class Rollout(Model):
     def present(self) -> ApplicationSpec:
         """The version that is to run."""
         return self.good if self.failure is not None and self.good is not None else self.wanted
+
+    @property
+    def present_revision(self) -> int | None:
+        """The number of the version that is to run; None: not known."""
+        return self.good_revision if self.failure is not None and self.good is not None else self.revision
 
     @property
     def kept(self) -> tuple[ApplicationSpec, ...]:
@@ -83,6 +109,12 @@ def previous(rollout: Rollout) -> ApplicationSpec | None:
     return next((version for version in _there(rollout.good, rollout.before) if version != rollout.present), None)
 
 
+def previous_revision(rollout: Rollout) -> int | None:
+    """The number of what `previous` gives."""
+    numbered = ((rollout.good, rollout.good_revision), (rollout.before, rollout.before_revision))
+    return next((number for version, number in numbered if version is not None and version != rollout.present), None)
+
+
 def step(rollout: Rollout, groups: Mapping[str, Group]) -> Rollout:
     """Where it stands now that its groups are like this; the same object where nothing has come of it."""
     if rollout.is_settled:
@@ -96,9 +128,16 @@ def step(rollout: Rollout, groups: Mapping[str, Group]) -> Rollout:
     changed = {name for version in _there(rollout.leaving, rollout.good) for name in _changed(present, version)}
     if all(_is_whole(groups[name], proven=name in changed) for name in group_names(present)):
         rollout = rollout.but(told=present, leaving=None)
-        if rollout.failure is not None or rollout.good == present:
+        if rollout.failure is not None:
             return rollout
-        return rollout.but(good=present, before=rollout.good)
+        if rollout.good == present:
+            return rollout.but(good_revision=rollout.revision)
+        return rollout.but(
+            good=present,
+            good_revision=rollout.revision,
+            before=rollout.good,
+            before_revision=rollout.good_revision,
+        )
     if rollout.told != present and (_same_table(rollout.told, present) or _answers(present, groups)):
         return rollout.but(told=present)
     # What nobody is told of, and nobody runs who would call it, may go: perhaps somebody waits for its room.

@@ -99,6 +99,8 @@ class ApplicationStatus:
     """Counts what was applied under this name; 0: nobody knows."""
     last_error: str | None = None
     """Why the version that was applied last was given up, or nobody knows which one that is."""
+    serving_revision: int = 0
+    """The number of the version that is to run: after a rollback a lower one than `revision`; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,15 @@ def instance_status(
         mine = tuple(told[name] for name in group_names(spec) if name in told)
         word = worst((_rollout_word(rollout), *(group.status for group in mine)))
         of_applications.append(
-            ApplicationStatus(spec.name, word, spec.route_prefix, mine, rollout.revision, rollout.failure)
+            ApplicationStatus(
+                spec.name,
+                word,
+                spec.route_prefix,
+                mine,
+                rollout.revision,
+                rollout.failure,
+                rollout.present_revision or 0,
+            )
         )
     for name, why in unreadable.items():
         mine = tuple(group for group in told.values() if application_of(group.name) == name)

@@ -16,6 +16,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
+from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, StartupError, WaitTimeout
 from app_toolkit.replica.artifact import Unpacked
@@ -220,8 +221,9 @@ class Scripted:
     def scale(self, application: str, deployment: str, num_replicas: int) -> None:
         self.did.append(f"scale {application} {deployment} {num_replicas}")
 
-    def rollback(self, application: str) -> None:
+    def rollback(self, application: str) -> Reverted:
         self.did.append(f"rollback {application}")
+        return Reverted(application, 3, 2, 4)
 
     def close(self) -> None:
         self.did.append("close")
@@ -256,8 +258,10 @@ def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
 
 def test_what_was_rolled_back_is_told_though_all_is_well() -> None:
     (shop,) = status(UP)["applications"]
-    back = {**shop, "status": "rolled_back", "last_error": "shop/app: Traceback\n  line\nValueError: no model"}
-    with pytest.raises(StartupError, match="'shop' was rolled back: ValueError: no model") as told:
+    error = "shop/app: Traceback\n  line\nValueError: no model"
+    back = {**shop, "status": "rolled_back", "last_error": error, "revision": 3, "serving_revision": 2}
+    said = "revision 3 of 'shop' was rolled back, revision 2 keeps serving: ValueError: no model"
+    with pytest.raises(StartupError, match=said) as told:
         until_serving(Scripted({**status(UP), "applications": [back]}), ["shop"])  # type: ignore[arg-type]
     assert told.value.__notes__ == ["shop/app: Traceback\n  line\nValueError: no model"]
 
@@ -319,7 +323,9 @@ def test_an_application_is_rolled_back_by_its_name(
     instance = Scripted(status(STARTING), status(UP))
     assert command(instance, "rollback", "shop", "--wait") == 0
     assert instance.did == ["rollback shop", "close"]
-    assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("application shop goes back from revision 3 to revision 2, which is revision 4 now\n")
+    assert "app: healthy, 1 of 1 running" in said
 
 
 def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_runs(

@@ -106,6 +106,23 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
     assert running.did == ["auto", "close"]
 
 
+def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, None)
+    error = "shop/app: Traceback (most recent call last):\n  line 3\nRuntimeError: no weights"
+    back = ApplicationStatus("shop", "rolled_back", "/shop", (group,), 3, error, 2)
+    monkeypatch.setitem(STATUS, "applications", [asdict(back)])
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines()[:5] == [
+        "application shop at /shop",
+        "  revision 3 of 'shop' was rolled back, revision 2 keeps serving: RuntimeError: no weights",
+        "      shop/app: Traceback (most recent call last):",
+        "        line 3",
+        "      RuntimeError: no weights",
+    ]
+
+
 def test_the_page_shows_what_a_target_goes_by(
     running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

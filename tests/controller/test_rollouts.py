@@ -9,6 +9,7 @@ import pytest
 from app_toolkit.config.models import ClassConfig, ClassSpec
 from app_toolkit.core.reconcile import Drain, Start
 from app_toolkit.core.replica_state import Exited, Found, ProbePassed, Started
+from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
 from tests.controller.house import CHAT, SHOP, Caller, application, house
 
@@ -56,6 +57,7 @@ async def test_a_version_whose_replicas_fail_is_taken_back_in_seconds_and_says_w
         await h.controller.apply(application(cpus=0.5))
         await h.until(lambda: h.word() == "rolled_back", within_s=10.0)
         assert told(h).last_error == f"{CHAT}: {ERROR}"
+        assert (told(h).revision, told(h).serving_revision) == (2, 1)
         await h.clock.advance(60.0)
         assert h.world.of(CHAT) == before, "nothing that served has gone"
         assert not h.performed(Drain, CHAT)
@@ -65,6 +67,7 @@ async def test_a_version_whose_replicas_fail_is_taken_back_in_seconds_and_says_w
         await h.clock.advance(60.0)
         assert len(h.performed(Start, CHAT)) == started, "what was given up is not tried by the next controller"
         assert (h.word(), told(h).last_error) == ("rolled_back", f"{CHAT}: {ERROR}")
+        assert (told(h).revision, told(h).serving_revision) == (2, 1)
         h.world.broken.clear()
         await up(h, application(cpus=0.5))
         assert told(h).last_error is None
@@ -119,12 +122,12 @@ async def test_the_first_version_stays_and_says_why():
 async def test_who_rolls_back_has_the_last_good_version_and_may_change_his_mind():
     async with house(deployed=application()) as h:
         await up(h, application(cpus=0.5))
-        assert await h.controller.rollback("shop") == 3
+        assert await h.controller.rollback("shop") == Reverted("shop", 2, 1, 3)
         await h.until_healthy()
         assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
         with pytest.raises(RevisionConflict, match="has revision 3, and revision 2 was expected"):
             await h.controller.rollback("shop", 2)
-        assert await h.controller.rollback("shop", 3) == 4
+        assert await h.controller.rollback("shop", 3) == Reverted("shop", 3, 2, 4)
         await h.until_healthy()
         assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.5}
         with pytest.raises(ConfigError, match="there is no application 'shoe'"):

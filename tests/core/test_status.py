@@ -147,7 +147,7 @@ def test_an_application_is_told_before_its_groups_are_there():
 
 
 def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
-    good = applied(None, application()).but(good=application())
+    good = applied(None, application()).but(good=application(), good_revision=1)
     bad = applied(good, application(num_replicas=3))
     groups = {"shop/web": group("shop/web", RUN), "shop/model": group("shop/model", Phase.DRAINING)}
     updating = told_of([bad], groups)
@@ -156,6 +156,7 @@ def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
     back = told_of([bad.but(failure="shop/web: ImportError")], groups)
     [app] = back.applications
     assert (app.status, app.last_error) == ("rolled_back", "shop/web: ImportError")
+    assert (app.revision, app.serving_revision) == (2, 1)
     assert back.status == "rolled_back"
 
 

@@ -13,6 +13,7 @@ from app_toolkit.clock import SystemClock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Loads
+from app_toolkit.core.rollout import Reverted
 from app_toolkit.engines.ray.actors import remote
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.engines.ray.store import RayStore
@@ -65,7 +66,7 @@ class _Controller:
     ) -> int:
         return await (await self._ready).apply(spec, http, owner, code, expected)
 
-    async def rollback(self, application: str, expected: int | None = None) -> int:
+    async def rollback(self, application: str, expected: int | None = None) -> Reverted:
         return await (await self._ready).rollback(application, expected)
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:

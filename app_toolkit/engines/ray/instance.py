@@ -16,6 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
@@ -136,13 +137,14 @@ class Instance:
         """
         self._ask("scale", application, deployment, num_replicas)
 
-    def rollback(self, application: str) -> None:
+    def rollback(self, application: str) -> Reverted:
         """Want its last good version other than the present one; gives back as soon as that is written down.
 
         Raises `ConfigError` where there is none.
         """
         revision = next((each.revision for each in self.told().applications if each.name == application), None)
-        self._ask("rollback", application, revision)  # asked twice it would lead forward again
+        reverted: Reverted = self._ask("rollback", application, revision)  # asked twice it would lead forward again
+        return reverted
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment. Raises `ConfigError` where there is none of that name."""
