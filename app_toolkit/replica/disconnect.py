@@ -12,10 +12,12 @@ MARK = "__app_toolkit_on_disconnect__"
 
 
 def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
-    """Say for one endpoint what becomes of it when its client has gone; stands below the route's own decorator.
+    """Say what happens to one endpoint when its client disconnects; stands below the route's own decorator.
 
-    "cancel": it is cancelled whatever its method; "continue": it runs to its end and is not told; "auto": as an ingress
-    does by default. Raises `ConfigError` for another word.
+    "cancel": it is cancelled, whatever its method; "continue": it runs to its end and is not told; "auto": as an
+    ingress does by default. By default a POST keeps running, as under uvicorn, so each retry of an impatient client
+    adds one more model call. Use "cancel" for a POST that only computes something. Raises `ConfigError` for another
+    word.
     """
     words = get_args(OnDisconnect)
     if wish not in words:

@@ -127,6 +127,23 @@ async def test_a_client_that_hangs_up_cancels_all_down_the_chain(visit: Visit) -
     await visit.noted("one was cancelled")
 
 
+@over_sockets
+async def test_a_post_whose_client_disconnects_while_it_waits_for_a_call_goes_on_to_its_end(visit: Visit) -> None:
+    tries = [asyncio.create_task(visit.client.post(f"/order/{number}")) for number in range(3)]
+    await visit.noted(*(f"{number} began" for number in range(3)))
+    for each in tries:
+        each.cancel()
+    await asyncio.wait(tries)
+    # A handler that is to be stopped is stopped within this time: the same client asks a route that says so.
+    cancelled = asyncio.create_task(visit.client.post("/ask/other"))
+    await visit.noted("other began")
+    cancelled.cancel()
+    await visit.noted("other was cancelled")
+    assert not [note for note in visit.ground.notes if note.endswith("was cancelled") and note != "other was cancelled"]
+    visit.ground.open("hold")
+    await visit.noted(*(f"{number} was recorded" for number in range(3)))
+
+
 async def test_what_the_shared_model_has_no_room_for_waits_and_beyond_is_refused_with_503(visit: Visit) -> None:
     inside = [visit.get(f"/direct/{number}") for number in range(4)]
     await visit.noted(*(f"{number} began" for number in range(4)))

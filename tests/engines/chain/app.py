@@ -20,6 +20,7 @@ from app_toolkit import (
     Toolkit,
     batch,
     idempotent,
+    on_disconnect,
     options,
     remote,
     replica_context,
@@ -318,6 +319,21 @@ async def endless(ground: str, model: ToLeft) -> StreamingResponse:
 
 @app.get("/hold/{name}")
 async def hold(name: str, ground: str, model: ToLeft) -> str:
+    return await model.hold(ground, name)
+
+
+@app.post("/order/{name}")
+async def order(name: str, ground: str, model: ToShared) -> str:
+    """Has effects before and after its call."""
+    Ground(Path(ground)).note(f"{name} was accepted")
+    answer = await model.hold(ground, name)
+    Ground(Path(ground)).note(f"{name} was recorded")
+    return answer
+
+
+@app.post("/ask/{name}")
+@on_disconnect("cancel")
+async def ask(name: str, ground: str, model: ToShared) -> str:
     return await model.hold(ground, name)
 
 
