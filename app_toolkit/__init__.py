@@ -16,6 +16,7 @@ from app_toolkit.errors import (
 from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.replica.streams import open_stream
 from app_toolkit.router.handle import Response, Stream, options, remote
 from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
 from app_toolkit.toolkit import Toolkit
@@ -44,6 +45,7 @@ __all__ = [
     "get_handle",
     "idempotent",
     "on_disconnect",
+    "open_stream",
     "options",
     "remote",
     "replica_context",

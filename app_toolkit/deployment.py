@@ -74,6 +74,7 @@ class DeploymentKeywords(TypedDict, total=False):
     request_timeout_s: float | None
     retry: Retry
     max_body_size: int | None
+    max_open_streams: int
     on_disconnect: OnDisconnect
     max_replicas_per_node: int | None
     max_surge: int | str
@@ -92,7 +93,7 @@ class DeploymentKeywords(TypedDict, total=False):
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
 """Options about WebSockets, which a class does not serve."""
 
-OF_HTTP = frozenset({"max_body_size", "on_disconnect"})
+OF_HTTP = frozenset({"max_body_size", "max_open_streams", "on_disconnect"})
 """Options of ingresses, and of classes that answer HTTP with `__call__`."""
 
 

@@ -46,6 +46,7 @@ class Endpoint:
     id: ReplicaId
     address: Address
     max_ongoing_requests: int
+    max_open_streams: int = 1_000
     unresponsive: bool = False
     """It did not answer its last probe: it gets no new requests until it does."""
     running: frozenset[str] | None = None
@@ -157,6 +158,7 @@ class LiveOptions:
 
     max_ongoing_requests: int
     max_open_websockets: int = 1_000
+    max_open_streams: int = 1_000
     user_config: Mapping[str, Any] | None = None
     """Of a class: what its `reconfigure` is given."""
     batch: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -109,11 +109,19 @@ class Screen:
                 if replicas or row.status != HEALTHY:
                     self._replicas(group, load)
             loads = [
-                (name.rpartition("/")[2], *map(str, (each.proxies, each.handles, each.ongoing, each.buffered)))
+                (
+                    name.rpartition("/")[2],
+                    *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
+                )
                 for name, each in load.items()
                 if name.partition("/")[0] == application["name"]
             ]
-            self._rows(("requests for", "wait in proxies", "wait in handles", "ongoing", "of them in a buffer"), loads)
+            places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
+            self._rows(("requests for", *places), loads)
+            for name, each in load.items():
+                if name.partition("/")[0] == application["name"]:
+                    for process, limits in each.reached.items():
+                        self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
             following = [
                 (
                     group["name"].rpartition("/")[2],

@@ -280,6 +280,14 @@ class DeploymentConfig(Policy):
             description="WebSockets that are open at one replica at a time",
         ),
     ] = 1_000
+    max_open_streams: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="streams that are open at one replica and hold no slot; any more keep their slots",
+        ),
+    ] = 1_000
     on_disconnect: Annotated[
         OnDisconnect,
         Field(
@@ -384,7 +392,7 @@ class DeploymentConfig(Policy):
     def live(self) -> LiveOptions:
         """The part that running replicas take up."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
-        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets, batch=batch)
+        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets, self.max_open_streams, batch=batch)
 
     @property
     def policy(self) -> Policy:

@@ -70,12 +70,12 @@ class Scaling:
         if there is None:
             before = group.spec if group is not None and group.wanted else None
             there = self._begin(spec, config, (before or spec).target, now)
-        elif (there.autoscaler.config, there.autoscaler.websocket) != (config, _websocket(spec)):
+        elif (there.autoscaler.config, there.autoscaler.shares) != (config, _shares(spec)):
             there = self._begin(spec, config, there.target, now)
         return replace(spec, target=there.target)
 
     def _begin(self, spec: GroupSpec, config: AutoscalingConfig, target: int, now: float) -> _Scaled:
-        autoscaler = Autoscaler(config, target, now, _websocket(spec))
+        autoscaler = Autoscaler(config, target, now, *_shares(spec))
         there = self._scaled[spec.group] = _Scaled(autoscaler, autoscaler.decide(now).target)
         self._stirred.add(spec.group)
         return there
@@ -85,10 +85,10 @@ class Scaling:
     def hear(self, caller: str, loads: Loads, now: float) -> bool:
         """A caller says its loads. False: of some nobody takes note yet, and it is to say them again."""
         heard = True
-        for name, (waiting, ongoing, websockets) in loads.items():
+        for name, load in loads.items():
             there = self._scaled.get(name)
             if there is not None:
-                there.autoscaler.hear(Report(caller, now, waiting, ongoing, websockets), now)
+                there.autoscaler.hear(Report(caller, now, *load), now)
                 self._look(name, there, now)
             elif name in self._recovering:
                 heard = False
@@ -157,12 +157,17 @@ class Scaling:
         return {name: _status(there, now) for name, there in self._scaled.items()}
 
 
-def _websocket(spec: GroupSpec) -> Fraction:
-    """As how many requests an open WebSocket counts: each takes one of the places that a replica has for its kind."""
+def _shares(spec: GroupSpec) -> tuple[Fraction, Fraction]:
+    """As how many requests an open WebSocket and an open stream count.
+
+    Each takes one of the places that a replica has for its kind. A kind that has none counts as nothing.
+    """
     live = spec.live
-    if live is None or not live.max_open_websockets:
-        return Fraction(0)
-    return Fraction(live.max_ongoing_requests, live.max_open_websockets)
+    if live is None:
+        return Fraction(0), Fraction(0)
+    places = live.max_open_websockets, live.max_open_streams
+    websocket, stream = (Fraction(live.max_ongoing_requests, most) if most else Fraction(0) for most in places)
+    return websocket, stream
 
 
 def _standing(group: Group | None, config: AutoscalingConfig) -> int:

@@ -1,6 +1,7 @@
 """How many replicas a deployment should have, by what its callers say of its load.
 
-The *load* is the requests that wait or are ongoing, and open WebSockets, each of which is a certain share of a request.
+The *load* is the requests that wait or are ongoing, and open WebSockets and streams, each of which is a certain share
+of a request.
 Each caller reports its own, and a report counts from when it is heard until that caller is heard anew, or until
 `FORGOTTEN_S` after it was taken: who died is forgotten. So at every moment the load is one number, the sum over the
 callers.
@@ -27,7 +28,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, lcm
 
 from app_toolkit.config.models import AutoscalingConfig
 
@@ -48,6 +49,8 @@ class Report:
     waiting: int
     ongoing: int
     websockets: int = 0
+    """Those that are open."""
+    streams: int = 0
     """Those that are open."""
 
 
@@ -70,13 +73,23 @@ class Autoscaler:
     another autoscaler, which begins with the target of the one before.
     """
 
-    def __init__(self, config: AutoscalingConfig, target: int, now: float, websocket: Fraction = Fraction(0)) -> None:
+    def __init__(
+        self,
+        config: AutoscalingConfig,
+        target: int,
+        now: float,
+        websocket: Fraction = Fraction(0),
+        stream: Fraction = Fraction(0),
+    ) -> None:
         """`target` is how many are wanted now; it is brought within the bounds.
 
-        `websocket`: as how many requests an open one counts.
+        `websocket` and `stream`: as how many requests an open one counts.
         """
         self.config = config
-        self.websocket = websocket
+        self.shares = websocket, stream
+        #: Parts of a request, in which the load is counted: a request, a WebSocket, a stream.
+        self._parts_of = lcm(websocket.denominator, stream.denominator)
+        self._websocket, self._stream = int(websocket * self._parts_of), int(stream * self._parts_of)
         each = Fraction(str(config.target_ongoing_requests))  # as it was written: 0.3 is three tenths
         self._now = _microseconds(now)
         self._target = min(max(target, config.min_replicas), config.max_replicas)
@@ -87,7 +100,7 @@ class Autoscaler:
         self._window = _Window(_microseconds(config.look_back_period_s), self._now)
         #: The area that is one request, that which one replica is good for, and what areas are multiplied with to
         #: compare them with the latter.
-        self._request = websocket.denominator * self._window.length
+        self._request = self._parts_of * self._window.length
         self._each, self._times = each.numerator * self._request, each.denominator
         self._up, self._down = _microseconds(config.upscale_delay_s), _microseconds(config.downscale_delay_s)
         to_zero = config.downscale_to_zero_delay_s
@@ -131,14 +144,14 @@ class Autoscaler:
         return Decision(
             target=self._target,
             due=None if due is None else due / _SECOND,
-            load=self._window.load / self.websocket.denominator,
+            load=self._window.load / self._parts_of,
             average=self._window.area / self._request,
             needed=self._needed(),
         )
 
     def _parts(self, report: Report) -> int:
         requests = report.waiting + report.ongoing
-        return requests * self.websocket.denominator + report.websockets * self.websocket.numerator
+        return requests * self._parts_of + report.websockets * self._websocket + report.streams * self._stream
 
     def _come(self, now: float) -> None:
         here = _microseconds(now)

@@ -51,6 +51,7 @@ def replica_set(
                 "node": replica.location.node,
                 "trunks": replica.location.trunks,
                 "max_ongoing_requests": spec.live.max_ongoing_requests,
+                "max_open_streams": spec.live.max_open_streams,
                 "unresponsive": _unresponsive(replica),
             }
             for replica in sorted(replicas, key=lambda replica: replica.id)

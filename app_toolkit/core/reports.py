@@ -10,18 +10,18 @@ LONGEST_S = 3.0
 """As long as there is a load it is told so often: a report that is older than `FORGOTTEN_S` counts no more."""
 
 MATTERS = 0.1
-"""Where neither requests nor WebSockets changed by so large a share of what there is, that has time until then."""
+"""A report waits until then if neither requests, WebSockets nor streams have changed by this share of what there is."""
 
 JUMP = 2
 """More than so many times as many as are known of are told at once, since replicas take long to start. Where none are,
 that is more than so many."""
 
-Load = tuple[int, int, int]
+Load = tuple[int, int, int, int]
 Loads = Mapping[str, Load]
 """By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, how many are ongoing, and how many
-of its WebSockets are open."""
+of its WebSockets and of its streams are open."""
 
-NONE = (0, 0, 0)
+NONE = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ def _matters(before: Load, load: Load) -> bool:
 
 
 def _sizes(before: Load, load: Load) -> Iterator[tuple[int, int]]:
-    """Requests, and WebSockets, of which there may be many more."""
+    """Requests; and WebSockets and streams, of which there may be many more."""
     yield sum(before[:2]), sum(load[:2])
     yield before[2], load[2]
+    yield before[3], load[3]

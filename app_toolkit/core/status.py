@@ -85,8 +85,12 @@ class Load:
     """Admitted at its replicas."""
     buffered: int
     """Of the ongoing: waiting for a batch to close."""
+    streams: int = 0
+    """Open streams at its replicas, which hold no slots."""
     replicas: Mapping[str, int] = field(default_factory=dict, compare=False)
     """The ongoing once more, by replica."""
+    reached: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The limits that its replicas and the queues of its callers have reached, by process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.replica.replica import ANSWERS
 from app_toolkit.router.targets import Turn
-from app_toolkit.transport.hop import is_internal
+from app_toolkit.transport.hop import KEPT, OPEN, STREAM, is_internal
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -249,6 +249,12 @@ class Ingress(Local):
                 return
 
             async def send_until_complete(message: Message, turn: Turn = turn) -> None:
+                headers = message.get("headers")
+                if headers and headers[-1][0] == STREAM:
+                    _, said = headers.pop()
+                    turn.kept = said == KEPT
+                    if said == OPEN:
+                        self.router.open(turn)
                 await send(message)
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     self.router.give_back(turn)  # what runs on is background work, which holds no turn

@@ -60,10 +60,12 @@ class Local:
             name=name,
             max_ongoing_requests=config.max_ongoing_requests,
             max_open_websockets=config.max_open_websockets,
+            max_open_streams=config.max_open_streams,
             on_disconnect=config.on_disconnect,
         )
         self.router = Router(name, self._stand, policy=config.policy)
-        self.router.update([Endpoint(ReplicaId(name), Address("local:"), config.max_ongoing_requests)])
+        limits = config.max_ongoing_requests, config.max_open_streams
+        self.router.update([Endpoint(ReplicaId(name), Address("local:"), *limits)])
 
     def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
         loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ TELL_AGAIN_S = 1.0
 class Account:
     """The requests for one ingress: what they may cost, how fast they are answered, and what became of them."""
 
-    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "long", "name", "websockets")
+    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "long", "name", "streams", "websockets")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,6 +23,8 @@ class Account:
         self.long = LongAnswers()
         #: The exchanges that are open WebSockets.
         self.websockets: set[object] = set()
+        #: The exchanges that are open streams, and hold no slot at their replica.
+        self.streams: set[object] = set()
         self._deadlines: Deadlines | None = None
         self._told = float("-inf")
 

@@ -456,6 +456,8 @@ class Exchange:
             if answer.extent == "sized" or answer.extent == "none":
                 self._head = head
             else:
+                if answer.stream is not None:
+                    self._open_stream(answer.stream)
                 self._start(head)
 
     def received(self, data: bytes | memoryview) -> bool:
@@ -526,15 +528,27 @@ class Exchange:
         self._record(self._answer.status, OK)
         self._client.finished(request, self._keep)
 
+    def _open_stream(self, said: bytes) -> None:
+        """Leave the ongoing requests if the replica has done so."""
+        assert self._router is not None
+        assert self._turn is not None
+        if said == hop.OPEN:
+            self._account.streams.add(self)
+            self._router.open(self._turn)
+        else:
+            self._turn.kept = True
+
     def _open_tunnel(self, answer: Answer) -> None:
         if not self.request.websocket:
             self._drop_connection()
             self.fail(BadAnswer("the app switched protocols although nobody had asked for it"))
             return
+        assert self._router is not None
+        assert self._turn is not None
         self._answer = answer
         self._stage = Stage.TUNNEL
         self._frames = Frames()
-        self._give_turn_back()  # an open WebSocket is no ongoing request
+        self._router.open(self._turn)  # an open WebSocket is no ongoing request
         self._account.websockets.add(self)
         self._forget_deadline()
         self.request.body.let_go()
@@ -748,6 +762,8 @@ class Exchange:
         """Give back all that is held."""
         if self._stage is Stage.TUNNEL:
             self._account.websockets.discard(self)
+        elif self._answer is not None and self._answer.stream is not None:
+            self._account.streams.discard(self)
         self._stage = Stage.DONE
         self._forget_deadline()
         self._leave_queue()

@@ -72,8 +72,11 @@ class Proxy:
         return account
 
     def loads(self) -> Loads:
-        """Who waits, who is served and which WebSockets are open, of each ingress whose callers are to report it."""
-        return {name: (*load, len(self.account(name).websockets)) for name, load in self.routes.loads().items()}
+        """Who waits, who is served, and which WebSockets and streams are open, of each ingress that is reported."""
+        return {
+            name: (*load, len(self.account(name).websockets), len(self.account(name).streams))
+            for name, load in self.routes.loads().items()
+        }
 
     def counts(self) -> dict[str, Counts]:
         """What became of requests, by ingress, and by `-` where none owned them. Safe from any thread."""

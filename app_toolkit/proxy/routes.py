@@ -22,6 +22,8 @@ class Turn(Protocol):
     @property
     def endpoint(self) -> Endpoint: ...
 
+    kept: bool
+
     def claim(self) -> bool: ...
 
 
@@ -37,6 +39,8 @@ class Router(Protocol):
     ) -> Any: ...
 
     def leave(self, waiter: Any) -> None: ...
+
+    def open(self, turn: Any) -> None: ...
 
     def give_back(self, turn: Any) -> None: ...
 
@@ -59,6 +63,9 @@ class Router(Protocol):
 
     @property
     def ongoing(self) -> int: ...
+
+    @property
+    def reached(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,11 @@ class Routes:
     def queues(self) -> dict[str, int]:
         """Who waits, by ingress. Safe from any thread."""
         return {name: router.waiting for name, router in list(self.routers.items())}
+
+    @property
+    def reached(self) -> dict[str, str]:
+        """The limits of full queues, by ingress. Safe from any thread."""
+        return {name: router.reached for name, router in list(self.routers.items()) if router.reached}
 
     @property
     def ongoing(self) -> int:

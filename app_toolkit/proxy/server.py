@@ -49,6 +49,8 @@ class Statistics:
     """By ingress; `-` holds those that none owned."""
     queues: Mapping[str, int]
     """Who waits, by ingress."""
+    reached: Mapping[str, str]
+    """The limits of full queues, by ingress: `1,000 of 1,000 max_queued_requests`."""
 
 
 class ProxyServer:
@@ -170,6 +172,7 @@ class ProxyServer:
             idle=self.proxy.pool.idle,
             requests=self.proxy.counts(),
             queues=routes.queues,
+            reached=routes.reached,
         )
 
     def _arrive(self, **_uvicorns: Any) -> Arrival:

@@ -44,6 +44,10 @@ class Line:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lapse: asyncio.TimerHandle | None = None
 
+    @property
+    def slots(self) -> int:
+        return self._admission.slots
+
     def __len__(self) -> int:
         """How many callers stand in line."""
         return len(self._places)

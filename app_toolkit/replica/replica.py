@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
 from types import TracebackType
@@ -18,12 +18,14 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.core.disconnect import stops
 from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
+from app_toolkit.interfaces import LiveOptions
 from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
 from app_toolkit.replica.batching import buffered
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.replica.head import checked
 from app_toolkit.replica.line import Line, hold
+from app_toolkit.replica.streams import is_stream
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import Hop, Refusal
 from app_toolkit.types import ASGIApp, Header, Message, OnDisconnect, Receive, Scope, Send
@@ -77,6 +79,10 @@ class Statistics:
     """Callers that stand in line."""
     buffered: int = 0
     """Of the ongoing: items that wait for their batch."""
+    streams: int = 0
+    """Responses that are open streams and hold no slot."""
+    reached: tuple[str, ...] = field(default=(), compare=False)
+    """The limits that it has reached: `100 of 100 max_ongoing_requests`."""
 
 
 class Replica:
@@ -85,6 +91,8 @@ class Replica:
     * Whom it refuses never reached user code, so a refusal is always safe to hand on.
     * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is
       complete or its coroutine has ended; background tasks hold no slot, but a drain waits for them.
+    * A request whose response is a stream leaves the ongoing ones when the head is sent, as long as fewer than
+      `max_open_streams` are open. A stream beyond that limit keeps its slot: user code has run, so nobody refuses it.
     * A caller that was refused stands in line, and is offered a slot when one comes free; nobody overtakes the line.
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
@@ -103,6 +111,7 @@ class Replica:
         name: str,
         max_ongoing_requests: int,
         max_open_websockets: int = 1_000,
+        max_open_streams: int = 1_000,
         on_disconnect: OnDisconnect = "auto",
         secret: bytes | None = None,
         root_path: str = "",
@@ -117,14 +126,16 @@ class Replica:
         self.app = app
         self.name = name
         self.max_open_websockets = max_open_websockets
+        self.max_open_streams = max_open_streams
         self.on_disconnect: OnDisconnect = on_disconnect
         self.draining = False
         self._secret = secret
         self._root_path = root_path.rstrip("/")
         self._trusted_without_hop = trusted_without_hop
-        # Who is inside. An exchange leaves `_ongoing` when its response is complete, the others when its
-        # coroutine ends.
+        # Who is inside. An exchange leaves `_ongoing` when its response is complete or becomes an open stream,
+        # `_streams` when its response is complete, the others when its coroutine ends.
         self._ongoing: set[Exchange] = set()
+        self._streams: set[Exchange] = set()
         self._running: set[Exchange] = set()
         self._websockets: set[Exchange] = set()
         self._idle = asyncio.Event()
@@ -135,10 +146,11 @@ class Replica:
         # No request's own: that would be kept as long as anybody is inside.
         self._context = Context()
 
-    def limit(self, max_ongoing_requests: int, max_open_websockets: int) -> None:
+    def limit(self, live: LiveOptions) -> None:
         """Keep to these limits from now on; whoever is inside stays, also where that is more."""
-        self.max_open_websockets = max_open_websockets
-        self.line.resize(max_ongoing_requests)
+        self.max_open_websockets = live.max_open_websockets
+        self.max_open_streams = live.max_open_streams
+        self.line.resize(live.max_ongoing_requests)
 
     # The wire
 
@@ -300,7 +312,7 @@ class Replica:
         """Look at who is inside, as long as anybody is: no request pays for a watch that it does not need."""
         self._sweeping = False
         now = time.monotonic()
-        for exchange in (*self._ongoing, *self._websockets):
+        for exchange in (*self._ongoing, *self._streams, *self._websockets):
             exchange.look(now)
         if self._running or self._websockets:
             self._sweep_later()
@@ -324,8 +336,23 @@ class Replica:
     def statistics(self) -> Statistics:
         """Safe from any thread."""
         return Statistics(
-            len(self._ongoing), len(self._running), len(self._websockets), self.draining, len(self.line), buffered()
+            len(self._ongoing),
+            len(self._running),
+            len(self._websockets),
+            self.draining,
+            len(self.line),
+            buffered(),
+            len(self._streams),
+            self._reached(),
         )
+
+    def _reached(self) -> tuple[str, ...]:
+        limits = (
+            ("max_ongoing_requests", len(self._ongoing), self.line.slots),
+            ("max_open_streams", len(self._streams), self.max_open_streams),
+            ("max_open_websockets", len(self._websockets), self.max_open_websockets),
+        )
+        return tuple(f"{count:,} of {most:,} {limit}" for limit, count, most in limits if count >= most > 0)
 
     def running_ids(self) -> tuple[str, ...] | None:
         """The ids of the requests that run; None: more than `MOST_IDS`. From any thread."""
@@ -333,7 +360,8 @@ class Replica:
         return tuple({each.request_id or "" for each in running}) if len(running) <= MOST_IDS else None
 
     def __repr__(self) -> str:
-        return f"<Replica {self.name} [{len(self._ongoing)} ongoing, {len(self._websockets)} websockets]>"
+        inside = f"{len(self._ongoing)} ongoing, {len(self._streams)} streams, {len(self._websockets)} websockets"
+        return f"<Replica {self.name} [{inside}]>"
 
 
 class Exchange:
@@ -506,6 +534,8 @@ class Exchange:
             self._send, self._put = partial(_send_bodyless, self._send), None
         elif length and kind == "http.response.start" and self._scope["method"] != "HEAD":
             self._head, self._length = head, length
+        elif length is None and kind == "http.response.start" and is_stream(self._scope, fields):
+            fields.append((hop.STREAM, self._open_stream()))
         return head
 
     def _fits(self, message: Message) -> bool:
@@ -521,11 +551,23 @@ class Exchange:
         """Another answer comes instead of that whose head has not left."""
         self._head = None
 
+    def _open_stream(self) -> bytes:
+        """Leave the ongoing requests, if there is room for one more open stream; gives whether the caller does so."""
+        replica = self._replica
+        if self not in replica._ongoing or len(replica._streams) >= replica.max_open_streams:
+            return hop.KEPT
+        self._leave_slot()
+        replica._streams.add(self)
+        return hop.OPEN
+
     def _leave_slot(self) -> None:
+        """Its response is complete, needs no slot any more, or will never come."""
         replica = self._replica
         if self in replica._ongoing:
             replica._ongoing.remove(self)
             replica.line.freed()
+        else:
+            replica._streams.discard(self)
 
     # A client that has gone
 

@@ -292,6 +292,7 @@ class ReplicaServer:
             name=spec.id,
             max_ongoing_requests=spec.live.max_ongoing_requests,
             max_open_websockets=spec.live.max_open_websockets,
+            max_open_streams=spec.live.max_open_streams,
             on_disconnect=spec.on_disconnect,
             secret=secret,
             root_path=spec.root_path,
@@ -309,7 +310,7 @@ class ReplicaServer:
         assert self._replica is not None
         async with self._reconfiguring:
             self.live = None
-            self._replica.limit(live.max_ongoing_requests, live.max_open_websockets)
+            self._replica.limit(live)
             if self._instance is None:
                 overrule(self._context, live.batch)
             else:

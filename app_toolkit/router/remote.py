@@ -54,6 +54,8 @@ class Called:
     """In the queue, without a turn."""
     ongoing: int
     """With a turn at a replica."""
+    reached: str = ""
+    """The limit of the queue if it is full."""
 
 
 class Callers:
@@ -196,11 +198,14 @@ class Callers:
 
     def called(self) -> dict[str, Called]:
         """What is under way, by `APPLICATION/DEPLOYMENT`. Safe from any thread."""
-        return {name: Called(each.router.waiting, each.router.ongoing) for name, each in list(self._callers.items())}
+        return {
+            name: Called(each.router.waiting, each.router.ongoing, each.router.reached)
+            for name, each in list(self._callers.items())
+        }
 
     def _loads(self) -> Loads:
         reported = self._published.reported
-        return {name: (each.waiting, each.ongoing, 0) for name, each in self.called().items() if name in reported}
+        return {name: (each.waiting, each.ongoing, 0, 0) for name, each in self.called().items() if name in reported}
 
     def mint_id(self) -> str:
         """The id of a call that no request asks for."""

@@ -129,9 +129,16 @@ class Router:
             self._remove(waiter)
             self._order.gave_up()
 
+    def open(self, turn: Turn) -> None:
+        """The response is an open stream or a WebSocket: the turn ends, and is counted as open until `give_back`."""
+        if turn in turn.target.turns:
+            self.give_back(turn)
+            turn.target.opened.add(turn)
+
     def give_back(self, turn: Turn) -> None:
-        """End a turn; nothing happens where it has ended."""
+        """End a turn, or an open stream; nothing happens where it has ended."""
         target = turn.target
+        target.opened.discard(turn)
         if self._end(turn):
             if turn.claim() and target.place is not None:
                 self._offered(target, target.place)  # for somebody else
@@ -201,7 +208,11 @@ class Router:
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
-        return QueueTimeout(f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s")
+        full = next((target for target in self._targets.values() if target.place or not target.below_limit), None)
+        return QueueTimeout(
+            f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s"
+            + (f": {full.reached}" if full is not None else "")
+        )
 
     def expire(self, now: float) -> list[Waiter]:
         """Take those out of the queue who have waited too long, and give them."""
@@ -278,6 +289,12 @@ class Router:
     @property
     def ongoing(self) -> int:
         return sum(len(target.turns) for target in (*self._targets.values(), *self._leaving))
+
+    @property
+    def reached(self) -> str:
+        """`1,000 of 1,000 max_queued_requests` while the queue is full, or else nothing. Safe from any thread."""
+        waiting, most = self.waiting, self.policy.max_queued_requests
+        return f"{waiting:,} of {most:,} max_queued_requests" if waiting >= most > 0 else ""
 
     @property
     def lines(self) -> int:

@@ -15,6 +15,8 @@ class Target:
     endpoint: Endpoint
     #: The requests of this caller that the replica runs: exact, because we begin and end them.
     turns: set["Turn"] = field(default_factory=set)
+    #: Turns whose responses are open streams or WebSockets: they hold no slot.
+    opened: set["Turn"] = field(default_factory=set)
     #: Where this caller stands in line, because others filled the replica: that offers slots then, and is not asked.
     place: Place | None = None
     #: It was not reached, or is draining: left alone until this timer fires.
@@ -28,6 +30,15 @@ class Target:
     def below_limit(self) -> bool:
         return len(self.turns) < self.endpoint.max_ongoing_requests
 
+    @property
+    def reached(self) -> str:
+        """The limit of a replica that has no room, for error messages."""
+        reached = f"max_ongoing_requests is {self.endpoint.max_ongoing_requests:,}"
+        if any(turn.kept for turn in self.turns):
+            streams = f"{self.endpoint.max_open_streams:,}"
+            reached += f"; {streams} of {streams} max_open_streams are open, and more streams hold slots"
+        return reached
+
     def load(self) -> int:
         return len(self.turns)
 
@@ -39,6 +50,8 @@ class Turn:
     target: Target
     #: The replica offered the slot, and no request has claimed the offer yet.
     offered: bool = False
+    #: Its response is a stream that has kept its slot, because the replica has `max_open_streams` open.
+    kept: bool = False
 
     @property
     def endpoint(self) -> Endpoint:

@@ -14,6 +14,9 @@ A call of a deployment's method is a POST with `x-app-toolkit-call`, which names
 method says that the caller can reach the replica on another way, too, which large payloads take; the word `elsewhere`
 behind it, that the arguments will. Then there is no body, and the `100 Continue` says that the replica waits for them.
 
+The response to a request has `x-app-toolkit-stream` if it is a stream. The replica decides whether the stream leaves
+the ongoing requests, and its caller does as the field says.
+
 Of a request that belongs to a trace, `x-app-toolkit-trace` says which (`core.trace`); the client's own fields are
 passed on beside it.
 """
@@ -33,6 +36,11 @@ TRACE = b"x-app-toolkit-trace"
 SHEET = b"x-app-toolkit-sheet"
 """Of a request: its caller reads sheets (`transport.sheet`) that are given with this sign. Of an answer: the sign, and
 the sheet that it comes on."""
+
+STREAM = b"x-app-toolkit-stream"
+"""Of a response: it is a stream. Its value says whether it is `OPEN`, and its slot is free, or has `KEPT` its slot."""
+
+OPEN, KEPT = b"open", b"kept"
 
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""

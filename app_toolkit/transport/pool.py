@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from app_toolkit.errors import AnswerUnreadable, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
-from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET
+from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET, STREAM
 from app_toolkit.transport.preface import preface
 from app_toolkit.transport.sheet import Following, Sheets
 from app_toolkit.transport.sockets import close_in_children, keep_alive, send_ahead
@@ -50,6 +50,8 @@ class Answer:
     """Bytes of the body, where it announces them, and nothing but them, in digits."""
     sheet: bytes | None = None
     """What its field says of that which the body comes on."""
+    stream: bytes | None = None
+    """`hop.OPEN` or `hop.KEPT` if the replica says that the body is a stream."""
 
 
 class Listener(Protocol):
@@ -491,6 +493,8 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
                 answer.refusal = field[1]
             elif name == SHEET:
                 answer.sheet = field[1]
+            elif name == STREAM:
+                answer.stream = field[1]
             continue
         kept.append(field)
     if answer.extent == "until_close":

@@ -57,12 +57,13 @@ def _why(name: str, exception: str | None) -> str:
 
 
 def _endpoint(replica: Mapping[str, Any], address: Address) -> Endpoint:
+    limits = replica["max_ongoing_requests"], replica.get("max_open_streams", 1_000)
     unresponsive = replica.get("unresponsive")
     if unresponsive is None:
-        return Endpoint(replica["id"], address, replica["max_ongoing_requests"])
+        return Endpoint(replica["id"], address, *limits)
     running = unresponsive["running"]
     known = None if running is None else frozenset(running)
-    return Endpoint(replica["id"], address, replica["max_ongoing_requests"], unresponsive=True, running=known)
+    return Endpoint(replica["id"], address, *limits, unresponsive=True, running=known)
 
 
 def way(replica: Mapping[str, Any], node: NodeId) -> Address | None:

@@ -44,7 +44,11 @@ STATUS = asdict(
     )
 )
 
-LOAD = {"shop/app": Load(3, 0, 100, 0), "shop/chat": Load(0, 2, 16, 7)}
+FULL = {
+    "proxy@abc-1-1": "1,000 of 1,000 max_queued_requests",
+    "shop.app-1-1": "100 of 100 max_ongoing_requests, 1,000 of 1,000 max_open_streams",
+}
+LOAD = {"shop/app": Load(3, 0, 100, 0, reached=FULL), "shop/chat": Load(0, 2, 16, 7)}
 
 
 class Running:
@@ -100,8 +104,10 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "  app: healthy, 1 of 1 running, 3 restarts",
         "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
         "    shop.chat-1-2: starting for 1 s, asks for 1 GPU, and 0 GPU is free",
-        "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  of them in a buffer=0",
-        "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7",
+        "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  of them in a buffer=0  open streams=0",
+        "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7  open streams=0",
+        "  app: proxy@abc-1-1 has reached 1,000 of 1,000 max_queued_requests",
+        "  app: shop.app-1-1 has reached 100 of 100 max_ongoing_requests, 1,000 of 1,000 max_open_streams",
     ]
     assert running.did == ["auto", "close"]
 

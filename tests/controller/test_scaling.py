@@ -22,10 +22,11 @@ CHAT = "shop/chat"
 LOOK_BACK_S, UP_S, DOWN_S = 5.0, 0.5, 10.0
 
 
-def shop(number=None, *, cpus=0.1, sockets=1_000, **config):
+def shop(number=None, *, cpus=0.1, sockets=1_000, streams=1_000, **config):
     quick = {"target_ongoing_requests": 2, "downscale_delay_s": DOWN_S, "max_replicas": 20}
     follows = {"num_replicas": number} if number is not None else {"autoscaling_config": {**quick, **config}}
-    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, max_open_websockets=sockets, **follows)
+    limits = {"max_open_websockets": sockets, "max_open_streams": streams}
+    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, **limits, **follows)
     return ApplicationSpec(
         name="shop",
         target="shop:app",
@@ -50,8 +51,8 @@ class Load:
                 self.house.controller.report(caller, {CHAT: load})
             await self.house.clock.sleep(1.0)
 
-    def says(self, ongoing, *, waiting=0, websockets=0, caller="proxy@home-1-1"):
-        self.said[caller] = (waiting, ongoing, websockets)
+    def says(self, ongoing, *, waiting=0, websockets=0, streams=0, caller="proxy@home-1-1"):
+        self.said[caller] = (waiting, ongoing, websockets, streams)
         self.house.controller.report(caller, {CHAT: self.said[caller]})
 
 
@@ -155,6 +156,22 @@ async def test_open_websockets_are_a_load_by_the_places_that_they_take():
         await until_there_are(h, 0)
 
 
+async def test_open_streams_are_a_load_by_the_places_that_they_take():
+    async with loaded(shop(min_replicas=0, downscale_delay_s=1)) as (h, load):
+        load.says(0, streams=1)
+        await until_there_are(h, 1)
+        await h.clock.advance(60.0)
+        assert h.group(CHAT).target == 1, "one that is open keeps the last replica"
+        load.says(1, websockets=20, streams=30)  # 100 requests, 1,000 WebSockets or 1,000 streams
+        await until_there_are(h, 3)
+        assert h.group(CHAT).scaling.load == 6
+        await h.controller.apply(shop(min_replicas=0, downscale_delay_s=1, streams=500))
+        await until_there_are(h, 5)
+        assert h.group(CHAT).scaling.load == 9
+        load.says(0)
+        await until_there_are(h, 0)
+
+
 async def test_a_new_revision_has_as_many_replicas_as_the_load_needs():
     async with loaded(shop()) as (h, load):
         load.says(10)
@@ -198,7 +215,7 @@ async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
 
 async def test_what_nobody_asked_for_is_not_looked_at():
     async with loaded(shop(2)) as (h, _):
-        assert h.controller.report("a caller", {CHAT: (0, 50, 0), "no/such": (1, 1, 0)})
+        assert h.controller.report("a caller", {CHAT: (0, 50, 0, 0), "no/such": (1, 1, 0, 0)})
         await h.clock.advance(20.0)
         assert (h.group(CHAT).target, h.group(CHAT).scaling) == (2, None)
 
@@ -238,7 +255,7 @@ async def test_whoever_was_on_its_way_out_is_not_replaced():
         await h.controller_dies()
         h.world.answer_s = 1.0
         await h.controller_starts()
-        assert not h.controller.report("proxy@home-1-1", {CHAT: (0, 4, 0)}), "nobody knows yet how many there are"
+        assert not h.controller.report("proxy@home-1-1", {CHAT: (0, 4, 0, 0)}), "nobody knows yet how many there are"
         await until_there_are(h, 2)
         assert len(h.performed(Start, CHAT)) == 5
 
@@ -312,15 +329,15 @@ def begun(**config):
 
 def test_a_report_that_changes_nothing_soon_wakes_nobody():
     scaling, known = begun()
-    scaling.hear("one", {CHAT: (0, 2, 0)}, 20.0)
+    scaling.hear("one", {CHAT: (0, 2, 0, 0)}, 20.0)
     list(scaling.decide(known, 20.0))
     assert not scaling.is_stirred
     for second in range(21, 40):
-        scaling.hear("one", {CHAT: (0, 2, 0)}, float(second))
+        scaling.hear("one", {CHAT: (0, 2, 0, 0)}, float(second))
         assert not scaling.is_stirred
         if scaling.due is not None and scaling.due <= second:
             assert list(scaling.decide(known, float(second))) == []
-    scaling.hear("one", {CHAT: (0, 20, 0)}, 40.0)
+    scaling.hear("one", {CHAT: (0, 20, 0, 0)}, 40.0)
     assert scaling.is_stirred
     assert list(scaling.decide(known, 40.0)) == []
     assert scaling.due == pytest.approx(40.0 + UP_S, abs=0.1)
@@ -328,7 +345,7 @@ def test_a_report_that_changes_nothing_soon_wakes_nobody():
 
 def test_a_group_that_is_gone_has_no_target_and_comes_back_as_new():
     scaling, known = begun(initial_replicas=4)
-    scaling.hear("one", {CHAT: (0, 20, 0)}, 1.0)
+    scaling.hear("one", {CHAT: (0, 20, 0, 0)}, 1.0)
     assert scaling.scaled({}, known, 2.0) == {}
     assert (scaling.status(2.0), scaling.due) == ({}, None)
     specs = group_specs([shop(initial_replicas=4)], spread=False)

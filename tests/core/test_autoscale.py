@@ -102,6 +102,16 @@ def test_an_open_websocket_is_a_share_of_a_request_and_no_share_is_lost():
     assert (round(decision.load, 3), decision.needed, decision.target) == (6.333, 4, 4)
 
 
+def test_an_open_stream_has_a_share_of_its_own_and_no_share_is_lost():
+    autoscaler = Autoscaler(config(), 1, 0.0, Fraction(1, 4), Fraction(1, 6))
+    autoscaler.hear(Report("proxy", 0.0, waiting=1, ongoing=2, websockets=8, streams=6), 0.0)
+    decision = autoscaler.decide(9.0)
+    assert (decision.load, decision.average, decision.needed, decision.target) == (6.0, 6.0, 3, 3)
+    autoscaler.hear(Report("proxy", 9.0, waiting=1, ongoing=2, websockets=8, streams=7), 9.0)
+    decision = autoscaler.decide(18.0)
+    assert (round(decision.load, 3), decision.needed, decision.target) == (6.167, 4, 4)
+
+
 def test_an_open_websocket_is_no_load_where_it_counts_as_nothing():
     autoscaler = Autoscaler(config(min_replicas=0), 1, 0.0)
     autoscaler.hear(Report("proxy", 0.0, waiting=0, ongoing=0, websockets=9), 0.0)
@@ -324,13 +334,14 @@ class World:
     """Callers whose loads rise, burst and end; reports that are late, lost, overtaken and there twice.
 
     All is fixed by the seed, before anybody decides anything: `heard` has what arrives, in its order. In every third
-    world a part of the load are WebSockets.
+    world a part of the load are WebSockets and streams.
     """
 
     def __init__(self, seed, seconds=120, more=None):
         rng = self.rng = Random(seed)
         self.config = random_config(rng)
         self.websocket = [Fraction(0), Fraction(0), Fraction(100, 7 + seed % 1_000)][seed % 3]
+        self.stream = [Fraction(0), Fraction(0), Fraction(100, 11 + seed % 700)][seed % 3]
         self.begin = round(rng.uniform(0, 100_000), 3)
         self.first = rng.randint(self.config.min_replicas, self.config.max_replicas)
         self.end = self.begin + seconds
@@ -352,11 +363,12 @@ class World:
                 if rng.random() >= lost and at < self.end:
                     waiting = (load + extra) // 2
                     ongoing = load + extra - waiting
-                    yield at, Report(name, now, waiting, ongoing, ongoing * 2 if self.websocket else 0)
+                    opened = (ongoing * 2, ongoing + 1) if self.websocket else (0, 0)
+                    yield at, Report(name, now, waiting, ongoing, *opened)
             now += rng.choice([0.2, 1.0, 1.0, 2.5])
 
     def autoscaler(self):
-        return Autoscaler(self.config, self.first, self.begin, self.websocket)
+        return Autoscaler(self.config, self.first, self.begin, self.websocket, self.stream)
 
 
 def random_config(rng):
@@ -435,7 +447,8 @@ class Account:
                     newest[each.source] = each
                 at, each = next(heard)
             alive = [r for r in newest.values() if exact(r.at) + exact(FORGOTTEN_S) > exact(now)]
-            load = sum(r.waiting + r.ongoing + r.websockets * world.websocket for r in alive)
+            opened = sum(r.websockets * world.websocket + r.streams * world.stream for r in alive)
+            load = opened + sum(r.waiting + r.ongoing for r in alive)
             self.loads.append((exact(now), load))
 
         # The area up to each of these moments.
@@ -603,7 +616,7 @@ def kept(autoscaler):
 @given(seed=SEEDS)
 def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_passed(seed):
     world = World(seed, seconds=30)
-    autoscaler, calm = Autoscaler(world.config, world.first, 0.0, world.websocket), 4_096
+    autoscaler, calm = Autoscaler(world.config, world.first, 0.0, world.websocket, world.stream), 4_096
     sizes = []
     for begin in range(2**17, 2**17 + 4 * calm, calm):  # moments that are written with as many bytes
         now = begin
@@ -738,7 +751,7 @@ def test_after_a_step_from_one_client_to_forty_the_defaults_ask_for_more_within_
     told, changes = Told(), []
     for look in range(round(40 / LOOK_S)):
         now = look * LOOK_S
-        loads = {"shop/chat": (0, 1 if now < stepped_at else 40, 0)}
+        loads = {"shop/chat": (0, 1 if now < stepped_at else 40, 0, 0)}
         if news := to_tell(told, loads, now):
             told = Told(news, now)
             autoscaler.hear(Report("proxy", now, *news["shop/chat"]), now)

@@ -65,6 +65,7 @@ def test_callers_are_told_what_they_keep_to():
             "node": HOME,
             "trunks": False,
             "max_ongoing_requests": 7,
+            "max_open_streams": 1_000,
             "unresponsive": None,
         }
     ]

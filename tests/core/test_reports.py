@@ -7,18 +7,18 @@ from app_toolkit.core.autoscale import FORGOTTEN_S
 from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, MATTERS, NONE, Told, to_tell
 
 A, B = "shop/a", "shop/b"
-LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 3))
+LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 4))
 LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=40)
 
 
 def sizes(load):
-    """Requests and WebSockets."""
-    waiting, ongoing, websockets = load
-    return waiting + ongoing, websockets
+    """Requests, WebSockets and streams."""
+    waiting, ongoing, websockets, streams = load
+    return waiting + ongoing, websockets, streams
 
 
 def pairs(before, loads):
-    """How many are known of, and how many there are: of requests, and of WebSockets."""
+    """How many are known of, and how many there are: of requests, of WebSockets, and of streams."""
     for name in (A, B):
         yield from zip(sizes(before.get(name, NONE)), sizes(loads.get(name, NONE)), strict=True)
 
@@ -45,41 +45,41 @@ def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_a
 
 
 def test_without_a_load_nothing_is_told():
-    assert to_tell(Told(), {A: (0, 0, 0)}, 100.0, unserved=True) == {}
-    assert to_tell(Told({A: (0, 0, 0)}, 1.0), {A: (0, 0, 0)}, 100.0) == {}
+    assert to_tell(Told(), {A: (0, 0, 0, 0)}, 100.0, unserved=True) == {}
+    assert to_tell(Told({A: (0, 0, 0, 0)}, 1.0), {A: (0, 0, 0, 0)}, 100.0) == {}
 
 
 def test_the_end_of_a_load_is_told_once():
-    told = Told({A: (0, 3, 0)}, 100.0)
-    assert to_tell(told, {A: (0, 0, 0), B: (0, 0, 0)}, 101.0) == {A: (0, 0, 0)}
-    assert to_tell(Told({A: (0, 0, 0)}, 101.0), {A: (0, 0, 0), B: (0, 0, 0)}, 110.0) == {}
+    told = Told({A: (0, 3, 0, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 0, 0, 0), B: (0, 0, 0, 0)}, 101.0) == {A: (0, 0, 0, 0)}
+    assert to_tell(Told({A: (0, 0, 0, 0)}, 101.0), {A: (0, 0, 0, 0), B: (0, 0, 0, 0)}, 110.0) == {}
 
 
 def test_nobody_tells_twice_in_a_second_what_has_not_more_than_doubled():
-    told = Told({A: (0, 3, 0)}, 100.0)
+    told = Told({A: (0, 3, 0, 0)}, 100.0)
     for load in (0, 4, 6):
-        assert to_tell(told, {A: (0, load, 0)}, 100.9) == {}
-        assert to_tell(told, {A: (0, load, 0)}, 101.0) == {A: (0, load, 0)}
+        assert to_tell(told, {A: (0, load, 0, 0)}, 100.9) == {}
+        assert to_tell(told, {A: (0, load, 0, 0)}, 101.0) == {A: (0, load, 0, 0)}
 
 
 def test_a_load_that_has_more_than_doubled_is_told_at_once():
-    told = Told({A: (0, 1, 0), B: (0, 7, 0)}, 100.0)
-    assert to_tell(told, {A: (0, 2, 0), B: (0, 7, 0)}, 100.1) == {}
-    assert to_tell(told, {A: (0, 40, 0), B: (0, 7, 0)}, 100.1) == {A: (0, 40, 0), B: (0, 7, 0)}
-    told = Told({A: (0, 40, 0), B: (0, 7, 0)}, 100.1)
-    assert to_tell(told, {A: (41, 39, 0), B: (0, 7, 0)}, 100.2) == {}
-    assert to_tell(told, {A: (41, 40, 0), B: (0, 7, 0)}, 100.2) == {A: (41, 40, 0), B: (0, 7, 0)}
+    told = Told({A: (0, 1, 0, 0), B: (0, 7, 0, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 2, 0, 0), B: (0, 7, 0, 0)}, 100.1) == {}
+    assert to_tell(told, {A: (0, 40, 0, 0), B: (0, 7, 0, 0)}, 100.1) == {A: (0, 40, 0, 0), B: (0, 7, 0, 0)}
+    told = Told({A: (0, 40, 0, 0), B: (0, 7, 0, 0)}, 100.1)
+    assert to_tell(told, {A: (41, 39, 0, 0), B: (0, 7, 0, 0)}, 100.2) == {}
+    assert to_tell(told, {A: (41, 40, 0, 0), B: (0, 7, 0, 0)}, 100.2) == {A: (41, 40, 0, 0), B: (0, 7, 0, 0)}
 
 
 def test_what_comes_where_nothing_was_is_told_at_once_from_three_requests_on():
-    assert to_tell(Told({A: (0, 0, 0)}, 100.0), {A: (0, 2, 0)}, 100.1) == {}
-    assert to_tell(Told({A: (0, 0, 0)}, 100.0), {A: (0, 3, 0)}, 100.1) == {A: (0, 3, 0)}
+    assert to_tell(Told({A: (0, 0, 0, 0)}, 100.0), {A: (0, 2, 0, 0)}, 100.1) == {}
+    assert to_tell(Told({A: (0, 0, 0, 0)}, 100.0), {A: (0, 3, 0, 0)}, 100.1) == {A: (0, 3, 0, 0)}
 
 
 def test_a_load_that_comes_and_goes_is_told_at_most_twice_in_a_second():
     told, times = Told(), []
     for look in range(400):
-        loads = {A: (0, 30 * (look // 2 % 2), 0)}
+        loads = {A: (0, 30 * (look // 2 % 2), 0, 0)}
         if said := to_tell(told, loads, look / 4):
             told = Told(said, look / 4)
             times.append(look / 4)
@@ -87,29 +87,37 @@ def test_a_load_that_comes_and_goes_is_told_at_most_twice_in_a_second():
 
 
 def test_a_load_that_rests_is_told_every_three_seconds():
-    told = Told({A: (0, 3, 0)}, 100.0)
-    assert to_tell(told, {A: (0, 3, 0)}, 102.9) == {}
-    assert to_tell(told, {A: (0, 3, 0)}, 103.0) == {A: (0, 3, 0)}
+    told = Told({A: (0, 3, 0, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 3, 0, 0)}, 102.9) == {}
+    assert to_tell(told, {A: (0, 3, 0, 0)}, 103.0) == {A: (0, 3, 0, 0)}
 
 
 def test_one_more_among_many_has_time():
-    told = Told({A: (0, 30, 0)}, 100.0)
-    assert to_tell(told, {A: (1, 31, 0)}, 102.0) == {}
-    assert to_tell(told, {A: (3, 31, 0)}, 102.0) == {A: (3, 31, 0)}
+    told = Told({A: (0, 30, 0, 0)}, 100.0)
+    assert to_tell(told, {A: (1, 31, 0, 0)}, 102.0) == {}
+    assert to_tell(told, {A: (3, 31, 0, 0)}, 102.0) == {A: (3, 31, 0, 0)}
 
 
 def test_requests_are_told_as_they_change_however_many_websockets_are_open():
-    told = Told({A: (0, 10, 900)}, 100.0)
-    assert to_tell(told, {A: (0, 11, 901)}, 102.0) == {}
-    assert to_tell(told, {A: (0, 12, 901)}, 102.0) == {A: (0, 12, 901)}
-    assert to_tell(told, {A: (0, 21, 900)}, 100.1) == {A: (0, 21, 900)}
-    assert to_tell(told, {A: (0, 10, 1_001)}, 101.0) == {A: (0, 10, 1_001)}
-    assert to_tell(told, {A: (0, 10, 1_801)}, 100.1) == {A: (0, 10, 1_801)}
+    told = Told({A: (0, 10, 900, 0)}, 100.0)
+    assert to_tell(told, {A: (0, 11, 901, 0)}, 102.0) == {}
+    assert to_tell(told, {A: (0, 12, 901, 0)}, 102.0) == {A: (0, 12, 901, 0)}
+    assert to_tell(told, {A: (0, 21, 900, 0)}, 100.1) == {A: (0, 21, 900, 0)}
+    assert to_tell(told, {A: (0, 10, 1_001, 0)}, 101.0) == {A: (0, 10, 1_001, 0)}
+    assert to_tell(told, {A: (0, 10, 1_801, 0)}, 100.1) == {A: (0, 10, 1_801, 0)}
+
+
+def test_streams_are_told_as_they_change_however_many_requests_and_websockets_there_are():
+    told = Told({A: (0, 500, 900, 10)}, 100.0)
+    assert to_tell(told, {A: (0, 500, 900, 11)}, 102.0) == {}
+    assert to_tell(told, {A: (0, 500, 900, 12)}, 102.0) == {A: (0, 500, 900, 12)}
+    assert to_tell(told, {A: (0, 500, 900, 21)}, 100.1) == {A: (0, 500, 900, 21)}
+    assert to_tell(told, {A: (0, 500, 900, 0)}, 102.0) == {A: (0, 500, 900, 0)}
 
 
 def test_what_waits_and_no_replica_is_there_for_is_told_at_once_and_then_as_all_else():
-    told = Told({B: (0, 7, 0)}, 100.0)
-    assert to_tell(told, {A: (1, 0, 0), B: (0, 7, 0)}, 100.0, unserved=True) == {A: (1, 0, 0), B: (0, 7, 0)}
-    told = Told({A: (1, 0, 0), B: (0, 7, 0)}, 100.0)
-    assert to_tell(told, {A: (2, 0, 0), B: (0, 7, 0)}, 100.5, unserved=True) == {}
-    assert to_tell(told, {A: (2, 0, 0), B: (0, 7, 0)}, 101.0, unserved=True) == {A: (2, 0, 0), B: (0, 7, 0)}
+    told = Told({B: (0, 7, 0, 0)}, 100.0)
+    assert to_tell(told, {A: (1, 0, 0, 0), B: (0, 7, 0, 0)}, 100.0, unserved=True) == {A: (1, 0, 0, 0), B: (0, 7, 0, 0)}
+    told = Told({A: (1, 0, 0, 0), B: (0, 7, 0, 0)}, 100.0)
+    assert to_tell(told, {A: (2, 0, 0, 0), B: (0, 7, 0, 0)}, 100.5, unserved=True) == {}
+    assert to_tell(told, {A: (2, 0, 0, 0), B: (0, 7, 0, 0)}, 101.0, unserved=True) == {A: (2, 0, 0, 0), B: (0, 7, 0, 0)}

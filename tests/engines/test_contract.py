@@ -24,10 +24,10 @@ from app_toolkit.interfaces import LiveOptions, Store
 from app_toolkit.types import ReplicaId
 from tests.engines.contract import app as contract
 from tests.engines.contract import launched
-from tests.engines.contract.app import DESK, HASTY
+from tests.engines.contract.app import DESK, FEED, HASTY
 from tests.engines.contract.ground import Ground, eventually
 from tests.engines.contract.launched import BAD, GOOD, LIVE, Bench, start
-from tests.engines.contract.served import Served, serving
+from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @pytest.fixture
 async def visit(served: Served, tmp_path: Path) -> AsyncIterator[Visit]:
-    async with visiting(served, tmp_path, "hold", "background", "stay") as visit:
+    async with visiting(served, tmp_path, "hold", "background", "stay", "idle") as visit:
         yield visit
 
 
@@ -88,7 +88,8 @@ async def test_whoever_waits_too_long_is_refused(visit: Visit) -> None:
     assert 1 <= int(late.headers["retry-after"]) <= 60
     assert late.json() == {
         "error": "queue_timeout",
-        "detail": f"no replica of {visit.served.spoken('hasty')} had room within {HASTY.max_queue_wait_s:g} s",
+        "detail": f"no replica of {visit.served.spoken('hasty')} had room within {HASTY.max_queue_wait_s:g} s: "
+        "max_ongoing_requests is 1",
         "request_id": "my-own-id",
     }
     visit.ground.open("hold")
@@ -200,6 +201,67 @@ async def test_background_tasks_hold_no_slot(visit: Visit) -> None:
     assert visit.ground.notes == []
     visit.ground.open("background")
     await visit.noted(*(f"{name} ended" for name in names))
+
+
+@pytest.mark.parametrize(("path", "count"), [("/feed/events", 105), ("/feed/events", 300), ("/feed/lines", 105)])
+async def test_open_streams_hold_no_slot_and_a_request_is_served_at_once(visit: Visit, path: str, count: int) -> None:
+    assert FEED.max_ongoing_requests == 100
+    assert FEED.max_queued_requests == 0, "a request that found no slot would be refused"
+    async with AsyncExitStack() as streams:
+        begun = [await begin(visit, path, streams) for _ in range(count)]
+        assert await visit.served.load() == Load(waiting=0, ongoing=0, running=len(begun), streams=count)
+        for _ in range(10):
+            assert (await visit.get("/feed/who")).json() == "feed"
+    await visit.loaded(lambda load: load.running == 0)
+    assert visit.ground.notes == ["a silent stream ended"] * count, "each handler heard of its client's disconnect"
+
+
+async def begin(visit: Visit, path: str, streams: AsyncExitStack) -> AsyncIterator[str]:
+    """The lines of a stream whose first one has arrived."""
+    response = await streams.enter_async_context(visit.client.stream("GET", path))
+    assert response.status_code == 200
+    assert not [name for name in response.headers if name.startswith("x-app-toolkit")]
+    lines = response.aiter_lines()
+    assert await anext(lines) == "data: hello"
+    return lines
+
+
+async def test_a_stream_beyond_the_limit_keeps_its_slot_and_a_refused_request_is_told_so(visit: Visit) -> None:
+    async with AsyncExitStack() as streams:
+        begun = [await begin(visit, "/events", streams) for _ in range(HASTY.max_open_streams)]
+        assert (await visit.get("/who")).json() == "hasty"
+        async with AsyncExitStack() as beyond:
+            begun.append(await begin(visit, "/events", beyond))
+            refused = await visit.get("/who", id="my-own-id")
+            assert refused.status_code == 503
+            assert refused.json() == {
+                "error": "queue_timeout",
+                "detail": f"no replica of {visit.served.spoken('hasty')} had room within {HASTY.max_queue_wait_s:g} s: "
+                "max_ongoing_requests is 1; 2 of 2 max_open_streams are open, and more streams hold slots",
+                "request_id": "my-own-id",
+            }
+        await visit.loaded(lambda load: load.ongoing == 0)
+        assert (await visit.get("/who")).json() == "hasty"
+
+
+async def test_a_response_that_is_no_stream_keeps_its_slot_until_it_is_complete(visit: Visit) -> None:
+    async with AsyncExitStack() as streams:
+        begun = [await begin(visit, "/desk/unmarked", streams) for _ in range(DESK.max_ongoing_requests)]
+        waits = visit.get("/desk/who")
+        await visit.loaded(lambda load: load.waiting == 1)
+        visit.ground.open("idle")
+        assert (await waits).json() == "desk"
+        assert [[line async for line in each] for each in begun] == [[""]] * len(begun)
+
+
+async def test_a_stream_that_ends_frees_its_place_and_its_background_task_holds_none(visit: Visit) -> None:
+    async with AsyncExitStack() as streams:
+        begun = [await begin(visit, "/events/with-task", streams) for _ in range(HASTY.max_open_streams)]
+        visit.ground.open("idle")
+        assert [[line async for line in each] for each in begun] == [[""]] * len(begun)
+    await visit.loaded(lambda load: (load.ongoing, load.streams, load.running) == (0, 0, HASTY.max_open_streams))
+    visit.ground.open("background")
+    await visit.noted("the task of a stream ended")
 
 
 async def test_a_websocket_holds_no_slot_and_its_close_code_arrives(visit: Visit) -> None:

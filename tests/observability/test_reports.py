@@ -38,10 +38,10 @@ async def test_what_waits_for_the_first_replica_is_told_without_waiting_for_a_lo
         told.put_nowait(loads)
         return True
 
-    async with reporting(lambda: {CHAT: (3, 0, 0)}, report) as reports:
+    async with reporting(lambda: {CHAT: (3, 0, 0, 0)}, report) as reports:
         reports.unserved()
         reports.unserved()
-        assert await told.get() == {CHAT: (3, 0, 0)}
+        assert await told.get() == {CHAT: (3, 0, 0, 0)}
         assert told.empty()
 
 
@@ -52,8 +52,8 @@ async def test_a_load_that_nobody_asked_to_hurry_is_told_at_the_next_look() -> N
         told.put_nowait(loads)
         return True
 
-    async with reporting(lambda: {CHAT: (0, 2, 0)}, report):
-        assert await told.get() == {CHAT: (0, 2, 0)}
+    async with reporting(lambda: {CHAT: (0, 2, 0, 0)}, report):
+        assert await told.get() == {CHAT: (0, 2, 0, 0)}
 
 
 async def test_what_nobody_heard_is_told_again(
@@ -71,8 +71,8 @@ async def test_what_nobody_heard_is_told_again(
             heard.set()
         return len(tries) == 3
 
-    async with reporting(lambda: {CHAT: (0, 2, 0)}, report):
+    async with reporting(lambda: {CHAT: (0, 2, 0, 0)}, report):
         await heard.wait()
         await asyncio.sleep(0.05)
-    assert tries == [{CHAT: (0, 2, 0)}] * 3
+    assert tries == [{CHAT: (0, 2, 0, 0)}] * 3
     assert [record.getMessage() for record in caplog.records] == ["the load could not be reported"]

@@ -127,6 +127,17 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
 
         return StreamingResponse(parts())
 
+    @app.get("/events")
+    async def events() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                yield b"data: first\n\n"
+                await journal.release.wait()
+            finally:
+                journal.events.append("events ended")
+
+        return StreamingResponse(parts(), media_type="text/event-stream")
+
     @app.api_route("/wait", methods=["GET", "POST"])
     async def wait() -> dict[str, str]:
         journal.events.append("wait began")

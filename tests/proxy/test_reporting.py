@@ -48,13 +48,13 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
         chat.wait(granted.append, 0.0, avoid=(), again=False)
     turn = shop.try_turn(())
     assert turn is not None
-    assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0)}, ["shop/chat"] * 3)
+    assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
     proxy.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})
-    assert proxy.loads() == {"shop/chat": (1, 2, 0)}
+    assert proxy.loads() == {"shop/chat": (1, 2, 0, 0)}
     proxy.update({f"{REPLICAS}shop/chat": posted(5, reported=False, replicas=1)})
     assert proxy.loads() == {}
     proxy.update({f"{REPLICAS}shop/shop": posted(6, reported=True, replicas=1)})
-    assert proxy.loads() == {"shop/shop": (0, 1, 0)}
+    assert proxy.loads() == {"shop/shop": (0, 1, 0, 0)}
     proxy.update({ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)})
     assert proxy.loads() == {}
     await proxy.aclose()
@@ -78,15 +78,15 @@ def test_a_websocket_is_in_the_report_from_its_handshake_until_its_end(
         for each in (other, ws):
             each.send("hello")
             assert each.recv() == "ws:hello"
-        assert world.load() == (0, 0, 2), "it holds no turn"
+        assert world.load() == (0, 0, 2, 0), "it holds no turn"
         other.close()
-        eventually(lambda: world.load() == (0, 0, 1))
+        eventually(lambda: world.load() == (0, 0, 1, 0))
         end(ws, replica)
-        eventually(lambda: world.load() == (0, 0, 0))
+        eventually(lambda: world.load() == (0, 0, 0, 0))
 
 
 def test_a_handshake_that_is_refused_is_no_websocket(world: World) -> None:
     world.one()
     with pytest.raises(InvalidStatus, match="401"):
         connect(f"ws://127.0.0.1:{world.port}/denied")
-    assert world.load() == (0, 0, 0)
+    assert world.load() == (0, 0, 0, 0)

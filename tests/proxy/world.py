@@ -342,13 +342,13 @@ class World:
     def raw(self) -> "Raw":
         return Raw(self.port)
 
-    def load(self) -> tuple[int, int, int]:
+    def load(self) -> tuple[int, int, int, int]:
         """Who waits, who is ongoing, and which WebSockets are open."""
-        return self.edge.call(self.edge.proxy.loads).get("shop/web", (0, 0, 0))
+        return self.edge.call(self.edge.proxy.loads).get("shop/web", (0, 0, 0, 0))
 
     def settled(self) -> bool:
         statistics = self.edge.statistics()
-        nobody = (statistics.waiting, statistics.ongoing) == (0, 0) and self.load() == (0, 0, 0)
+        nobody = (statistics.waiting, statistics.ongoing) == (0, 0) and self.load() == (0, 0, 0, 0)
         return nobody and not self.edge.proxy.waiting
 
     def close(self) -> None:

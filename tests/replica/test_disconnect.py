@@ -268,7 +268,7 @@ def visit(serve: Serve) -> Iterator[Visit]:
 )
 def test_a_handler_is_cancelled_when_its_client_has_gone(visit: Visit, method: str, path: str) -> None:
     connection = visit.ask(path, method)
-    assert visit.statistics.ongoing == 1
+    assert visit.statistics.running == 1
     connection.close()
     visit.noted("began", "cancelled")
     visit.idle()

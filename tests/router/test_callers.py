@@ -128,7 +128,7 @@ async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_ar
             for name in ("safe", "teller", "teller")
         ]
         async with asyncio.timeout(PATIENCE_S):
-            assert await told.get() == {"bank/teller": (2, 0, 0)}
+            assert await told.get() == {"bank/teller": (2, 0, 0, 0)}
         for each in (run, *waiting):
             each.cancel()
         await asyncio.gather(run, *waiting, return_exceptions=True)

@@ -567,6 +567,8 @@ class RandomRouter(RuleBasedStateMachine):
         self.places: list[Place] = []
         self.rooms: dict[str, int] = {}
         self.turns: list[Turn] = []
+        #: Open streams and WebSockets.
+        self.opened: list[Turn] = []
         self.waiters: list[Waiter] = []
         self.now = 0.0
 
@@ -626,6 +628,22 @@ class RandomRouter(RuleBasedStateMachine):
         else:
             self.wait(avoided, self.now - waited, again=True)
 
+    @precondition(lambda self: self.turns)
+    @rule(index=st.integers(0, 99))
+    def a_response_becomes_an_open_stream(self, index: int) -> None:
+        turn = self.turns.pop(index % len(self.turns))
+        turn.claim()
+        self.router.open(turn)
+        self.opened.append(turn)
+
+    @precondition(lambda self: self.opened)
+    @rule(index=st.integers(0, 99), opened_again=st.booleans())
+    def an_open_stream_ends(self, index: int, opened_again: bool) -> None:
+        turn = self.opened.pop(index % len(self.opened))
+        self.router.give_back(turn)
+        if opened_again:
+            self.router.open(turn)  # too late
+
     @precondition(lambda self: self.places)
     @rule(index=st.integers(0, 99))
     def a_replica_offers_a_slot(self, index: int) -> None:
@@ -647,6 +665,8 @@ class RandomRouter(RuleBasedStateMachine):
     def gauges_are_the_sizes_of_live_sets(self) -> None:
         self.waiters = [waiter for waiter in self.waiters if not waiter.done]
         assert self.router.ongoing == len(self.turns)
+        assert {turn for each in self.opened for turn in each.target.opened} == set(self.opened)
+        assert all(not turn.target.opened for turn in self.turns if not self.opened)
         assert self.router.waiting == len(self.waiters)
         self.places = [place for place in self.places if not place.left]
         assert self.router.lines == len(self.places)

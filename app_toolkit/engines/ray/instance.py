@@ -192,12 +192,17 @@ class Instance:
 
         def load(name: str) -> Load:
             there = [found[id] for id in groups[name] if id in found]
+            reached = {id: found[id].reached.get(name, "") for id in proxies if id in found}
+            reached |= {id: called[name].reached for id, called in calling.items() if name in called}
+            reached |= {id: ", ".join(found[id].reached) for id in groups[name] if id in found}
             return Load(
                 proxies=sum(found[id].queues.get(name, 0) for id in proxies if id in found),
                 handles=sum(called[name].waiting for called in calling.values() if name in called),
                 ongoing=sum(each.ongoing for each in there),
                 buffered=sum(each.buffered for each in there),
+                streams=sum(each.streams for each in there),
                 replicas={id: found[id].ongoing for id in groups[name] if id in found},
+                reached={id: limits for id, limits in reached.items() if limits},
             )
 
         return {name: load(name) for name in groups}

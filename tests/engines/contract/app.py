@@ -10,12 +10,13 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response, WebS
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app_toolkit import DeploymentConfig, Toolkit, on_disconnect
+from app_toolkit import DeploymentConfig, Toolkit, on_disconnect, open_stream
 from app_toolkit.observability.context import request_id
 from tests.engines.contract.ground import AGAIN_S, Ground
 
 DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1, max_open_websockets=3)
-HASTY = DeploymentConfig(name="hasty", max_ongoing_requests=1, max_queue_wait_s=0.2)
+HASTY = DeploymentConfig(name="hasty", max_ongoing_requests=1, max_queue_wait_s=0.2, max_open_streams=2)
+FEED = DeploymentConfig(name="feed", max_queued_requests=0)
 
 
 async def ground_of(ground: str) -> Ground:
@@ -26,6 +27,7 @@ Ours = Annotated[Ground, Depends(ground_of)]
 
 app = Toolkit(title="Contract", deployment=HASTY)
 desk = APIRouter(prefix="/desk")
+feed = APIRouter(prefix="/feed")
 
 
 @app.get("/who")
@@ -36,6 +38,11 @@ async def hasty_who() -> str:
 @desk.get("/who")
 async def desk_who() -> str:
     return "desk"
+
+
+@feed.get("/who")
+async def feed_who() -> str:
+    return "feed"
 
 
 @app.get("/hold/{name}")
@@ -107,6 +114,51 @@ async def parts(count: int, ground: Ours) -> StreamingResponse:
     return StreamingResponse(stream())
 
 
+async def idle(ground: Ground) -> AsyncIterator[str]:
+    """One event, and then nothing until the gate is open."""
+    try:
+        yield "data: hello\n\n"
+        await ground.opened("idle")
+    finally:
+        ground.note("an idle stream ended")
+
+
+async def silent(ground: Ground) -> AsyncIterator[str]:
+    """One event, and then nothing as long as the client stays."""
+    try:
+        yield "data: hello\n\n"
+        await asyncio.Event().wait()
+    finally:
+        ground.note("a silent stream ended")
+
+
+@app.get("/events")
+@feed.get("/events")
+async def silent_events(ground: Ours) -> StreamingResponse:
+    return StreamingResponse(silent(ground), media_type="text/event-stream")
+
+
+@app.get("/events/with-task")
+async def events(ground: Ours, tasks: BackgroundTasks) -> StreamingResponse:
+    async def go_on() -> None:
+        await ground.opened("background")
+        ground.note("the task of a stream ended")
+
+    tasks.add_task(go_on)
+    return StreamingResponse(idle(ground), media_type="Text/Event-Stream; charset=utf-8", background=tasks)
+
+
+@feed.get("/lines")
+@open_stream
+async def lines(ground: Ours) -> StreamingResponse:
+    return StreamingResponse(silent(ground), media_type="application/jsonl")
+
+
+@desk.get("/unmarked")
+async def unmarked(ground: Ours) -> StreamingResponse:
+    return StreamingResponse(idle(ground), media_type="application/jsonl")
+
+
 @desk.get("/background/{name}")
 async def background(name: str, ground: Ours, tasks: BackgroundTasks) -> str:
     async def go_on() -> None:
@@ -161,3 +213,4 @@ async def unspeakable() -> Response:
 
 
 app.include_router(desk, deployment=DESK)
+app.include_router(feed, deployment=FEED)

@@ -40,6 +40,8 @@ class Load:
     """Turns that its routers have given, and slots that its replicas hold."""
     running: int
     """Coroutines of its replicas that have not ended, and open WebSockets."""
+    streams: int = 0
+    """Open streams at its replicas."""
 
 
 class Served(Protocol):
@@ -133,6 +135,7 @@ def _load_of(plane: Iterable[Local]) -> Load:
         waiting=sum(each.router.waiting for each in plane),
         ongoing=sum(each.router.ongoing for each in plane) + sum(s.ongoing for s in replicas),
         running=sum(s.running + s.websockets for s in replicas),
+        streams=sum(s.streams for s in replicas),
     )
 
 
@@ -221,6 +224,7 @@ class OnRay:
             waiting=sum(router.waiting for router in routers),
             ongoing=sum(router.ongoing for router in routers) + sum(s.ongoing for s in replicas),
             running=sum(s.running + s.websockets for s in replicas),
+            streams=sum(s.streams for s in replicas),
         )
 
     @classmethod

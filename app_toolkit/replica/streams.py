@@ -1,0 +1,32 @@
+"""Responses that stay open: which ones are streams, and so need no slot while they are sent."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from app_toolkit.types import Header, Scope
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+MARK = "__app_toolkit_open_stream__"
+EVENT_STREAM = b"text/event-stream"
+
+
+def open_stream(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint whose response is a stream of any media type; stands below the route's own decorator.
+
+    Its response counts against `max_open_streams`, not against `max_ongoing_requests`, as soon as its head has been
+    sent. Responses of the type `text/event-stream` do so without a mark.
+    """
+    setattr(endpoint, MARK, True)
+    return endpoint
+
+
+def is_stream(scope: Scope, fields: Iterable[Header]) -> bool:
+    """Whether a response of unknown length is a stream, by its content type or by the mark of its endpoint."""
+    if scope.get("method") == "HEAD":
+        return False
+    if getattr(scope.get("endpoint"), MARK, False):
+        return True
+    return any(
+        name == b"content-type" and value.partition(b";")[0].strip().lower() == EVENT_STREAM for name, value in fields
+    )
