@@ -233,6 +233,11 @@ class Exchange:
         return self._stage is Stage.TUNNEL
 
     @property
+    def waits(self) -> bool:
+        """Whether it is in the queue of its ingress."""
+        return self._stage is Stage.WAITING
+
+    @property
     def wants_body(self) -> bool:
         """Whether more may be read. Once the request is complete, reading is how a hang-up is noticed."""
         request = self.request

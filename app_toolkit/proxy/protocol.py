@@ -35,6 +35,9 @@ class Patience:
     stalled_write_s: float = 120.0
 
 
+TCP_CLOSED = (7, 8)
+"""The states of the kernel, `TCP_CLOSE` and `TCP_CLOSE_WAIT`, in which the other end sends nothing more."""
+
 Origin = tuple[tuple[str, int] | None, tuple[str, int] | None, str]
 
 
@@ -405,6 +408,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _sweep_body(self, exchange: Exchange, now: float) -> None:
         request = exchange.request
+        if exchange.waits and not self._reading and _has_left(self._transport):
+            self._gone()
+            self.abort()
+            return
         if not exchange.body_is_due or not self._reading:
             self._body_since = None
             return
@@ -447,6 +454,18 @@ def _not_acknowledged(transport: asyncio.Transport) -> int:
     except OSError:  # it has been closed
         return 0
     return int.from_bytes(answer, sys.byteorder)
+
+
+def _has_left(transport: asyncio.Transport | None) -> bool:
+    """Whether the client's end is closed, also where input is left unread that hides the end of the stream."""
+    connection = None if transport is None else transport.get_extra_info("socket")
+    if connection is None or sys.platform != "linux":
+        return False
+    try:
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:  # it has been closed
+        return False
+    return state in TCP_CLOSED
 
 
 def _address(transport: asyncio.Transport, end: str) -> tuple[str, int] | None:

@@ -176,6 +176,9 @@ class Replica:
         if refusal is not None:
             await _refuse(kind, refusal, send)
             return
+        if caller is not None and _has_gone(receive):  # while it waited for its slot
+            self.line.freed()
+            return
         with Exchange(self, scope, receive, send, put, held=hop.EXPECT in said) as exchange:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 exchange.bound(origin.timeout_ms / 1_000)
@@ -670,6 +673,14 @@ async def _send_bodyless(send: Send, message: Message) -> None:
     elif message["type"] == "http.response.body":
         message = {**message, "body": b""}
     await send(message)
+
+
+def _has_gone(receive: Receive) -> bool:
+    """Whether the caller has disconnected, as the server knows it without being asked.
+
+    Both servers of a replica keep that in the object whose method `receive` is.
+    """
+    return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
 
 
 async def _nowhere(message: Message) -> None:

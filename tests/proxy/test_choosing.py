@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from .world import Killable, World, eventually
+from .world import Killable, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi"
@@ -81,6 +81,38 @@ def test_who_leaves_the_queue_is_forgotten(world: World) -> None:
         raw.send(GET % b"/hello")
         eventually(lambda: world.edge.statistics().waiting == 1)
     eventually(lambda: world.edge.statistics().waiting == 0)
+
+
+def test_a_client_that_leaves_behind_more_than_is_read_of_its_body_leaves_the_queue_at_the_next_sweep(
+    own: World,
+) -> None:
+    own.route()
+    with own.raw() as raw:
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 300000\r\n\r\n" + bytes(200_000))
+        eventually(lambda: own.edge.statistics().waiting == 1)
+        eventually(lambda: own.edge.call(lambda: not any(each._reading for each in own.edge.server._connections())))  # type: ignore[attr-defined]
+        later(own, 0)
+        assert own.edge.statistics().waiting == 1
+    eventually(lambda: own.edge.statistics().waiting == 0)
+
+
+def test_while_clients_leave_the_queue_the_newest_of_it_is_served_first(own: World) -> None:
+    replica = own.one(most=1)
+    with ExitStack() as stack:
+        first = stack.enter_context(own.raw()).send(GET % b"/wait")
+        eventually(lambda: replica.journal.events)
+        queued = []
+        for number in range(6):
+            queued.append(stack.enter_context(own.raw()).send(GET % b"/path/%d" % number))
+            eventually(lambda number=number: own.edge.statistics().waiting == number + 1)  # type: ignore[misc]
+        for leaving in queued[:2]:
+            leaving.socket.close()
+        eventually(lambda: own.edge.statistics().waiting == 4)
+        replica.release()
+        assert first.answer().status == 200
+        assert {each.answer().status for each in queued[2:]} == {200}
+    served = [record["path"] for record in own.edge.records() if record["status"] == 200]
+    assert served == ["/wait", "/path/5", "/path/4", "/path/3", "/path/2"]
 
 
 def test_an_application_that_goes_fails_those_who_wait_for_it(world: World) -> None:

@@ -14,8 +14,9 @@ from app_toolkit.replica.line import ON_DECK_S
 from app_toolkit.replica.replica import Replica, Statistics
 from app_toolkit.transport import hop
 from app_toolkit.types import Message, Receive, Scope, Send
+from tests.patience import until
 
-from .client import Connection, Serve, Served, field, wait_until
+from .client import SECRET, Connection, Serve, Served, field, wait_until
 
 APP = """
     app = FastAPI()
@@ -326,3 +327,57 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
         place.leave()
     assert gate.line.admits_stranger
     assert gate.statistics() == Statistics(0, 0, 0, draining=False)
+
+
+class Asking:
+    """The server's end of one request, which knows whether its caller has disconnected."""
+
+    def __init__(self, gate: Replica, path: str, caller: str) -> None:
+        self.disconnected = False
+        self.sent: list[Message] = []
+        headers = [field(), (hop.CLAIM, caller.encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [(_bytes(n), _bytes(v)) for n, v in headers]}
+        self.task = asyncio.create_task(gate(scope, self.receive, self.send))
+
+    async def receive(self) -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+@pytest.mark.anyio
+async def test_a_request_whose_caller_disconnects_on_deck_is_not_run_and_leaves_its_slot_to_the_next() -> None:
+    entered: list[str] = []
+    go = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.append(scope["path"])
+        await go.wait()
+
+    gate = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
+    heard: list[str] = []
+    places = [gate.line.stand(name, partial(heard.append, name), partial(heard.append, "end")) for name in "ab"]
+    assert heard == ["a"]
+    first = Asking(gate, "/first", "a")
+    await until(lambda: entered == ["/first"])
+    go.set()
+    await first.task
+    go.clear()
+    assert heard == ["a", "a", "b"], "the last one early"
+    second, third = Asking(gate, "/second", "a"), Asking(gate, "/third", "b")
+    await until(lambda: entered == ["/first", "/second"])
+    third.disconnected = True
+    go.set()
+    await second.task
+    await third.task
+    assert entered == ["/first", "/second"]
+    assert third.sent == []
+    assert gate.statistics().ongoing == 0
+    assert sorted(heard[3:]) == ["a", "b"], "its slot is offered again"
+    for place in places:
+        place.leave()
