@@ -19,6 +19,7 @@
       ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
       Misdirected           421  a route of another ingress
+      TooManyRequests       429  the client's address has `max_requests_per_client` requests at the proxy
       HeadTooLarge          431
       RemoteError           500  what a deployment raised or gave, and what cannot be brought to its caller as itself
       NotSupported          501  a method or a transfer coding we do not speak
@@ -140,6 +141,13 @@ class URITooLong(RequestError):
 class Misdirected(RequestError):
     status = 421
     reason = "misdirected"
+
+
+class TooManyRequests(RequestError):
+    status = 429
+    reason = "too_many_requests"
+    retry_after_s = 1.0
+    frequent = True
 
 
 class HeadTooLarge(RequestError):

@@ -69,7 +69,10 @@ class RunKeywords(TypedDict, total=False):
     proxies_per_node: int
     keep_alive_timeout_s: float
     head_timeout_s: float
+    min_body_rate: float
+    body_grace_s: float
     max_connections: int | None
+    max_requests_per_client: int | None
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None

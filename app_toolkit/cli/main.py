@@ -92,6 +92,9 @@ Keyfile = Annotated[str | None, _option("ssl_keyfile", default="the certificate'
 ForwardedAllowIps = Annotated[str | None, _option("forwarded_allow_ips")]
 ProxiesPerNode = Annotated[int | None, _option("proxies_per_node")]
 MaxConnections = Annotated[int | None, _option("max_connections", default="what descriptors allow")]
+MaxRequestsPerClient = Annotated[int | None, _option("max_requests_per_client", default="any number")]
+MinBodyRate = Annotated[float | None, _option("min_body_rate")]
+BodyGrace = Annotated[float | None, _option("body_grace_s")]
 KeepAliveTimeout = Annotated[float | None, _option("keep_alive_timeout_s")]
 HeadTimeout = Annotated[float | None, _option("head_timeout_s")]
 AccessLog = Annotated[bool | None, _option("access_log")]
@@ -122,8 +125,11 @@ def run(
     forwarded_allow_ips: ForwardedAllowIps = None,
     proxies_per_node: ProxiesPerNode = None,
     max_connections: MaxConnections = None,
+    max_requests_per_client: MaxRequestsPerClient = None,
     keep_alive_timeout_s: KeepAliveTimeout = None,
     head_timeout_s: HeadTimeout = None,
+    min_body_rate: MinBodyRate = None,
+    body_grace_s: BodyGrace = None,
     access_log: AccessLog = None,
     num_replicas: NumReplicas = None,
     address: Annotated[str | None, _option("address", default="a Ray of our own")] = None,
@@ -164,8 +170,11 @@ def deploy(
     forwarded_allow_ips: ForwardedAllowIps = None,
     proxies_per_node: ProxiesPerNode = None,
     max_connections: MaxConnections = None,
+    max_requests_per_client: MaxRequestsPerClient = None,
     keep_alive_timeout_s: KeepAliveTimeout = None,
     head_timeout_s: HeadTimeout = None,
+    min_body_rate: MinBodyRate = None,
+    body_grace_s: BodyGrace = None,
     access_log: AccessLog = None,
     num_replicas: NumReplicas = None,
     address: RunningAddress = None,

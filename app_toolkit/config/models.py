@@ -612,9 +612,28 @@ class HTTPOptions(Model):
     head_timeout_s: Annotated[
         float, Field(gt=0, le=3_600, description="seconds for a TLS handshake, and for a request's head to arrive")
     ] = 10.0
+    min_body_rate: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1_000_000_000,
+            description="bytes a second at which a client must send a body; slower ones are answered 408; 0: any rate",
+        ),
+    ] = 500.0
+    body_grace_s: Annotated[
+        float, Field(gt=0, le=3_600, description="seconds over which `min_body_rate` is measured")
+    ] = 5.0
     max_connections: Annotated[
         int | None,
         Field(ge=1, le=1_000_000, description="clients of one proxy; more are answered 503"),
+    ] = None
+    max_requests_per_client: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="requests and WebSockets of one client address at one proxy; more are answered 429",
+        ),
     ] = None
     forwarded_allow_ips: Annotated[
         str, Field(description="addresses and networks whose X-Forwarded-* is believed, with commas; *: anybody's")

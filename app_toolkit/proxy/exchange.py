@@ -37,6 +37,10 @@ from app_toolkit.types import Header, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
 
+CHUNKS_S = 0.2
+"""How long a body of unknown length may take to arrive before its request asks for a slot all the same: its client may
+wait for an answer before it sends the rest."""
+
 DISCARDED_BODY = 1024 * 1024
 """Bytes of a body that nobody wants which are read nevertheless, so that the connection can be used again."""
 
@@ -54,6 +58,7 @@ SERVICE_RESTART = 1012
 
 class Stage(Enum):
     NEW = auto()
+    ARRIVING = auto()
     WAITING = auto()
     DIALLING = auto()
     SENT = auto()
@@ -65,6 +70,7 @@ class Stage(Enum):
 class Client(Protocol):
     """The connection that an exchange answers to."""
 
+    host: str
     peers: bytes
 
     @property
@@ -105,6 +111,7 @@ class Client(Protocol):
 class Exchange:
     """One request and its answer.
 
+    * A small body arrives before it asks for a turn, so that a slow client occupies no slot.
     * Its turn, its place in the queue, its connection and its timer are given up by whatever ends it.
     * It ends once, with one word, which is counted and told to the access log.
     * One deadline holds over waiting and all tries: it ends with 504, or cut where the answer has begun.
@@ -119,6 +126,7 @@ class Exchange:
         "_account",
         "_answer",
         "_arrived",
+        "_arriving",
         "_avoid",
         "_blocked",
         "_bytes_out",
@@ -165,6 +173,7 @@ class Exchange:
         self._connection: Connection | None = None
         self._deadlines: Deadlines | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._arriving: asyncio.TimerHandle | None = None
         # What was learned of replicas.
         self._since = self._arrived  # since when it waits; a loss begins that anew
         self._avoid: tuple[ReplicaId, ...] = ()
@@ -196,14 +205,18 @@ class Exchange:
                 raise request.refusal
             own = builtin.endpoint(request.method, request.path, self._proxy.routes, self._proxy.draining)
             if own is None:
+                if self._proxy.clients is not None:
+                    self._proxy.clients.enter(self._client.host, self)
                 self._find_owner()
         except RequestError as error:
             self.fail(error)
             return
         if own is not None:
             self._answer_with(own)
-        else:
+        elif request.complete or request.websocket or request.expects:
             self._ask()
+        else:
+            self._await_body()
 
     def _find_owner(self) -> None:
         """Find who owns it, and what may become of it there. Raises `RequestError`."""
@@ -226,6 +239,28 @@ class Exchange:
                 self._deadlines.add(self, self._deadline)
             else:
                 self._timer = asyncio.get_running_loop().call_later(timeout, self.expire, timeout)
+
+    def _await_body(self) -> None:
+        """Ask for a turn once a small body has arrived; one that is announced as larger is passed on as it comes."""
+        request = self.request
+        if request.body.chunked:
+            self._stage = Stage.ARRIVING
+            self._arriving = asyncio.get_running_loop().call_later(CHUNKS_S, self._body_is_here)
+        elif request.held:
+            self._ask()
+        else:
+            self._stage = Stage.ARRIVING
+
+    def _body_is_here(self) -> None:
+        """All of the body, or as much of it as is waited for."""
+        self._forget_arrival()
+        self._since = time.monotonic()
+        self._ask()
+
+    def _forget_arrival(self) -> None:
+        timer, self._arriving = self._arriving, None
+        if timer is not None:
+            timer.cancel()
 
     @property
     def tunnels(self) -> bool:
@@ -257,6 +292,10 @@ class Exchange:
             except ContentTooLarge as error:
                 self.fail(error)
                 return
+        if self._stage is Stage.ARRIVING:
+            if self.request.complete or self.request.body.waiting >= KEPT_BODY:
+                self._body_is_here()
+            return
         connection = self._connection
         if connection is not None and not self._holding:
             pieces = self.request.body.take()
@@ -351,7 +390,9 @@ class Exchange:
 
     def expire(self, timeout: float) -> None:
         """The deadline has passed; it was so many seconds after the request came."""
-        if self._stage is Stage.WAITING:
+        if self._stage is Stage.ARRIVING:
+            what = "the body of the request did not arrive"
+        elif self._stage is Stage.WAITING:
             what = "no replica took the request"
         elif self._stage is Stage.ANSWERED:
             what = "the request was not answered in full"
@@ -770,6 +811,7 @@ class Exchange:
         elif self._answer is not None and self._answer.stream is not None:
             self._account.streams.discard(self)
         self._stage = Stage.DONE
+        self._forget_arrival()
         self._forget_deadline()
         self._leave_queue()
         self._give_turn_back()
@@ -792,6 +834,8 @@ class Exchange:
         """How it ended, once."""
         now = time.monotonic()
         seconds = now - self._arrived
+        if self._proxy.clients is not None:
+            self._proxy.clients.leave(self._client.host, self)
         account, answer = self._account, self._answer
         account.counts.note(outcome)
         if answer is not None and outcome == OK:

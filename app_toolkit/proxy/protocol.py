@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 from app_toolkit.core import forwarded
 from app_toolkit.core.forwarded import Trust
+from app_toolkit.core.uploads import MinimumRate, Period, measured
 from app_toolkit.errors import RequestTimeout
 from app_toolkit.proxy.exchange import DISCARDED_BODY, Exchange
 from app_toolkit.proxy.proxy import Proxy
@@ -20,6 +21,8 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header
 
+DEFAULT_RATE = MinimumRate(bytes_per_s=500.0, grace_s=5.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -27,8 +30,7 @@ class Patience:
 
     head_s: float = 10.0
     keep_alive_s: float = 5.0
-    body_grace_s: float = 5.0
-    body_rate: float = 500.0
+    body: MinimumRate = DEFAULT_RATE
     discard_s: float = 5.0
     linger_s: float = 2.0
     #: A slow reader's window opens in steps, which on a slow line take this long.
@@ -81,6 +83,7 @@ class ClientConnection(asyncio.Protocol):
         self._patience = patience
         self._trust = trust
         # For the life of the connection
+        self._host = ""
         self._peers = b""
         #: Both ends and the scheme, where what a proxy tells may stand in their place.
         self._origin: Origin | None = None
@@ -95,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self._unparsed = b""
         # One request at a time
         #: Where it came from: this client, unless that is a proxy which is believed and tells of another.
+        self.host = ""
         self.peers = b""
         self._exchange: Exchange | None = None
         #: Answered, while its body still comes.
@@ -106,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._since = time.monotonic()
         self._served = False
         self._head_since: float | None = None
-        self._body_since: tuple[float, int] | None = None
+        self._body_period: Period | None = None
         self._stalled: tuple[float, int] | None = None
 
     # What the event loop says
@@ -120,6 +124,7 @@ class ClientConnection(asyncio.Protocol):
         if self.tells_when_drained:
             transport.set_write_buffer_limits(high=0)
         scheme = "https" if self._tls else "http"
+        self._host = "" if client is None else client[0]
         self._peers = hop.peers(client, server, scheme)
         if client is not None and client[0] in self._trust:
             self._parser.believed = True
@@ -223,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._reading = wanted
         if wanted:
-            self._body_since = None
+            self._body_period = None
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -305,18 +310,20 @@ class ClientConnection(asyncio.Protocol):
             else:
                 exchange.fail(refusal)
         while parser.requests and self._may_begin:
-            self._body_since = None
+            self._body_period = None
             request = parser.requests.pop(0)
-            self.peers = self._told(request) if request.forwarded else self._peers
+            self.host, self.peers = self._told(request) if request.forwarded else (self._host, self._peers)
             self._exchange = exchange = Exchange(self._proxy, self, request)
             exchange.begin()
 
-    def _told(self, request: Request) -> bytes:
-        """Where a request came from, by the word of the proxy that sent it."""
+    def _told(self, request: Request) -> tuple[str, bytes]:
+        """The client's address, and both ends for the hop, by the word of the proxy that sent it."""
         assert self._origin is not None, "fields of anybody else are dropped"
         client, server, scheme = self._origin
         told = request.forwarded
-        return hop.peers(self._trust.client(told) or client, server, forwarded.scheme(told) or scheme)
+        client = self._trust.client(told) or client
+        peers = hop.peers(client, server, forwarded.scheme(told) or scheme)
+        return "" if client is None else client[0], peers
 
     @property
     def _may_begin(self) -> bool:
@@ -413,20 +420,21 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
             return
         if not exchange.body_is_due or not self._reading:
-            self._body_since = None
+            self._body_period = None
             return
-        if self._body_since is None:
-            self._body_since = now, request.body.received
+        received, minimum = request.body.received, self._patience.body
+        if self._body_period is None:
+            self._body_period = Period(now, received)
             return
-        since, received = self._body_since
-        if now - since < self._patience.body_grace_s:
-            return
-        if request.body.received - received < self._patience.body_rate * (now - since):
-            rate = self._patience.body_rate
-            self._parser.refuse(RequestTimeout(f"the body arrived at less than {rate:g} bytes a second"))
+        self._body_period = measured(self._body_period, now, received, minimum)
+        if self._body_period is None:
+            self._parser.refuse(
+                RequestTimeout(
+                    f"the body arrived at less than {minimum.bytes_per_s:g} bytes a second within "
+                    f"{minimum.grace_s:g} s, which are min_body_rate and body_grace_s"
+                )
+            )
             self._advance()
-        else:
-            self._body_since = now, request.body.received
 
     def _is_stalled(self, waiting: int, now: float) -> bool:
         """Whether the client has taken nothing for too long."""

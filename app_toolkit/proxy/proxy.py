@@ -11,6 +11,7 @@ from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counts
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.account import Account
+from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.routes import Router, Routes
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
@@ -50,6 +51,8 @@ class Proxy:
         self.reports = Reports(self.loads)
         #: Places in the queues of all routers, and whose they are.
         self.waiting: dict[Any, Waiting] = {}
+        #: None: a client address may have any number of requests.
+        self.clients: Clients | None = None
         self.draining = False
         self.access = access
         #: Requests that no ingress owns: those that were refused, and those to the proxy itself.

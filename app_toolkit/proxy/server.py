@@ -15,10 +15,12 @@ import uvicorn
 
 from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
+from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy import tls
 from app_toolkit.proxy.arrival import Arrival, Capacity, Reception
+from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.protocol import ClientConnection, Connection, Patience, ServerState
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import Limits
@@ -75,7 +77,13 @@ class ProxyServer:
         self.port = options.port
         self._options = options
         self._limits = limits or Limits()
-        self._patience = patience or Patience(head_s=options.head_timeout_s, keep_alive_s=options.keep_alive_timeout_s)
+        self._patience = patience or Patience(
+            head_s=options.head_timeout_s,
+            keep_alive_s=options.keep_alive_timeout_s,
+            body=MinimumRate(options.min_body_rate, options.body_grace_s),
+        )
+        if options.max_requests_per_client is not None:
+            proxy.clients = Clients(options.max_requests_per_client)
         self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
         descriptors = raise_descriptors()

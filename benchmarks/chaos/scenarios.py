@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.proxy.protocol import Patience
 from benchmarks.chaos import client as outcome
 from benchmarks.chaos.callers import callers_share_a_slot
 from benchmarks.chaos.client import (
@@ -481,7 +480,7 @@ class _Upload:
 
 async def dawdlers(system: System, short: bool) -> list[Row]:
     share = 5 if short else 1
-    head_s, body_s = HTTPOptions().head_timeout_s, Patience().body_grace_s
+    head_s, body_s = HTTPOptions().head_timeout_s, HTTPOptions().body_grace_s
     upgrade = "upgrade: websocket\r\nconnection: Upgrade\r\ncontent-length: 100000\r\n\r\n"
     crowd: dict[str, tuple[int, bytes, bytes, float]] = {
         # How many, what they say at once, what they add byte by byte, and how long that is borne.

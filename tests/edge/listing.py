@@ -20,9 +20,9 @@ from pathlib import Path
 import uvicorn
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.proxy.exchange import DISCARDED_BODY
+from app_toolkit.proxy.exchange import CHUNKS_S, DISCARDED_BODY
 from app_toolkit.proxy.protocol import Patience
-from app_toolkit.proxy.request import Limits
+from app_toolkit.proxy.request import KEPT_BODY, Limits
 from app_toolkit.proxy.server import SWEEP_S
 from app_toolkit.types import ASGIApp
 from tests.proxy.world import Edge, World, eventually
@@ -115,6 +115,8 @@ def page(observations: str, summary: str) -> str:
         head_kib=limits.head_bytes // 1024,
         url_kib=limits.url_bytes // 1024,
         discarded_mib=DISCARDED_BODY // 1024**2,
+        kept_kib=KEPT_BODY // 1024,
+        chunks_s=CHUNKS_S,
         patience=patience,
         options=options,
         sweep_s=SWEEP_S,

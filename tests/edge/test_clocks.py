@@ -143,8 +143,8 @@ def test_500_slow_clients_are_closed_in_time_and_another_one_is_served(world: Wo
     for client in clients:
         assert client.ended is not None
         took = client.ended - client.since
-        assert min(PATIENCE.head_s, PATIENCE.body_grace_s) - STEP_S < took, (client.kind, took)
-        assert took < max(PATIENCE.head_s, PATIENCE.body_grace_s) + 2 * SWEEP_S + SLACK_S, (client.kind, took)
+        assert min(PATIENCE.head_s, PATIENCE.body.grace_s) - STEP_S < took, (client.kind, took)
+        assert took < max(PATIENCE.head_s, PATIENCE.body.grace_s) + 2 * SWEEP_S + SLACK_S, (client.kind, took)
         hears = SLOW[client.kind].hears
         assert client.heard.count(b"HTTP/1.1 ") == len(hears), client
         assert client.heard.startswith(hears[0] if hears else b""), client
@@ -155,7 +155,7 @@ def test_500_slow_clients_are_closed_in_time_and_another_one_is_served(world: Wo
 
 def test_a_body_that_is_fast_enough_may_take_its_time(world: World) -> None:
     world.one(app=build())
-    rate = PATIENCE.body_rate * 3
+    rate = PATIENCE.body.bytes_per_s * 3
     with world.raw() as raw:
         raw.send(POST + b"content-length: %d\r\n\r\n" % (rate * 2))
         began = time.monotonic()
@@ -166,4 +166,4 @@ def test_a_body_that_is_fast_enough_may_take_its_time(world: World) -> None:
             raw.send(b"b" * piece)
             sent += piece
         assert raw.answer().json()["length"] == rate * 2
-        assert time.monotonic() - began > PATIENCE.body_grace_s + SWEEP_S
+        assert time.monotonic() - began > PATIENCE.body.grace_s + SWEEP_S

@@ -233,7 +233,7 @@ def test_a_client_that_takes_a_little_now_and_then_is_not_cut(world: World) -> N
 def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(world: World) -> None:
     world.one()
     with world.raw() as raw:
-        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nhalf")
+        raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\nhalf")
         assert raw.answer().status == 413
         eventually(lambda: world.edge.statistics().ongoing == 0)
         later(world, PATIENCE.discard_s + 1)
@@ -259,7 +259,7 @@ def test_draining_closes_what_is_idle_at_once_and_says_so_to_the_others(own: Cal
     replica = world.one()
     with world.raw() as idle, world.raw() as silent, world.raw() as busy, world.raw() as rest:
         assert idle.send(GET % b"/hello").answer().status == 200
-        rest.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nhalf")
+        rest.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\nhalf")
         got = rest.answer()
         assert (got.status, got.header("connection")) == (413, None)
         busy.send(GET % b"/wait")

@@ -9,7 +9,9 @@ import pytest
 from .world import Raw, Served, World, eventually
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
-POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n"
+SMALL = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n"
+LARGE = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n"
+"""A body that is passed on as it comes."""
 HANDSHAKE = (
     b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -28,8 +30,13 @@ def in_the_queue(world: World, replica: Served, raw: Raw) -> None:
     eventually(lambda: world.edge.statistics().waiting == 1)
 
 
+def in_a_small_body(world: World, replica: Served, raw: Raw) -> None:
+    raw.send(SMALL % b"/echo" + b"some")
+    eventually(lambda: any(each.answers for each in world.edge.server._connections()))
+
+
 def in_the_body(world: World, replica: Served, raw: Raw) -> None:
-    raw.send(POST % b"/echo" + b"some")
+    raw.send(LARGE % b"/echo" + b"some")
     eventually(lambda: replica.gate.statistics().running == 1)
 
 
@@ -57,7 +64,7 @@ def in_an_answer_that_it_does_not_read(world: World, replica: Served, raw: Raw) 
 
 
 def in_a_body_that_is_answered(world: World, replica: Served, raw: Raw) -> None:
-    raw.send(POST % b"/unread" + b"some")
+    raw.send(LARGE % b"/unread" + b"some")
     assert raw.answer().status == 413
 
 
@@ -77,6 +84,7 @@ def in_a_websocket(world: World, replica: Served, raw: Raw) -> None:
 STAGES: list[Stage] = [
     in_the_head,
     in_the_queue,
+    in_a_small_body,
     in_the_body,
     in_a_body_that_is_held_back,
     before_the_answer,

@@ -154,10 +154,11 @@ def test_a_client_that_says_nothing_is_not_waited_for(world: World) -> None:
         assert raw.closed()
 
 
-def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(world: World) -> None:
+@pytest.mark.parametrize("length", [1_000, 100_000], ids=["small", "large"])
+def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(world: World, length: int) -> None:
     replica = world.one()
     with world.raw() as raw:
-        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nx")
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\nx" % length)
         got = raw.answer()
         assert (got.status, got.error) == (408, "request_timeout")
         assert raw.closed()
@@ -170,7 +171,7 @@ def test_a_client_that_waits_for_its_100_is_not_slow(world: World) -> None:
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
         eventually(lambda: world.edge.statistics().waiting == 1)
         for passed in (1, 2, 3):
-            later(world, passed * PATIENCE.body_grace_s)
+            later(world, passed * PATIENCE.body.grace_s)
         world.one()
         assert raw.answer().status == 100
         assert raw.send(b"hi").answer().body == b"hi"

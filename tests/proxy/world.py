@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.proxy.protocol import Patience, _not_acknowledged
@@ -29,7 +30,7 @@ from .app import SECRET, Journal, build, serve, serve_alone
 
 T = TypeVar("T")
 
-PATIENCE = Patience(head_s=1.0, keep_alive_s=30.0, body_grace_s=1.0, discard_s=2.0, linger_s=1.0)
+PATIENCE = Patience(head_s=1.0, keep_alive_s=30.0, body=MinimumRate(500.0, 1.0), discard_s=2.0, linger_s=1.0)
 TESTS = Path(__file__).parents[1]
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -49,7 +50,8 @@ def eventually(condition: Callable[[], T], timeout: float = 5.0) -> T:
 class Edge:
     """A proxy on a thread of its own."""
 
-    def __init__(self, patience: Patience = PATIENCE, **options: Any) -> None:
+    def __init__(self, patience: Patience | None = PATIENCE, **options: Any) -> None:
+        """`patience` None: as the options say."""
         self._patience = patience
         self._options = HTTPOptions(port=0, **options)
         self._versions = itertools.count(1)
