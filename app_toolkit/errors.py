@@ -37,7 +37,7 @@
       ReplicaBusy           not admitted: user code never ran, so another replica may
       ReplicaGone           it was never reached, or its connection broke
   - ControlError            between the parts of the control plane
-      NotWell               what a replica's `check_health` raised
+      NotWell               what a replica's `check_health` raised, or that it has no file descriptor left
       Unresponsive          a replica's event loop did not answer a probe in time
       IllegalTransition     an event that a replica's phase has no row for
       StaleEpoch            an order of a controller that has been replaced

@@ -34,7 +34,8 @@ from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
 from app_toolkit.replica.target import served
-from app_toolkit.transport.sockets import close_in_children, keep_alive
+from app_toolkit.replica.websocket import BoundedWebSocket
+from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, ReplicaId
 
@@ -142,12 +143,13 @@ class ReplicaServer:
         """Ask the data loop, where user code runs, whether it still turns.
 
         Where it serves a class with a `check_health`, that is asked as well. Raises `Unresponsive` where there is no
-        answer within `timeout` seconds, unless a debugger holds the loop; `ReplicaGone` where the loop has ended, and
-        what `check_health` raises.
+        answer within `timeout` seconds, unless a debugger holds the loop; `ReplicaGone` where the loop has ended;
+        `NotWell` where the process has no file descriptor left, and what `check_health` raises.
         """
         replica, loop = self._alive()
 
         async def answer() -> Statistics:
+            check_descriptors()
             if self._instance is not None:
                 await self._instance.check_health()
             return replica.statistics()
@@ -357,7 +359,7 @@ class Server(uvicorn.Server):
             startup,
             # what makes protocols; it need not be a class
             http=cast(Any, partial(Arrival, gate=gate, secret=secret, room=Room(), strangers=Strangers())),
-            ws="websockets-sansio",
+            ws=BoundedWebSocket,
             lifespan=lifespan,
             interface="asgi3",
             # What the client is, the hop says; what goes back to it, the proxy says.

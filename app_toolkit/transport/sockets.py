@@ -1,10 +1,14 @@
 """What the kernel is told of the sockets between two of our processes."""
 
 import asyncio
+import errno
 import os
+import resource
 import socket
 from typing import Protocol, runtime_checkable
 from weakref import WeakSet
+
+from app_toolkit.errors import NotWell
 
 IDLE_S = 10
 """Silence before the first probe."""
@@ -77,3 +81,17 @@ def send_ahead(transport: asyncio.BaseTransport) -> None:
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family == socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD)
+
+
+def check_descriptors() -> None:
+    """Raises `NotWell` if this process cannot open another file: it accepts no connection then."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            return
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise NotWell(
+            f"the process has used up its file descriptors: its limit (RLIMIT_NOFILE) is {limit}; raise it with "
+            "`ulimit -n`, or lower max_open_websockets"
+        ) from None

@@ -17,6 +17,7 @@ from fastapi.responses import StreamingResponse
 
 from app_toolkit.replica.arrival import Arrival, Strangers
 from app_toolkit.replica.replica import Replica
+from app_toolkit.replica.websocket import BoundedWebSocket
 from app_toolkit.transport.trunk import Room
 
 SECRET = b"open-sesame"
@@ -284,7 +285,7 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
         uvicorn.Config(
             app,
             http=cast(Any, partial(Arrival, gate=app, secret=SECRET, room=Room(), strangers=Strangers())),
-            ws="websockets-sansio",
+            ws=BoundedWebSocket,
             loop="uvloop",
             interface="asgi3",
             lifespan="off",

@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import re
+import resource
 import signal
 import socket
 import stat
@@ -17,7 +18,7 @@ from textwrap import dedent
 
 import pytest
 
-from app_toolkit.errors import ReconfigureError, ReplicaGone, StartupError, TargetError, Unresponsive
+from app_toolkit.errors import NotWell, ReconfigureError, ReplicaGone, StartupError, TargetError, Unresponsive
 from app_toolkit.interfaces import LiveOptions
 from app_toolkit.replica.server import ReplicaServer, bind
 from app_toolkit.transport import hop
@@ -158,6 +159,18 @@ def test_a_check_that_says_timeout_has_answered_and_one_that_is_late_has_not(ser
     served.open_gate("hangs")
     with pytest.raises(Unresponsive, match=r"^the data loop of shop/chat-1-1 did not answer within 0.05 s$"):
         served.server.probe(0.05)
+
+
+def test_a_probe_of_a_process_without_file_descriptors_names_their_limit(serve: Serve) -> None:
+    served = serve(SLOW)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # those that are open stay open
+    try:
+        with pytest.raises(NotWell, match=r"RLIMIT_NOFILE\) is 3"):
+            served.server.probe(PATIENCE_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    served.server.probe(PATIENCE_S)
 
 
 def test_a_probe_of_a_blocked_loop_names_the_line_and_the_requests_that_run(serve: Serve) -> None:

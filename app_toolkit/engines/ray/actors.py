@@ -164,7 +164,7 @@ class Controlled:
         self.obey(epoch)
         try:
             self.server.probe(timeout_s)
-        except (Unresponsive, ReplicaGone):
+        except (Unresponsive, ReplicaGone, NotWell):
             raise
         except Exception as error:
             raise NotWell(users_traceback(error)) from error

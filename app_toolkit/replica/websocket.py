@@ -1,0 +1,121 @@
+"""A WebSocket at the replica: uvicorn's protocol, with bounds on what the frames of one client may cost the others."""
+
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+
+from app_toolkit.core.floods import MOST_PER_S, SHORT, FrameBudget
+from app_toolkit.types import Message
+
+SMALLEST_SLICE = 4 * 1024
+LARGEST_SLICE = 64 * 1024
+"""Bytes that are parsed in one iteration of the event loop. A frame costs up to 20 us, whatever its length, and has two
+bytes or more; so the slice grows only while its frames are long."""
+
+FEW = 64
+"""Frames of a slice after which the next one may be larger."""
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """Parses a bounded part of what arrived in each iteration of the event loop, and closes a flood with 1008."""
+
+    _unread = b""
+    _slice = SMALLEST_SLICE
+    _frames = 0
+    """Of the current slice."""
+    _idle_frames = 0
+    """Those of them that nothing slows down."""
+    _budget: FrameBudget | None = None
+    _scheduled = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread or self._scheduled:  # reading was resumed because the app has closed
+            self._unread += data
+            self.transport.pause_reading()
+            self._go_on_later()
+        else:
+            self._parse(data)
+
+    async def receive(self) -> Any:
+        message: Message = await self.queue.get()  # type: ignore[assignment]
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if self._unread:
+                self._go_on_later()
+            else:
+                self.transport.resume_reading()
+        return message
+
+    def _parse(self, data: bytes) -> None:
+        self._frames = self._idle_frames = 0
+        part, self._unread = data[: self._slice], data[self._slice :]
+        super().data_received(part)
+        if self._idle_frames and not self._may_go_on():
+            self._unread = b""
+            self._close_flood()
+            return
+        larger = self._frames < FEW
+        self._slice = min(self._slice * 2, LARGEST_SLICE) if larger else SMALLEST_SLICE
+        if self._unread and not self.read_paused:
+            self.transport.pause_reading()
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        if self.transport.is_closing():
+            return
+        data, self._unread = self._unread, b""
+        self._parse(data)
+        if not (self._unread or self.read_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
+
+    # Floods
+
+    def _may_go_on(self) -> bool:
+        now = self.loop.time()
+        if self._budget is None:
+            self._budget = FrameBudget(now)
+        return self._budget.spend(self._idle_frames, now)
+
+    def _close_flood(self) -> None:
+        if self.close_sent:
+            self.transport.close()
+        if self.disconnected or self.transport.is_closing():
+            return
+        self.conn.fail(CloseCode.POLICY_VIOLATION, f"more than {MOST_PER_S:,.0f} pings or fragments a second")
+        self.handle_parser_exception()
+
+    def handle_ping(self) -> None:
+        self._count(idle=True)
+        super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        self._count(idle=True)
+        super().handle_pong(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        self._count(idle=_is_idle(event))
+        super().handle_cont(event)
+
+    def handle_text(self, event: Frame) -> None:
+        self._count(idle=_is_idle(event))
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._count(idle=_is_idle(event))
+        super().handle_bytes(event)
+
+    def _count(self, *, idle: bool) -> None:
+        self._frames += 1
+        self._idle_frames += idle
+
+
+def _is_idle(event: Frame) -> bool:
+    """Whether it is a short fragment, and not the last one of its message."""
+    return not event.fin and len(event.data) < SHORT
