@@ -23,7 +23,8 @@ class Contender:
     environ: Mapping[str, str] = field(default_factory=dict)
     measures: tuple[str, ...] = HTTP
     posts: tuple[str, str] | None = None
-    """A path and a JSON body: what it is asked to see whether it is up; None: a GET of `/`."""
+    """A path and a JSON body: what it is asked to see whether it is up; None: a GET of `gets`."""
+    gets: str = "/"
 
 
 def _toolkit(replicas: int) -> Contender:

@@ -49,11 +49,21 @@ def interpreter(peer: str) -> Path | None:
 
 def make_env(peer: str) -> Path:
     """Make a peer's environment, and its Python. Raises `subprocess.CalledProcessError` where pip fails."""
-    folder = cache() / peer
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
-    (folder / "made-of.txt").write_text(_made_of(PEERS[peer]))
+    return environment(peer, PEERS[peer])
+
+
+def environment(name: str, packages: Iterable[str]) -> Path:
+    """The Python of an environment with these packages, which is made if there is none.
+
+    Raises `subprocess.CalledProcessError` if pip fails.
+    """
+    folder = cache() / name
+    made_of, python = folder / "made-of.txt", folder / "bin" / "python"
+    if not (made_of.is_file() and made_of.read_text() == _made_of(packages)):
+        print(f"Making the environment of {name}.", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        made_of.write_text(_made_of(packages))
     return python
 
 
@@ -79,7 +89,6 @@ def main(names: list[str]) -> None:
         if name == "minilm":
             minilm()
         elif interpreter(name) is None:
-            print(f"Making the environment of {name}.", flush=True)
             make_env(name)
 
 

@@ -81,7 +81,7 @@ def python_of(contender: Contender) -> Path | None:
 @contextmanager
 def started(contender: Contender) -> Iterator[Server]:
     """Up until the end of the block. Raises `CannotStart`, with what it printed."""
-    port = _free_port()
+    port = free_port()
     words = shlex.split(contender.command)
     command = [word.format(python=python_of(contender), apps=APPS, port=port) for word in words]
     environ = {**os.environ, "PYTHONPATH": str(APPS), **contender.environ}
@@ -110,7 +110,7 @@ def _up(server: Server, output: int) -> bool:
         return False
     with suppress(httpx.TransportError):
         if server.contender.posts is None:
-            return httpx.get(server.url, timeout=5).is_success
+            return httpx.get(server.url + server.contender.gets, timeout=5).is_success
         path, body = server.contender.posts
         return httpx.post(server.url + path, content=body, headers=JSON, timeout=5).is_success
     return False
@@ -129,7 +129,7 @@ def _stop(process: subprocess.Popen[bytes], server: Server) -> None:
     psutil.wait_procs(server.seen, timeout=STOP_S)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

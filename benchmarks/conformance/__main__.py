@@ -3,6 +3,8 @@
 python -m benchmarks.conformance autobahn --write-docs
 python -m benchmarks.conformance tutorial --write-docs
 python -m benchmarks.conformance tutorial --only test_websockets
+python -m benchmarks.conformance ecosystem --write-docs
+python -m benchmarks.conformance ecosystem --only mcp_app socketio_app
 """
 
 import argparse
@@ -12,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.conformance import autobahn, tutorial
-from benchmarks.conformance.report import autobahn_table, document, tutorial_table
+from benchmarks.conformance import autobahn, ecosystem, tutorial
+from benchmarks.conformance.report import autobahn_table, document, ecosystem_table, tutorial_table, with_ecosystem
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "conformance.md"
+PARITY = ROOT / "docs" / "parity.md"
+TABLES = {"autobahn": autobahn_table, "tutorial": tutorial_table, "ecosystem": ecosystem_table}
 RESULTS = ROOT / "benchmarks" / "conformance" / "results.json"
 
 
@@ -24,18 +28,24 @@ def main() -> int:
     options = _options()
     found = _run(options)
     known: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    if not options.only:
+    if options.suite == "ecosystem":
+        found = ecosystem.merged(known.get("ecosystem", {}), found)
+    if options.suite == "ecosystem" or not options.only:
         known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
         options.out.write_text(json.dumps(known, indent=1) + "\n")
     if options.write_docs:
         DOCS.write_text(document(known))
-    print(autobahn_table(found) if options.suite == "autobahn" else tutorial_table(found))
+        if "ecosystem" in known:
+            PARITY.write_text(with_ecosystem(PARITY.read_text(), known["ecosystem"]))
+    print(TABLES[options.suite](found))
     for difference in found["differences"]:
         print(f"DIFFERS: {json.dumps(difference)}")
     return 1 if found["differences"] else 0
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
+    if options.suite == "ecosystem":
+        return ecosystem.run(options.only or ())
     if options.suite == "tutorial":
         return tutorial.run(options.only or ())
     try:
@@ -48,12 +58,16 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suite", choices=("autobahn", "tutorial"))
-    parser.add_argument("--only", nargs="+", help="cases (7.1.*), or folders below tests/test_tutorial; not kept")
+    parser.add_argument("suite", choices=tuple(TABLES))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        help="cases (7.1.*), folders of test_tutorial, or modules of packages (only these are kept)",
+    )
     parser.add_argument("--all", action="store_true", help="autobahn: also all cases on compression, which take long")
     parser.add_argument("--ray", action="store_true", help="autobahn: also on Ray, with two replicas")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept, of both suites")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/conformance.md")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept, of all suites")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/conformance.md, and docs/parity.md")
     return parser.parse_args()
 
 

@@ -128,3 +128,28 @@ def tutorial_table(results: Mapping[str, Any]) -> str:
         ("**differences**", f"{len(results['differences']):,}"),
     ]
     return table(("", "number"), rows)
+
+
+BEGIN, END = "<!-- python -m benchmarks.conformance ecosystem --write-docs -->", "<!-- end -->"
+"""Between these lines of docs/parity.md is what the suite writes."""
+
+
+def with_ecosystem(page: str, results: Mapping[str, Any]) -> str:
+    """The page on parity with the table of packages as it is now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    versions = {name: number for each in results["versions"].values() for name, number in sorted(each.items())}
+    versions["mcp"] = " and ".join(sorted({each["mcp"] for each in results["versions"].values() if "mcp" in each}))
+    listed = ", ".join(
+        f"{name} {number}" for name, number in sorted(versions.items(), key=lambda each: each[0].lower())
+    )
+    return f"{before}{BEGIN}\n\n{ecosystem_table(results)}\n\nOn {results['date']}, with {listed}.\n\n{END}{after}"
+
+
+def ecosystem_table(results: Mapping[str, Any]) -> str:
+    """A row per package and kind of client: how many clients each form served."""
+    rows = [
+        (name, *(f"{forms[form]['served']}/{forms[form]['clients']}" for form in results["forms"]))
+        for name, forms in results["cases"].items()
+    ]
+    return table(("package", *results["forms"]), rows)

@@ -16,7 +16,7 @@ from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import SAME, cache
+from benchmarks.peers import SAME, cache, environment
 
 ROOT = Path(__file__).parents[2]
 FORMS = {"uvicorn": "uvicorn", "control": "uvicorn", "app_toolkit": "app_toolkit"}
@@ -37,7 +37,7 @@ INTENDED = {
 def run(chosen: Sequence[str] = ()) -> dict[str, Any]:
     """What was compared, and every difference; `chosen`: folders below `tests/test_tutorial`, none: all of them."""
     source = _source()
-    python = _environment(_packages(source))
+    python = environment("fastapi-tutorial", _packages(source))
     seen = {}
     for name, form in FORMS.items():
         print(f"Tutorial: {name}", flush=True)
@@ -149,15 +149,3 @@ def _name(requirement: str) -> str:
     for end in "[<>=! ":
         requirement = requirement.partition(end)[0]
     return requirement
-
-
-def _environment(packages: Sequence[str]) -> Path:
-    folder = cache() / "fastapi-tutorial"
-    made_of, python = folder / "made-of.txt", folder / "bin" / "python"
-    wanted = "\n".join((sys.version, *packages))
-    if not (made_of.is_file() and made_of.read_text() == wanted):
-        print("Making the environment of FastAPI's tests.", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
-        made_of.write_text(wanted)
-    return python

@@ -1,0 +1,48 @@
+"""Clients of one app, all at once, in rounds: how many were served, and why the others were not.
+
+python clients.py MODULE:FUNCTION URL CLIENTS ROUNDS
+"""
+
+import asyncio
+import importlib
+import json
+import logging
+import sys
+from collections import Counter
+from contextlib import suppress
+
+PATIENCE_S = 30.0
+WARM = 4
+WARM_S = 5.0
+
+
+async def main(where: str, url: str, clients: int, rounds: int) -> None:
+    module, _, function = where.partition(":")
+    client = getattr(importlib.import_module(module), function)
+    logging.disable()  # packages log what they also raise
+    served = 0
+    failures: Counter[str] = Counter()
+
+    async def one(number: int) -> None:
+        nonlocal served
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await client(url, number)
+            served += 1
+        except Exception as error:
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            failures[f"{type(error).__name__}: {error}"[:160]] += 1
+
+    # Alone and not counted, so that a package that starts something with its first request has done so.
+    for number in range(WARM):
+        with suppress(Exception):
+            async with asyncio.timeout(WARM_S):
+                await client(url, number)
+    for _ in range(rounds):
+        await asyncio.gather(*(one(number) for number in range(clients)))
+    print(json.dumps({"served": served, "clients": clients * rounds, "failures": dict(failures.most_common(4))}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

