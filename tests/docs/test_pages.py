@@ -41,6 +41,7 @@ SHOWN = {
     "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
     "docs/queues.md console": "tests/e2e/test_load.py::test_the_page_shows_what_the_command_says",
     "docs/queues.md text": DRAWING,
+    "docs/stateful.md py": "tests/ecosystem/test_page.py::test_what_the_page_shows_of_an_app_is_in_it",
     "examples/embeddings/README.md console": "tests/examples/test_embeddings.py::test_what_the_page_asks_is_answered",
 }
 """What holds each block that is neither code, which is run, nor commands, which test_commands.py has."""
