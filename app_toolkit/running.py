@@ -29,7 +29,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import choose, read_project
-from app_toolkit.config.settings import keep_priority, say_plain_logs, show_ray_token
+from app_toolkit.config.settings import keep_priority, say_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
@@ -100,7 +100,7 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
     call it. The options are those of the command `run`, and so are the places that they come
     from. The first call joins the cluster at `address`, or the one that this process is a part of, or starts a Ray of
     our own; later calls use the same. What was run goes with `shutdown()` and with this process; under the same `name`
-    it is replaced. `blocking`: stay until a Ctrl-C or SIGTERM, and shut down; on the main thread alone.
+    it is replaced. `blocking`: stay until a Ctrl-C, SIGTERM or SIGHUP, and shut down; on the main thread alone.
 
     Raises `ConfigError` where it cannot be served; what it was to replace goes on then.
     """
@@ -263,8 +263,6 @@ def _running(spec: ApplicationSpec, chosen: Options) -> "Driver":
         )
     say_plain_logs(colour=sys.stdout.isatty())
     keep_priority()
-    if chosen.address not in (None, "auto"):
-        show_ray_token()
     from app_toolkit.engines.ray.instance import Instance, is_driver
 
     if not is_driver():
@@ -300,8 +298,6 @@ def _instance(address: str | None, *, begin: bool = False) -> "Iterator[Instance
     if _driver is not None:
         yield _driver.instance
         return
-    if address not in (None, "auto"):
-        show_ray_token()
     from app_toolkit.engines.ray.instance import Instance
 
     with Instance.start(address=address or "auto", held=False) if begin else Instance.connect(address) as instance:

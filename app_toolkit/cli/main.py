@@ -35,7 +35,7 @@ from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
-from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs, show_ray_token
+from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs
 from app_toolkit.config.written import Said, written
 from app_toolkit.errors import ConfigError, ToolkitError
 
@@ -142,7 +142,6 @@ def run(
     options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
     say_plain_logs(colour=sys.stdout.isatty())
     keep_priority()
-    _show_token(options.address)
     serve_on_ray(options, Screen(), _ray)
 
 
@@ -197,7 +196,6 @@ def deploy(
         wait=wait,
         timeout_s=wait_timeout_s,
     )
-    _show_token(options.address)
     deploy_on_cluster(options, Screen(), _ray)
 
 
@@ -376,18 +374,12 @@ def _ray() -> Engine:
 def _connect(context: typer.Context) -> Instance:
     address = _chosen(context, read_project(Path.cwd())).address or "auto"
     check_cluster_answers(address)
-    _show_token(address)
     return _ray().connect(address)
 
 
 def _wait(instance: Instance, application: str, timeout_s: float) -> None:
     with Screen().progress() as progress:
         until_serving(instance, [application], timeout_s, progress.show)
-
-
-def _show_token(address: str | None) -> None:
-    if address not in (None, "auto"):
-        show_ray_token()
 
 
 def _served(

@@ -43,13 +43,16 @@ class RunOptions:
 
 
 class Interrupts:
-    """The first Ctrl-C or SIGTERM asks us to stop; a second one interrupts whatever we wait for."""
+    """The first Ctrl-C, SIGTERM or SIGHUP asks us to stop; a second one interrupts whatever we wait for."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+            self._before[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
         self.listen()
         return self
 
@@ -64,16 +67,25 @@ class Interrupts:
             signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._forget_terminals()
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+    def _forget_terminals(self) -> None:
+        """The terminal is gone: a write to it would fail, and end the drain."""
+        while self._terminals:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._terminals.pop())
+            os.close(nowhere)
 
     def nobody_asked(self) -> bool:
         return not self.asked
 
 
 def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
-    """Plan, start, deploy, and serve until a Ctrl-C or SIGTERM; then drain.
+    """Plan, start, deploy, and serve until a Ctrl-C, SIGTERM or SIGHUP; then drain.
 
     Raises `ConfigError` where an app cannot be served; nothing of it runs any more then.
     """
@@ -87,7 +99,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, specs, screen))
         except KeyboardInterrupt:
             return
-        interrupts.listen()  # Ray takes SIGTERM for itself when it starts
+        interrupts.listen()  # Ray takes SIGTERM for itself when a process joins
         try:
             _deploy_and_serve(instance, specs, options, screen, interrupts)
             _drain(instance, screen)

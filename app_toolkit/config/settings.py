@@ -1,7 +1,9 @@
 """What the environment says. The only place that reads or changes environment variables."""
 
 import os
+import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +80,22 @@ def start_no_ray() -> bool:
     return os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0") == "0"
 
 
-def show_ray_token() -> None:
-    """Have Ray show its access token to a cluster that is joined by its address: it looks for one only at `auto`.
+def make_ray_token() -> None:
+    """Make an access token for a local Ray, if there is none and none is configured. Raises `OSError` if that fails."""
+    configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    file = Path.home() / ".ray" / "auth_token"
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or configured or file.is_file():
+        return
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # another process was faster
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="ascii") as opened:
+            opened.write(secrets.token_hex(32))
 
-    Before Ray is imported.
-    """
-    if (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+def ray_folder() -> Path:
+    """The folder in which a local Ray keeps its files; the paths of its sockets are too long for most others."""
+    return Path(os.environ.get("RAY_TMPDIR") or "/tmp")
 
 
 def hide_devices() -> None:

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from app_toolkit.config.settings import show_ray_token
 from benchmarks.chaos.client import Client
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.contenders import Contender
@@ -327,10 +326,9 @@ def launched(*options: str) -> Iterator[System]:
             says="Serving ",
             environ={LEDGER: str(ledger), "PYTHONPATH": str(ROOT)},
         )
-        # Ray reads both when it is imported. What the victim logs is not for this terminal.
+        # Ray reads it when it is imported. What the victim logs is not for this terminal.
         os.environ["RAY_LOG_TO_DRIVER"] = "0"
         with started(contender) as server:
-            show_ray_token()
             from app_toolkit.engines.ray.instance import Instance
 
             with Instance.connect(_cluster_of(server)) as instance:

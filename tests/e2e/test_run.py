@@ -1,6 +1,7 @@
 """`app-toolkit run` as its user meets it: one command, and nothing left behind however it ends."""
 
 import os
+import pty
 import re
 import signal
 import socket
@@ -23,6 +24,7 @@ from tests.proxy.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+VICTIM = ROOT / "benchmarks/chaos/victim.py"
 
 
 class Run:
@@ -115,6 +117,46 @@ def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
     assert httpx.get(f"{hello.url()}/-/healthz", trust_env=False, timeout=PATIENCE_S).json() == {"status": "ok"}
     os.kill(hello.process.pid, signal.SIGKILL)
     wait_until(lambda: not hello.left(), 40)
+
+
+def test_a_signal_for_the_whole_process_group_drains_as_one_for_the_command_does(run: Callable[..., Run]) -> None:
+    victim = run("benchmarks/chaos/victim.py")
+    with (
+        httpx.Client(base_url=victim.url(), trust_env=False, timeout=30) as client,
+        client.stream("GET", "/numbers/150") as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines) == "0"
+        os.killpg(victim.process.pid, signal.SIGTERM)
+        assert list(lines) == [str(number) for number in range(1, 150)]
+    output, _ = victim.process.communicate(timeout=PATIENCE_S)
+    assert victim.process.returncode == 0, victim.said + output
+    assert "Traceback" not in victim.said + output
+    wait_until(lambda: not victim.left(), 5)
+
+
+def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", "app_toolkit.cli", "run", str(VICTIM), "--port", "0"])
+    said = b""
+    while b"Ctrl-C drains" not in said:
+        said += os.read(terminal, 4096)
+    found = re.search(rb"Serving .* at (http\S+)", said)
+    assert found is not None
+    command = psutil.Process(pid)
+    family = command.children(recursive=True)
+    with (
+        httpx.Client(base_url=found[1].decode(), trust_env=False, timeout=30) as client,
+        client.stream("GET", "/numbers/150") as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines) == "0"
+        os.close(terminal)
+        assert list(lines) == [str(number) for number in range(1, 150)]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not psutil.wait_procs(family, 5)[1]
 
 
 def refused(*arguments: str) -> str:

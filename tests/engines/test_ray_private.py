@@ -32,3 +32,20 @@ def test_a_share_of_a_node_is_there_so_many_times_and_no_more(most: int) -> None
 
     parts = round(share(most) * 10_000)  # which is how Ray counts
     assert parts * most <= 10_000 < parts * (most + 1)
+
+
+def test_ray_still_enables_token_authentication_when_it_is_asked_to() -> None:
+    from ray._private.authentication import authentication_token_setup
+
+    function = authentication_token_setup.maybe_enable_token_auth_if_token_available
+    assert list(inspect.signature(function).parameters) == ["warn_if_disabled"]
+
+
+def test_rays_workers_still_write_the_marks_that_we_read() -> None:
+    from ray._private import ray_constants
+
+    from app_toolkit.engines.ray.output import ACTOR, MARKS
+
+    names = ray_constants.LOG_PREFIX_ACTOR_NAME, ray_constants.LOG_PREFIX_JOB_ID, ray_constants.LOG_PREFIX_TASK_NAME
+    assert tuple(name.encode() for name in names) == MARKS
+    assert MARKS[0] == ACTOR

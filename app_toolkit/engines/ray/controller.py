@@ -38,6 +38,10 @@ class _Controller:
         self._ready: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
         self._life = asyncio.get_running_loop().create_task(self._live())
 
+    def __repr__(self) -> str:
+        """The name that precedes each line of its output."""
+        return "controller"
+
     async def _live(self) -> None:
         try:
             store = RayStore()

@@ -1,66 +1,108 @@
-"""Ends what is left of a Ray of our own after the process that started it was killed.
+"""Starts and ends a local Ray, in a session of its own.
 
-Most of Ray ends with that process, its agents only after a minute in which they try to report a death to nobody. The
-guard is a process beside: it holds one end of a pipe, and when the other end closes without a word, it waits a little
-and kills those it was told of. Run as a script it imports nothing of ours, so it costs next to nothing.
+Signals for the process group of `run` (from a terminal, systemd or `timeout`) must not reach Ray, because requests
+that are in progress finish on it. So `ray start` runs in the session of another process, the guard. The guard holds
+one end of a pipe. When the other end closes, because `run` has ended or was killed, the guard ends every process of
+its session. Run as a script, this file imports nothing of ours, so the guard needs little memory.
 """
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 GRACE_S = 5.0
-"""What ends by itself may take this long."""
+"""Seconds between SIGTERM and SIGKILL."""
 
-FAREWELL = "all is well"
+STARTED = b"started\n"
+"""What the guard writes once Ray runs."""
 
+OUTPUT = "start.log"
+"""The file with the output of `ray start`."""
 
-class Guard:
-    """Holds the pipe. Everything that descends from this process when it is made is guarded, until `dismiss`."""
+API_SERVER = "/ray/dashboard/dashboard.py"
+"""The end of an argument of Ray's API server. Ray has no switch for it: without a dashboard it is started as well, with
+nothing to do, and `ray start` goes on if it ends."""
 
-    def __init__(self) -> None:
-        family = psutil.Process(os.getpid()).children(recursive=True)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # a Ctrl-C is not for it
-        )
-        assert self._process.stdin is not None
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                # A pid alone may belong to another by then.
-                print(process.pid, process.create_time(), file=self._process.stdin)
-        self._process.stdin.flush()
-
-    def dismiss(self) -> None:
-        """What was guarded has been ended properly, or is not ours to end."""
-        with suppress(BrokenPipeError):
-            self._process.communicate(FAREWELL)
+SET_CHILD_SUBREAPER = 36
+"""From `linux/prctl.h`."""
 
 
-def _watch() -> None:
-    told = sys.stdin.read()
-    if FAREWELL in told:
-        return
-    guarded = [process for line in told.splitlines() if (process := _same(*line.split())) is not None]
-    _, left = psutil.wait_procs(guarded, timeout=GRACE_S)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+def _watch(folder: Path, options: list[str]) -> None:
+    """The guard: start Ray, wait until the pipe closes, end Ray."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+    if sys.platform == "linux":
+        # What `ray start` leaves behind becomes a child of this process, which can then wait for its end.
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    command = [
+        *(sys.executable, "-P", "-c", "from ray.scripts.scripts import main; main()", "start", "--head", "--port=0"),
+        *("--disable-usage-stats", "--no-monitor", "--include-log-monitor=false", "--include-dashboard=false"),
+        *(f"--temp-dir={folder}", *options),
+    ]
+    try:
+        with (folder / OUTPUT).open("wb") as output:
+            start = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        while start.poll() is None:
+            _end_api_server(start.pid)
+            time.sleep(0.05)
+        if start.returncode == 0:
+            sys.stdout.buffer.write(STARTED)
+            sys.stdout.buffer.flush()
+            sys.stdin.read()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end()
 
 
-def _same(pid: str, created: str) -> psutil.Process | None:
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(int(pid))
-        if process.create_time() == float(created):
-            return process
-    return None
+def _end_api_server(parent: int) -> None:
+    with suppress(psutil.Error):
+        for process in psutil.Process(parent).children():
+            if any(argument.endswith(API_SERVER) for argument in process.cmdline()):
+                process.kill()
+
+
+def _members() -> list[psutil.Process]:
+    """All other processes of this session that have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            mine = os.getsid(process.pid) == os.getsid(0) and process.pid != os.getpid()
+            if mine and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _end() -> None:
+    """End the raylet, which ends its workers and agents; then whatever is left of the session."""
+    _signal(signal.SIGTERM, [process for process in _members() if _name(process) == "raylet"])
+    _signal(signal.SIGKILL, _members())
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _signal(number: signal.Signals, processes: list[psutil.Process]) -> None:
+    """Send it to all of these, and wait until they have ended, `GRACE_S` at most."""
+    deadline = time.monotonic() + GRACE_S
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(number)
+    while time.monotonic() < deadline and any(process in processes for process in _members()):
+        time.sleep(0.02)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:  # it has ended
+        return ""
 
 
 if __name__ == "__main__":
-    _watch()
+    _watch(Path(sys.argv[1]), sys.argv[2:])

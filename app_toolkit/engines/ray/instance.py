@@ -12,15 +12,17 @@ from types import TracebackType
 from typing import Any, Self
 
 import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from app_toolkit.config import settings
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
-from app_toolkit.engines.ray.guard import Guard
+from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
 from app_toolkit.types import Kind, ReplicaId
 
@@ -44,10 +46,10 @@ class Instance:
     * A Ray of our own ends with the instance; a cluster that was joined stays as it was, without us.
     """
 
-    def __init__(self, controller: Any, guard: Guard | None = None, *, joined: bool = True) -> None:
+    def __init__(self, controller: Any, local: LocalRay | None = None, *, joined: bool = True) -> None:
         """`joined`: this made the process a driver, and ends that."""
         self._controller = controller
-        self._guard = guard
+        self._local = local
         self._joined = joined
         #: Under which name the lease is held; None: this process only looks on.
         self._owner: str | None = None
@@ -61,9 +63,13 @@ class Instance:
         In a process that is a driver already, its cluster is the one. Not `held`, its controller stays when this
         process has gone. Raises `ConfigError` where there is no cluster at the address, or Ray cannot be started.
         """
-        joined = _join(address or "local", num_cpus)
-        guard = Guard() if address is None and joined else None
+        local = None
+        if address is None and not is_driver():
+            local = _start_ray(num_cpus)
+            address = local.address
+        joined = False
         try:
+            joined = _join(address, shows_output=held and local is None)
             # Beside whoever deploys, where that node lives: there the first proxy is, under the address that is told.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             controller = ControllerActor.options(
@@ -73,14 +79,14 @@ class Instance:
                 get_if_exists=True,
                 scheduling_strategy=here,
             ).remote()
-            instance = cls(controller, guard, joined=joined)
+            instance = cls(controller, local, joined=joined)
             if held:
                 instance.hold()
         except BaseException:
             if joined:
                 ray.shutdown()
-            if guard is not None:
-                guard.dismiss()
+            if local is not None:
+                local.close()
             raise
         return instance
 
@@ -100,7 +106,7 @@ class Instance:
     @classmethod
     def find(cls, address: str | None = None) -> Self | None:
         """The same; None where there is a cluster, and no instance. Raises `ConfigError` where there is no cluster."""
-        joined = _join(address or "auto", None)
+        joined = _join(address or "auto")
         try:
             return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), joined=joined)
         except ValueError:
@@ -229,7 +235,7 @@ class Instance:
 
         A Ray of our own ends with all that runs on it.
         """
-        if self._guard is not None:
+        if self._local is not None:
             self.shutdown()
             return
         self._release()
@@ -251,9 +257,9 @@ class Instance:
         self._release()
         if self._joined:
             ray.shutdown()
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.dismiss()
+        local, self._local = self._local, None
+        if local is not None:
+            local.close()
 
     def __enter__(self) -> Self:
         return self
@@ -331,26 +337,44 @@ def is_driver() -> bool:
     return bool(ray.is_initialized())
 
 
-def _join(address: str, num_cpus: float | None) -> bool:
-    """Make this process a driver; whether it was none before."""
+def _start_ray(num_cpus: float | None) -> LocalRay:
+    try:
+        settings.make_ray_token()
+    except OSError as error:
+        raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
+    _use_token()
+    return LocalRay(num_cpus, settings.ray_folder())
+
+
+def _use_token() -> None:
+    """Show an access token to every cluster, if there is one.
+
+    By itself Ray shows one only at the address `auto`.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    maybe_enable_token_auth_if_token_available()
+
+
+def _join(address: str | None, *, shows_output: bool = False) -> bool:
+    """Make this process a driver; whether it was none before. `address` None: it is one.
+
+    `shows_output`: what replicas write appears here.
+    """
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
-        if address not in ("local", "auto", here):
+        if address not in (None, "auto", here):
             raise ConfigError(f"this process is a part of the Ray cluster at {here}, and cannot join one at {address}")
         return False
+    assert address is not None
     if address.startswith("ray://"):
         raise ConfigError(
             f"{address} is a Ray Client address, which cannot host an instance: give the address of the cluster itself"
         )
-    options: dict[str, Any] = {"address": address, "namespace": NAMESPACE, "logging_level": logging.ERROR}
-    if address == "local":
-        options |= {"include_dashboard": False, "num_cpus": num_cpus}
+    _use_token()
     try:
-        ray.init(**options)
+        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=shows_output)
     except ConnectionError as error:
         where = "on this machine" if address == "auto" else f"at {address}"
         start = ": start one with `ray start --head`" if address == "auto" else ""
         raise ConfigError(f"no Ray cluster runs {where}{start}") from error
-    except PermissionError as error:
-        raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
     return True

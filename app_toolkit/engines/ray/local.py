@@ -1,0 +1,66 @@
+"""A Ray that belongs to this process, on this machine alone."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from app_toolkit.engines.ray import guard
+from app_toolkit.engines.ray.output import Output
+from app_toolkit.errors import ConfigError
+
+
+class LocalRay:
+    """A Ray in a session of its own. It ends with `close`, and also when this process is killed.
+
+    Its workers' output is written to this process's own standard output and standard error.
+    """
+
+    address: str
+    """The address of its control store, `HOST:PORT`."""
+
+    def __init__(self, num_cpus: float | None, parent: Path) -> None:
+        """Start it with `num_cpus` logical CPUs, and with its files in a new folder below `parent`.
+
+        Raises `ConfigError` with the last line of Ray's output if Ray does not start.
+        """
+        # Ray makes the folder that it is given accessible to everybody. The one around it is private.
+        self._private = Path(tempfile.mkdtemp(prefix="ray-", dir=parent))
+        folder = self._private / "ray"
+        folder.mkdir()
+        self._output: Output | None = None
+        cpus = [] if num_cpus is None else [f"--num-cpus={num_cpus:.0f}"]
+        self._guard = subprocess.Popen(
+            [sys.executable, "-P", guard.__file__, str(folder), *cpus],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            assert self._guard.stdout is not None
+            if self._guard.stdout.readline() != guard.STARTED:
+                raise ConfigError(f"Ray did not start: {_last_line(folder / guard.OUTPUT)}")
+            # `ray start` writes it for later commands of Ray's.
+            self.address = (folder / "ray_current_cluster").read_text().strip()
+            self._output = Output(folder / "session_latest" / "logs")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End all of its processes, wait for that, and remove its files. Does nothing the second time."""
+        if self._guard.returncode is not None:
+            return
+        self._guard.terminate()  # it may still be waiting for `ray start`
+        self._guard.communicate()
+        if self._output is not None:
+            self._output.close()
+        shutil.rmtree(self._private, ignore_errors=True)
+
+
+def _last_line(file: Path) -> str:
+    with suppress(OSError, IndexError):
+        return file.read_text(errors="replace").strip().splitlines()[-1]
+    return "it wrote nothing"

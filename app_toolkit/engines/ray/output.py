@@ -1,0 +1,101 @@
+"""Shows the output of workers of a local Ray: a small replacement for Ray's log monitor."""
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+LOOK_S = 0.2
+"""Seconds between two looks at the files."""
+
+MOST_BYTES = 256 * 1024
+"""Bytes that are read from one file before the next one has its turn; a longer line is cut there."""
+
+ACTOR = b":actor_name:"
+"""Begins the line with which Ray names the actor that writes the following ones."""
+
+MARKS = ACTOR, b":job_id:", b":task_name:"
+"""Begin lines of Ray's own."""
+
+CYAN, PLAIN = "\x1b[36m", "\x1b[0m"
+
+
+class Output:
+    """Follows the files of all workers in a folder, and writes their lines to standard output and standard error."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _File] = {}
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="app-toolkit output", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is there, and end."""
+        self._ends.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        # Standard output may be a pipe or a file that somebody has closed: then there is nobody to write for.
+        with suppress(OSError, ValueError):
+            while not self._ends.wait(LOOK_S):
+                self._look()
+            self._look()
+            for file in self._files.values():
+                file.flush()
+
+    def _look(self) -> None:
+        grown = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("worker-") and entry.name.endswith((".out", ".err")):
+                    file = self._files.setdefault(entry.name, _File(Path(entry.path)))
+                    if entry.stat().st_size != file.position:
+                        grown.append(file)
+        while grown:
+            grown = [file for file in grown if file.show()]
+
+
+class _File:
+    """One file, which is opened only to be read: a long run has the files of thousands of workers that ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.position = 0
+        self._path = path
+        self._actor = "worker"
+        self._rest = b""
+
+    def show(self) -> bool:
+        """Write the lines of its next part; whether there is another one."""
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self.position:
+                self.position = 0  # Ray has begun a new file of this name, and keeps the old one under another
+            file.seek(self.position)
+            data = file.read(MOST_BYTES)
+            self.position += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if len(self._rest) > MOST_BYTES:
+                lines, self._rest = [*lines, self._rest], b""
+            self._write(lines)
+            return len(data) == MOST_BYTES
+        return False
+
+    def flush(self) -> None:
+        """Write a last line that does not end."""
+        if self._rest:
+            self._write([self._rest])
+
+    def _write(self, lines: list[bytes]) -> None:
+        # Looked up each time: while a table is drawn on the terminal, something else stands in for both.
+        stream = sys.stderr if self._path.suffix == ".err" else sys.stdout
+        before, after = (CYAN, PLAIN) if stream.isatty() else ("", "")
+        said = []
+        for line in lines:
+            if line.startswith(ACTOR):
+                self._actor = line[len(ACTOR) :].decode(errors="replace").strip()
+            if not line.startswith(MARKS):
+                said.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
+        if said:
+            stream.write("".join(said))
+            stream.flush()

@@ -1,0 +1,79 @@
+"""The output of workers appears once, line by line, with the name of its actor."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.engines.ray.output import MOST_BYTES, Output
+from tests.patience import PATIENCE_S
+
+
+def test_lines_appear_with_the_name_of_their_actor_and_without_rays_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "worker-1-01-10.out").write_text(":job_id:01\nearly\n:actor_name:shop.chat-1-1\nhello\n")
+    (tmp_path / "worker-1-01-10.err").write_text(":job_id:01\n:actor_name:shop.chat-1-1\nTraceback\n")
+    (tmp_path / "raylet.out").write_text("not for users\n")
+    Output(tmp_path).close()
+    said = capsys.readouterr()
+    assert said.out == "worker | early\nshop.chat-1-1 | hello\n"
+    assert said.err == "shop.chat-1-1 | Traceback\n"
+
+
+def test_a_line_appears_when_it_is_written_and_a_half_one_when_the_rest_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = Output(tmp_path)
+    said = ""
+
+    def until(text: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in said:
+            assert time.monotonic() < deadline, said
+            said += capsys.readouterr().out
+
+    with (tmp_path / "worker-2-01-11.out").open("w", buffering=1) as file:
+        file.write(":actor_name:proxy\none\ntw")
+        file.flush()
+        until("proxy | one\n")
+        file.write("o\nthree")
+        file.flush()
+        until("proxy | two\n")
+    output.close()
+    assert said + capsys.readouterr().out == "proxy | one\nproxy | two\nproxy | three\n"
+
+
+def test_a_line_without_end_is_cut_and_none_of_it_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "worker-3-01-12.out").write_text("x" * (3 * MOST_BYTES))
+    Output(tmp_path).close()
+    assert capsys.readouterr().out.count("x") == 3 * MOST_BYTES
+
+
+def test_a_file_that_is_begun_anew_is_read_from_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "worker-4-01-13.out"
+    file.write_text("a longer first line\n")
+    output = Output(tmp_path)
+    deadline, said = time.monotonic() + PATIENCE_S, ""
+    while "first" not in said:
+        assert time.monotonic() < deadline
+        said += capsys.readouterr().out
+    file.write_text("second\n")
+    output.close()
+    assert capsys.readouterr().out == "worker | second\n"
+
+
+def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def isatty(self) -> bool:
+            return False
+
+        def write(self, text: str) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    (tmp_path / "worker-5-01-14.out").write_text("unheard\n")
+    Output(tmp_path).close()
+    assert not any(thread.name == "app-toolkit output" for thread in threading.enumerate())
