@@ -29,7 +29,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import choose, read_project
-from app_toolkit.config.settings import keep_priority, say_plain_logs
+from app_toolkit.config.settings import keep_priority, read_settings, say_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
@@ -109,7 +109,7 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
         served, spec, code = _planned(app, chosen)
         if spec.route_prefix is None and "route_prefix" in said:
             raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
-        driver = _running(spec, chosen)
+        driver = _running(spec, chosen, said.get("address"))
         is_new = not rows(driver.instance.status(), spec.name)
         driver.instance.deploy(spec, _listening(chosen), code)
         try:
@@ -151,7 +151,7 @@ def deploy(
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
         packed: Mapping[str, bytes] = {**code, **files}
-        with _instance(chosen.address, begin=not only) as instance:
+        with _instance(said.get("address"), chosen.address, begin=not only) as instance:
             revision = None
             if only:
                 deployed = part(instance, spec, packed, only)
@@ -225,10 +225,10 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
         if _driver is not None:
             methods = _driver.instance.methods(application, deployment)
         else:
-            from app_toolkit.engines.ray.instance import Instance
+            from app_toolkit.engines.ray.instance import Instance, is_driver
 
             inside = handles.chosen  # a replica
-            instance = Instance.connect(address)
+            instance = Instance.connect(address or (None if is_driver() else read_settings().address))
             try:
                 methods = instance.methods(application, deployment)
                 if not inside:
@@ -252,8 +252,8 @@ def shutdown() -> None:
             driver.close()
 
 
-def _running(spec: ApplicationSpec, chosen: Options) -> "Driver":
-    """This process as a driver of an instance that it holds."""
+def _running(spec: ApplicationSpec, chosen: Options, said: str | None) -> "Driver":
+    """This process as a driver of an instance that it holds. `said`: the address that the caller said."""
     if _driver is not None:
         _driver.instance.hold()
         return _driver
@@ -265,9 +265,12 @@ def _running(spec: ApplicationSpec, chosen: Options) -> "Driver":
     keep_priority()
     from app_toolkit.engines.ray.instance import Instance, is_driver
 
-    if not is_driver():
-        check(chosen.part(HTTPOptions), chosen.address)
-    instance = Instance.start(address=chosen.address, num_cpus=None if chosen.address else logical_cpus(spec.num_cpus))
+    address = chosen.address
+    if is_driver():
+        address = said
+    else:
+        check(chosen.part(HTTPOptions), address)
+    instance = Instance.start(address=address, num_cpus=None if address else logical_cpus(spec.num_cpus))
     try:
         return _drive(instance)
     except BaseException:
@@ -290,16 +293,20 @@ def _listening(chosen: Options) -> HTTPOptions | None:
 
 
 @contextmanager
-def _instance(address: str | None, *, begin: bool = False) -> "Iterator[Instance]":
+def _instance(address: str | None, default: str | None = None, *, begin: bool = False) -> "Iterator[Instance]":
     """The instance that this process drives, or the one at the address for as long as it is needed.
+
+    `default`: the address that the environment or the project says; a process that is a part of a cluster stays there.
 
     `begin`: where none runs there, one does from then on.
     """
     if _driver is not None:
         yield _driver.instance
         return
-    from app_toolkit.engines.ray.instance import Instance
+    from app_toolkit.engines.ray.instance import Instance, is_driver
 
+    if address is None and not is_driver():
+        address = default or read_settings().address
     with Instance.start(address=address or "auto", held=False) if begin else Instance.connect(address) as instance:
         yield instance
 

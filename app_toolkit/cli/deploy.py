@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app_toolkit.cli.addresses import check_cluster_answers
+from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.instance import Engine, Instance, until_serving
 from app_toolkit.cli.plan import results
 from app_toolkit.cli.run import RunOptions, plannings, say_where
@@ -12,6 +12,7 @@ from app_toolkit.config.files import applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core import partial
 from app_toolkit.core.difference import Difference, difference, of_part, options_changed
+from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import with_files
 
@@ -54,12 +55,15 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
     taken back then. An application that cannot be applied takes none back that was applied before it.
     """
     assert options.address is not None
-    check_cluster_answers(options.address)
+    address = options.address
+    if address != "auto":  # which the engine looks for
+        cluster.find(address)
     with plannings(options) as planned:
         ray = engine()  # imports Ray, while children import the apps
         specs = results(planned, lambda: True) or []
     packed = [with_files(spec if options.file is None else applied(spec, options.variables)) for spec in specs]
-    instance = ray.find(options.address)
+    with connecting(address):
+        instance = ray.find(address)
     try:
         running, listening = ({}, None) if instance is None else instance.wanted()
         if not options.only:
@@ -72,7 +76,8 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         if options.dry_run:
             return
         if instance is None:
-            instance = ray.start(address=options.address, num_cpus=None, held=False)
+            with connecting(address):
+                instance = ray.start(address=address, num_cpus=None, held=False)
         for each in wanted:
             http = options.http if options.moves else None
             instance.deploy(each.spec, http, each.code, held=False, expected=each.expected)

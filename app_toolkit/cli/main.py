@@ -1,9 +1,11 @@
 """The command line: `app-toolkit run | dev | plan | deploy | status | scale | rollback | delete | shutdown`."""
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app_toolkit.cli.addresses import check_cluster_answers
+from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.deploy import WAIT_S, DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import Served
@@ -37,6 +39,7 @@ from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
 from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs
 from app_toolkit.config.written import Said, written
+from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, ToolkitError
 
 app = typer.Typer(
@@ -290,7 +293,7 @@ def status(
         else:
             screen.status(found, load, replicas=replicas)
 
-    with closing(_connect(context)) as instance:
+    with _connected(context) as instance:
         if watch:
             watch_status(instance, screen, show)
         else:
@@ -309,7 +312,7 @@ def scale(
 ) -> None:
     """Run more or fewer replicas of a deployment, until it is deployed again. Nothing restarts."""
     named = deployment_named(deployment)
-    with closing(_connect(context)) as instance:
+    with _connected(context) as instance:
         instance.scale(*named, number)
         if wait:
             _wait(instance, named[0], wait_timeout_s)
@@ -325,7 +328,7 @@ def rollback(
     address: RunningAddress = None,
 ) -> None:
     """Go back to the last good version of an application, other than the present one."""
-    with closing(_connect(context)) as instance:
+    with _connected(context) as instance:
         Screen().say(str(instance.rollback(application)))
         if wait:
             _wait(instance, application, wait_timeout_s)
@@ -342,7 +345,7 @@ def delete(
 ) -> None:
     """Stop serving an application, or one deployment of it: drain its replicas, and wait for them. Others go on."""
     what = deletion_named(named)
-    with closing(_connect(context)) as instance:
+    with _connected(context) as instance:
         instance.delete(*what)
         with Screen().waiting("Draining."):
             until_gone(instance, *what)
@@ -351,7 +354,7 @@ def delete(
 @app.command()
 def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
     """Drain what runs on a cluster, wait for it, and remove it; the cluster itself stays."""
-    with closing(_connect(context)) as instance, Screen().waiting("Draining."):
+    with _connected(context) as instance, Screen().waiting("Draining."):
         instance.shutdown()
 
 
@@ -371,10 +374,24 @@ def _ray() -> Engine:
     return instance.Instance
 
 
+@contextmanager
+def _connected(context: typer.Context) -> Iterator[Instance]:
+    """The instance that runs on the cluster. A Ctrl-C ends the process: the cluster goes on with what it was asked."""
+    instance = _connect(context)
+    try:
+        yield instance
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)  # to part from a cluster that has stopped answering takes time
+    finally:
+        instance.close()
+
+
 def _connect(context: typer.Context) -> Instance:
     address = _chosen(context, read_project(Path.cwd())).address or "auto"
-    check_cluster_answers(address)
-    return _ray().connect(address)
+    if address != "auto":  # which the engine looks for
+        cluster.find(address)  # without the time that it takes to import Ray
+    with connecting(address):
+        return _ray().connect(address)
 
 
 def _wait(instance: Instance, application: str, timeout_s: float) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from app_toolkit.config.options import Options
 
-ALSO = {"port": "PORT", "forwarded_allow_ips": "FORWARDED_ALLOW_IPS"}
-"""Names that others gave: platforms that run containers, which FastAPI's command line follows; and uvicorn."""
+ALSO = {"port": "PORT", "forwarded_allow_ips": "FORWARDED_ALLOW_IPS", "address": "RAY_ADDRESS"}
+"""Names that others gave: platforms that run containers, which FastAPI's command line follows; uvicorn; and Ray."""
 
 
 SERVED = "APP_TOOLKIT_DEV_TARGET"
@@ -28,6 +28,8 @@ class Settings(Options):
 def read_settings() -> Settings:
     """The settings of this process. Raises `ConfigError` for a variable that does not hold what it should."""
     said: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in Settings.model_fields}
+    if said["address"] == "local":  # with which Ray starts one of its own, as we do without an address
+        del said["address"]
     return Settings(**{option: value for option, value in said.items() if value})
 
 
@@ -80,17 +82,41 @@ def start_no_ray() -> bool:
     return os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0") == "0"
 
 
+def ray_decides_by_token() -> bool:
+    """Whether Ray shows an access token of its own to a cluster. It may also be told to show none, or another kind."""
+    return os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
+
+
+def ray_token() -> str | None:
+    """The access token that Ray shows to a cluster, from the first place that has one."""
+    if not ray_decides_by_token():
+        return None
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token.strip()
+    with suppress(OSError):
+        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or _ray_token_file()).expanduser().read_text().strip()
+    return None
+
+
+def ray_uses_tls() -> bool:
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
 def make_ray_token() -> None:
     """Make an access token for a local Ray, if there is none and none is configured. Raises `OSError` if that fails."""
     configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    file = Path.home() / ".ray" / "auth_token"
-    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or configured or file.is_file():
+    file = _ray_token_file()
+    if not ray_decides_by_token() or configured or file.is_file():
         return
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):  # another process was faster
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w", encoding="ascii") as opened:
             opened.write(secrets.token_hex(32))
+
+
+def _ray_token_file() -> Path:
+    return Path.home() / ".ray" / "auth_token"
 
 
 def ray_folder() -> Path:

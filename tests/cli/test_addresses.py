@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from app_toolkit.cli.addresses import check_cluster_answers, check_port_is_free
+from app_toolkit.cli.addresses import check_port_is_free
 from app_toolkit.errors import ConfigError
 
 
@@ -27,28 +27,3 @@ def test_a_port_that_is_taken_is_not_free_until_it_is_given_back(host: str) -> N
 def test_a_host_that_is_not_ours_is_refused(host: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         check_port_is_free(host, 8000)
-
-
-def test_a_cluster_that_listens_is_believed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        check_cluster_answers(f"127.0.0.1:{server.getsockname()[1]}")
-    check_cluster_answers("auto")
-
-
-@pytest.mark.parametrize(
-    ("address", "sentence"),
-    [
-        ("127.0.0.1:1", "no Ray cluster answers at 127.0.0.1:1: Connection refused"),
-        ("no such host:6379", "no Ray cluster answers at no such host:6379: "),
-        ("head", "the address 'head' is neither 'auto' nor of the form HOST:PORT"),
-        ("head:port", "the address 'head:port' is neither"),
-        ("head:70000", "the address 'head:70000' is neither"),
-        (
-            "ray://head:10001",
-            "the address 'ray://head:10001' is one of Ray Client, which carries no requests",
-        ),
-    ],
-)
-def test_a_cluster_that_is_none_is_refused_at_once(address: str, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        check_cluster_answers(address)

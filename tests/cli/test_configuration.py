@@ -130,6 +130,21 @@ def test_uvicorns_name_for_whom_to_believe_counts_too(options_of, monkeypatch: p
     assert options_of().http.forwarded_allow_ips == "10.0.0.1"
 
 
+def test_rays_variable_names_the_cluster_where_nothing_else_does(
+    project: Path, options_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert options_of().address == "10.0.0.1:6379"
+    assert options_of("--address", "10.0.0.2:6379").address == "10.0.0.2:6379"
+    monkeypatch.setenv("APP_TOOLKIT_ADDRESS", "auto")
+    assert options_of().address == "auto"
+
+
+def test_rays_variable_may_ask_for_a_local_ray(project: Path, options_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert options_of().address is None
+
+
 def test_a_certificate_is_looked_for_in_this_folder(project: Path, options_of) -> None:
     http = options_of("--ssl-certfile", "cert.pem", "--ssl-keyfile", "keys/key.pem").http
     assert (http.ssl_certfile, http.ssl_keyfile) == (str(project / "cert.pem"), str(project / "keys/key.pem"))

@@ -1,6 +1,13 @@
 """`run --address`: a guest on a cluster that serves others, too."""
 
+import os
 import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
 
 import httpx
 
@@ -33,3 +40,61 @@ def test_a_guest_takes_along_what_is_its_own_and_nothing_else(victim: Served) ->
     with victim.client() as client:
         assert client.get("/pid").status_code == 200
     assert victim.status()["status"] == "healthy"
+
+
+def script(*arguments: str, environment: Mapping[str, str], cwd: Path | None = None) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_rays_variable_names_the_cluster_for_a_command_and_for_a_script(victim: Served, tmp_path: Path) -> None:
+    environment = {"RAY_ADDRESS": victim.cluster.address()}
+    looks = script("-m", "app_toolkit.cli", "status", environment=environment)
+    asks = script("-c", "import ray; from app_toolkit import status; print(status().status)", environment=environment)
+    for process in (looks, asks):
+        said, complaint = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, complaint
+        assert "healthy" in said
+        assert complaint == ""
+
+
+def test_a_handle_of_a_named_cluster_shows_its_token(victim: Served, tmp_path: Path) -> None:
+    code = (
+        "import ray\nfrom app_toolkit import get_handle\n"
+        f"get_handle('no such', 'thing', address={victim.cluster.address()!r})"
+    )
+    process = script("-c", code, environment={"RAY_ADDRESS": "127.0.0.1:1"})  # which the argument overrides
+    _, complaint = process.communicate(timeout=PATIENCE_S)
+    assert "no such" in complaint.splitlines()[-1]
+    assert "InvalidAuthToken" not in complaint
+
+
+def test_a_wrong_token_and_a_dead_address_are_told_in_one_sentence_each(victim: Served) -> None:
+    address = victim.cluster.address()
+    wrong = script("-m", "app_toolkit.cli", "status", environment={"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": "wrong"})
+    dead = script("-m", "app_toolkit.cli", "shutdown", environment={"RAY_ADDRESS": "127.0.0.1:1"})
+    for process, sentence in ((wrong, "refuses our access token"), (dead, "no Ray cluster answers at 127.0.0.1:1")):
+        said, complaint = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, said) == (2, "")
+        assert sentence in complaint
+        assert len(complaint.splitlines()) == 1
+
+
+def test_a_ctrl_c_ends_a_command_that_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_S)
+        environment = {"RAY_ADDRESS": f"127.0.0.1:{silent.getsockname()[1]}"}
+        process = script("-m", "app_toolkit.cli", "status", environment=environment)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            process.communicate(timeout=PATIENCE_S)
+            assert time.monotonic() - began < 3  # one second, on a machine that does something else as well
+    assert process.returncode != 0

@@ -30,6 +30,15 @@ API_SERVER = "/ray/dashboard/dashboard.py"
 """The end of an argument of Ray's API server. Ray has no switch for it: without a dashboard it is started as well, with
 nothing to do, and `ray start` goes on if it ends."""
 
+START = """
+import sys
+# Optional groups of Ray's commands, whose imports take as long as Ray's own. It goes on without what it cannot import.
+sys.modules.update(dict.fromkeys(("ray.serve.scripts", "ray.util.state.state_cli", "ray.dashboard.modules.job.cli")))
+from ray.scripts.scripts import main
+main()
+"""
+"""The command `ray`."""
+
 SET_CHILD_SUBREAPER = 36
 """From `linux/prctl.h`."""
 
@@ -41,7 +50,7 @@ def _watch(folder: Path, options: list[str]) -> None:
         # What `ray start` leaves behind becomes a child of this process, which can then wait for its end.
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     command = [
-        *(sys.executable, "-P", "-c", "from ray.scripts.scripts import main; main()", "start", "--head", "--port=0"),
+        *(sys.executable, "-P", "-c", START, "start", "--head", "--port=0"),
         *("--disable-usage-stats", "--no-monitor", "--include-log-monitor=false", "--include-dashboard=false"),
         *(f"--temp-dir={folder}", *options),
     ]

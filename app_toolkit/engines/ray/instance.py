@@ -20,6 +20,7 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
+from app_toolkit.engines.ray import cluster
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
@@ -366,15 +367,10 @@ def _join(address: str | None, *, shows_output: bool = False) -> bool:
             raise ConfigError(f"this process is a part of the Ray cluster at {here}, and cannot join one at {address}")
         return False
     assert address is not None
-    if address.startswith("ray://"):
-        raise ConfigError(
-            f"{address} is a Ray Client address, which cannot host an instance: give the address of the cluster itself"
-        )
+    address = cluster.find(address)
     _use_token()
     try:
         ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=shows_output)
-    except ConnectionError as error:
-        where = "on this machine" if address == "auto" else f"at {address}"
-        start = ": start one with `ray start --head`" if address == "auto" else ""
-        raise ConfigError(f"no Ray cluster runs {where}{start}") from error
+    except (ConnectionError, RuntimeError) as error:
+        raise ConfigError(f"the Ray cluster at {address} cannot be joined: {error}") from error
     return True
