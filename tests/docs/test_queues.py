@@ -1,0 +1,64 @@
+"""The numbers and rules of docs/queues.md are those of the code."""
+
+from itertools import groupby
+from random import Random
+
+import anyio
+import pytest
+from anyio.to_thread import current_default_thread_limiter
+
+from app_toolkit import Deployment, DeploymentConfig
+from app_toolkit.config.models import ClassConfig
+from app_toolkit.core.balance import pick
+from app_toolkit.errors import ConfigError
+from app_toolkit.replica.batching import batch
+from app_toolkit.router.router import RUN
+
+from .pages import page
+
+PAGE = page("docs/queues.md")
+INGRESS, CLASS = DeploymentConfig(name="any"), ClassConfig(name="any")
+
+
+def test_the_bounds_of_the_page_are_the_defaults() -> None:
+    assert (
+        f"`max_queued_requests` ({INGRESS.max_queued_requests:,}), `max_queue_wait_s` ({INGRESS.max_queue_wait_s:g} s)"
+        in PAGE.text
+    )
+    both = f"{INGRESS.max_ongoing_requests} for an ingress, {CLASS.max_ongoing_requests} for a class"
+    assert f"`max_ongoing_requests` ({both})" in PAGE.text
+    assert f"`max_open_websockets` ({INGRESS.max_open_websockets:,})" in PAGE.text
+    assert f"methods the `sync_threads` of their object ({CLASS.sync_threads})" in PAGE.text
+    assert INGRESS.request_timeout_s is None
+    assert "bounded by `request_timeout_s`\nalone, which is not set by default" in PAGE.text
+
+
+def test_def_endpoints_share_as_many_threads_as_the_page_says() -> None:
+    async def threads() -> float:
+        return current_default_thread_limiter().total_tokens
+
+    assert f"`def` endpoints share the {anyio.run(threads):g} threads of their process" in PAGE.text
+
+
+def test_a_replica_serves_as_many_requests_in_a_row_as_the_page_says() -> None:
+    replicas, served, last, run = ["one", "two"], list[str](), None, 0
+    for _ in range(3 * RUN):
+        chosen = pick(replicas, lambda replica: 0, Random(1), last, moves=run >= RUN)
+        assert chosen is not None
+        run = run + 1 if chosen == last else 1
+        served.append(chosen)
+        last = chosen
+    assert [len(list(group)) for _, group in groupby(served)] == [RUN] * 3
+    assert f"sees one replica for {RUN} of them" in PAGE.text
+    assert f"After {RUN} requests in a row" in PAGE.text
+
+
+def test_a_class_has_room_for_its_full_batches_and_less_is_refused() -> None:
+    class Encoder(Deployment):
+        @batch(max_batch_size=32)
+        async def embed(self, texts: list[str]) -> list[str]:
+            return texts
+
+    assert Encoder.bind().config.max_ongoing_requests == 32
+    with pytest.raises(ConfigError, match="its batches are full with 32 at a time"):
+        Encoder.options(max_ongoing_requests=31)
