@@ -190,6 +190,8 @@ class ReplicaSpec:
     """Under which name the store has what was packed; empty: `target` is imported."""
     artifact: str = ""
     """The same of the files that `app_dir` and `working_dir` are in; empty: these are folders of the node."""
+    sources: str = ""
+    """The same of the Python files that are imported instead of those of `app_dir` on disk; empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

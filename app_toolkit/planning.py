@@ -27,6 +27,7 @@ from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.artifact import pack
 from app_toolkit.replica.graph import calls, find
 from app_toolkit.replica.http import answers_http
+from app_toolkit.replica.sources import take
 from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
@@ -162,13 +163,32 @@ def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]
     where the files are too many bytes.
     """
     folder = Path(spec.app_dir)
-    if folder in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}:
+    if _is_installed(folder):
         return spec, {}
     artifact = pack(folder)
     working_dir = Path(spec.working_dir)
     below = working_dir.relative_to(folder) if working_dir.is_relative_to(folder) else Path()
     folders = {"app_dir": ".", "working_dir": below.as_posix()}
     return spec.model_copy(update={"artifact": artifact.hash, **folders}), {artifact.hash: artifact.archive}
+
+
+def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec], dict[str, bytes], list[str]]:
+    """The same applications with the Python files of their folders as they are now.
+
+    And what is to be in the store for that, by its hashes; and the folders that have too many files to take all of
+    them. What is installed, also as editable, is not a part of an application's folder.
+    """
+    taken = {each.app_dir: take(Path(each.app_dir)) for each in specs if not _is_installed(Path(each.app_dir))}
+    changed = [
+        each.model_copy(update={"sources": taken[each.app_dir].hash}) if each.app_dir in taken else each
+        for each in specs
+    ]
+    code = {each.hash: each.archive for each in taken.values()}
+    return changed, code, [folder for folder, each in taken.items() if not each.complete]
+
+
+def _is_installed(folder: Path) -> bool:
+    return folder in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
 
 
 def _overruled(

@@ -1,6 +1,7 @@
 """Python's own front door: what the command `run` does, for scripts, notebooks and tests."""
 
 import atexit
+import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,7 +25,7 @@ from app_toolkit.cli.instance import (
     until_serving,
     url_of,
 )
-from app_toolkit.cli.run import Interrupts, say_where
+from app_toolkit.cli.run import CUT, Interrupts, say_where
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options
@@ -34,7 +35,7 @@ from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.planning import plan, plan_bound, with_files
+from app_toolkit.planning import plan, plan_bound, with_files, with_sources
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.target import Function, served
 from app_toolkit.router import handle as handles
@@ -44,6 +45,8 @@ from app_toolkit.types import ASGIApp
 if TYPE_CHECKING:
     from app_toolkit.engines.ray.driver import Driver
     from app_toolkit.engines.ray.instance import Instance
+
+logger = logging.getLogger("app_toolkit.running")
 
 T = TypeVar("T")
 
@@ -109,9 +112,10 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
         served, spec, code = _planned(app, chosen)
         if spec.route_prefix is None and "route_prefix" in said:
             raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
+        spec, sources = _snapshot(spec, served)
         driver = _running(spec, chosen, said.get("address"))
         is_new = not rows(driver.instance.status(), spec.name)
-        driver.instance.deploy(spec, _listening(chosen), code)
+        driver.instance.deploy(spec, _listening(chosen), {**code, **sources})
         try:
             until_serving(driver.instance, [spec.name])
         except ConfigError:
@@ -357,6 +361,18 @@ def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, Applicati
         num_replicas=chosen.num_replicas,
     )
     return found, spec, {}
+
+
+def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[ApplicationSpec, dict[str, bytes]]:
+    """The same application with its Python files, unless these are merely those of the current folder."""
+    if isinstance(served, Bound):
+        module = sys.modules.get(served.cls.__module__)
+        if module is None or _folder(module) is None:
+            return spec, {}
+    (changed,), code, cut = with_sources([spec])
+    for folder in cut:
+        logger.warning(CUT.format(folder=folder))
+    return changed, code
 
 
 def _whereabouts(app: object) -> tuple[str, Path]:

@@ -27,6 +27,12 @@ from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import InstanceEnded
+from app_toolkit.planning import with_sources
+
+CUT = (
+    "The folder {folder} has more files than a snapshot takes: replicas import the rest of its Python files from disk. "
+    "Keep data in another folder, or name the app's own folder (app_dir)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +102,15 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             specs = results(planned, interrupts.nobody_asked)
             if specs is None:
                 return
+            specs, code, cut = with_sources(specs)
+            for folder in cut:
+                screen.say(CUT.format(folder=folder))
             instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, specs, screen))
         except KeyboardInterrupt:
             return
         interrupts.listen()  # Ray takes SIGTERM for itself when a process joins
         try:
-            _deploy_and_serve(instance, specs, options, screen, interrupts)
+            _deploy_and_serve(instance, specs, code, options, screen, interrupts)
             _drain(instance, screen)
         except KeyboardInterrupt:
             screen.say("Not waiting: what is left is ended.")
@@ -136,12 +145,17 @@ def _logical_cpus(options: RunOptions, specs: Sequence[ApplicationSpec], screen:
 
 
 def _deploy_and_serve(
-    instance: Instance, specs: Sequence[ApplicationSpec], options: RunOptions, screen: Screen, interrupts: Interrupts
+    instance: Instance,
+    specs: Sequence[ApplicationSpec],
+    code: Mapping[str, bytes],
+    options: RunOptions,
+    screen: Screen,
+    interrupts: Interrupts,
 ) -> None:
     for spec in specs:
         if interrupts.nobody_asked():
             as_is = spec if options.file is None else applied(spec, options.variables)
-            instance.deploy(as_is, options.http)
+            instance.deploy(as_is, options.http, {hash: code[hash] for hash in as_is.packed})
     after, serving = 0, False
     with screen.progress() as progress:
         while interrupts.nobody_asked():

@@ -498,6 +498,10 @@ class Origin(Model):
         str,
         Field(description="the hash of the files that replicas unpack, with its folders in them; the store has them"),
     ] = ""
+    sources: Annotated[
+        str,
+        Field(description="the hash of the Python files that replicas import instead of those of `app_dir` on disk"),
+    ] = ""
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = ""
 
@@ -559,7 +563,7 @@ class ApplicationSpec(Origin):
     def packed(self) -> frozenset[str]:
         """The hashes of what its replicas unpack."""
         origins = [each.origin or self for each in self.deployments]
-        return frozenset(hash for origin in origins for hash in (origin.code, origin.artifact) if hash)
+        return frozenset(hash for origin in origins for hash in (origin.code, origin.artifact, origin.sources) if hash)
 
     @property
     def origin(self) -> Origin:
@@ -595,7 +599,7 @@ class ApplicationSpec(Origin):
         kept = config.model_dump(mode="json", include=restarts)
         # An object can be given another `user_config`, but not forget that it had one.
         kept["user_config"] = config.live.user_config is not None
-        folders = [origin.artifact, origin.app_dir, origin.working_dir]
+        folders = [origin.artifact, origin.app_dir, origin.working_dir, *filter(None, [origin.sources])]
         facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -123,7 +123,7 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
 
 
 def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:
-    if before.artifact != after.artifact:
+    if (before.artifact, before.sources) != (after.artifact, after.sources):
         yield Change("files")
     if before.code != after.code:
         yield Change("code")

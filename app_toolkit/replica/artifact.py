@@ -7,7 +7,7 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -52,17 +52,22 @@ def pack(folder: Path) -> Artifact:
 
     Raises `ConfigError` for more than `MOST_BYTES`, and for what cannot be read.
     """
-    tar = io.BytesIO()
     try:
-        with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name, path in sorted(_bounded(folder)):
-                entry = tarfile.TarInfo(name)  # nobody's, and of no time: these are not the application's
-                content = path.read_bytes()
-                entry.size = len(content)
-                entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
-                archive.addfile(entry, io.BytesIO(content))
+        return archived(sorted(_bounded(folder)))
     except OSError as error:
         raise ConfigError(f"the files below {folder} cannot be packed: {error}") from None
+
+
+def archived(files: Iterable[tuple[str, Path]]) -> Artifact:
+    """These files by their names, in their order. Raises `OSError` for one that cannot be read."""
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path in files:
+            entry = tarfile.TarInfo(name)  # nobody's, and of no time: these are not the application's
+            content = path.read_bytes()
+            entry.size = len(content)
+            entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            archive.addfile(entry, io.BytesIO(content))
     content = tar.getvalue()
     # Of what is compressed: two versions of a compressor may not agree on the bytes.
     return Artifact(hashlib.sha256(content).hexdigest(), zlib.compress(content, 1))

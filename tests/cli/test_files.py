@@ -4,7 +4,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -190,8 +190,8 @@ class Both(Scripted):
         super().__init__(*script)
         self.specs: list[ApplicationSpec] = []
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
-        super().deploy(spec, http)
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions, code: Mapping[str, bytes]) -> None:
+        super().deploy(spec, http, code)
         self.specs.append(spec)
 
 

@@ -3,7 +3,7 @@
 import io
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,8 @@ class Scripted:
     def connect(self, address: str | None) -> "Scripted":
         return self
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions) -> None:
+    def deploy(self, spec: ApplicationSpec, http: HTTPOptions, code: Mapping[str, bytes]) -> None:
+        assert code.keys() == spec.packed
         self.did.append("deploy")
         self.spec = spec
 

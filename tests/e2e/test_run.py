@@ -244,3 +244,41 @@ def test_all_applications_of_a_file_are_served_with_their_secrets_and_none_is_to
     assert both.end(signal.SIGINT) == 0
     assert "s3cret" not in both.said
     wait_until(lambda: not both.left(), 5)
+
+
+CHANGING = """
+import os
+from pathlib import Path
+from fastapi import FastAPI
+
+app = FastAPI()
+
+@app.get("/said")
+def said() -> list[str]:
+    return ["first", str(Path(__file__)), os.getcwd()]
+
+@app.get("/pid")
+def pid() -> int:
+    return os.getpid()
+"""
+
+
+def test_a_replica_that_is_started_after_an_edit_serves_the_files_of_the_start(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    file = tmp_path / "changing.py"
+    file.write_text(CHANGING)
+    changing = run(str(file))
+    with httpx.Client(base_url=changing.url(), trust_env=False, timeout=PATIENCE_S) as client:
+        before, pid = client.get("/said").json(), client.get("/pid").json()
+        assert before == ["first", str(file), str(ROOT)]
+        file.write_text("raise ValueError('half an edit')\n" + CHANGING.replace("first", "second"))
+        os.kill(pid, signal.SIGKILL)
+
+        def replaced() -> bool:
+            answer = client.get("/pid")
+            return bool(answer.status_code == 200 and answer.json() != pid)
+
+        wait_until(replaced)
+        assert client.get("/said").json() == before
+    assert changing.end(signal.SIGINT) == 0

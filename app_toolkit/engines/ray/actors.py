@@ -34,6 +34,7 @@ from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.replica import sources
 from app_toolkit.replica.artifact import Unpacked
 from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.server import ReplicaServer
@@ -224,6 +225,8 @@ class _Replica(Controlled):
 
         def start() -> Location:
             here = _with_files(spec)
+            if here.sources:
+                sources.use(here.app_dir, sources.read(here.sources, _packed(here.sources)))
             with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
                 os.chdir(here.working_dir or os.curdir)
             # Where there is one node only, no port is opened.
