@@ -4,7 +4,9 @@ import compileall
 import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from cookiecutter.main import cookiecutter
 from tests.docs.pages import Page, commands
 from tests.docs.taken import only_taken, take, typed
 
-TEMPLATE = Path(__file__).parents[2] / "templates/api"
+CHECKOUT = Path(__file__).resolve().parents[2]
+TEMPLATE = CHECKOUT / "templates/api"
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +102,9 @@ def test_other_names_go_everywhere(tmp_path: Path) -> None:
         ({"package_name": "json"}, "package_name 'json' is a word or a module of Python itself"),
         ({"package_name": "fastapi"}, "package_name 'fastapi' would hide another package"),
         ({"package_name": "tests"}, "package_name 'tests' would hide another package"),
+        ({"app_toolkit": "checkout"}, "app_toolkit 'checkout' is not index, a URL such as git+https://..., or the whole"),
+        ({"app_toolkit": "/nowhere/at/all"}, "app_toolkit '/nowhere/at/all' is no checkout: it has no pyproject.toml"),
+        ({"app_toolkit": "git+https://a/b c"}, "app_toolkit 'git+https://a/b c' holds a quote, a backslash or a blank"),
         (
             {"project_name": 'Zoo "x"', "project_slug": "zoo"},
             "project_name 'Zoo \"x\"' is empty, or holds a quote",
@@ -122,3 +128,39 @@ def test_every_command_of_its_readme_is_taken(project: Path) -> None:
         for shell, _ in typed(readme):
             for command in commands(shell):
                 take(command)
+
+
+@pytest.mark.parametrize(
+    ("answers", "requirement"),
+    [
+        ({}, f"app-toolkit @ {CHECKOUT.as_uri()}"),
+        ({"app_toolkit": "index"}, "app-toolkit"),
+        (
+            {"app_toolkit": "git+https://example.org/app_toolkit@v1"},
+            "app-toolkit @ git+https://example.org/app_toolkit@v1",
+        ),
+    ],
+)
+def test_app_toolkit_is_installed_from_the_checkout_of_the_template_or_as_somebody_says(
+    tmp_path: Path, answers: dict[str, str], requirement: str
+) -> None:
+    project = tomllib.loads((make(tmp_path, **answers) / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["dependencies"] == [requirement]
+    direct = project["tool"]["hatch"].get("metadata", {}).get("allow-direct-references", False)
+    assert direct == (" @ " in requirement)
+
+
+@pytest.mark.timeout(600)
+def test_it_installs_from_the_checkout_and_passes_its_tests_there(tmp_path: Path, project: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv/bin/python"
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # What app_toolkit itself depends on is there already, and need not come from an index once more.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    for command in (
+        (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{project}[test]"),
+        (python, "-P", "-c", f"import app_toolkit; assert app_toolkit.__file__.startswith({str(packages)!r})"),
+        (python, "-m", "pytest", "-q"),
+    ):
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stdout + done.stderr

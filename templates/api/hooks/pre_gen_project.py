@@ -3,10 +3,13 @@
 import keyword
 import re
 import sys
+from pathlib import Path
 
 NAME = {{ cookiecutter.project_name|tojson }}
 SLUG = {{ cookiecutter.project_slug|tojson }}
 PACKAGE = {{ cookiecutter.package_name|tojson }}
+SOURCE = {{ cookiecutter.app_toolkit|tojson }}
+REQUIREMENT = {{ cookiecutter.app_toolkit|requirement|tojson }}
 
 DEPENDENCIES = {"app_toolkit", "fastapi", "httpx", "httpx2", "pydantic", "pytest", "ray", "starlette", "uvicorn"}
 
@@ -22,6 +25,14 @@ def mistake() -> "str | None":
         return f"package_name {PACKAGE!r} is a word or a module of Python itself"
     if PACKAGE in DEPENDENCIES | {"test", "tests"}:
         return f"package_name {PACKAGE!r} would hide another package of that name"
+    if SOURCE == "index":
+        return None
+    if set('"\\ ') & set(REQUIREMENT.partition(" @ ")[2]):
+        return f"app_toolkit {SOURCE!r} holds a quote, a backslash or a blank"
+    if "://" not in SOURCE and not Path(SOURCE).expanduser().is_absolute():
+        return f"app_toolkit {SOURCE!r} is not index, a URL such as git+https://..., or the whole path of a checkout"
+    if "://" not in SOURCE and not (Path(SOURCE).expanduser() / "pyproject.toml").is_file():
+        return f"app_toolkit {SOURCE!r} is no checkout: it has no pyproject.toml"
     return None
 
 
