@@ -11,7 +11,7 @@ from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.methods import kebab
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import Deployable
+from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable
 from app_toolkit.replica.batching import is_batched, slots_for
 from app_toolkit.replica.http import answers_http
 from app_toolkit.replica.target import class_of
@@ -24,8 +24,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 handles.default = lambda: IN_PROCESS
-
-_SAID = "__app_toolkit_deployment__"
 
 
 class ActorKeywords(TypedDict, total=False):
@@ -261,7 +259,7 @@ class Deployment:
     def __init_subclass__(cls, **said: Unpack[DeploymentKeywords]) -> None:
         super().__init_subclass__()
         # A dataclass with slots makes its class a second time, from the first one's attributes.
-        setattr(cls, _SAID, {**cls.__dict__.get(_SAID, {}), **said})
+        setattr(cls, DEPLOYMENT_CLASS, {**cls.__dict__.get(DEPLOYMENT_CLASS, {}), **said})
         configure(cls, _said(cls))
 
     @classmethod
@@ -291,7 +289,7 @@ def _said(cls: object) -> dict[str, Any]:
     classes = cls.__mro__ if isinstance(cls, type) else ()
     for each in reversed(classes):
         said.pop("name", None)
-        said.update(each.__dict__.get(_SAID, {}))
+        said.update(each.__dict__.get(DEPLOYMENT_CLASS, {}))
     return said
 
 

@@ -131,6 +131,16 @@ class Deployable(ABC):
     config: Any
 
 
+class Reference:
+    """What stands for a deployment in user code."""
+
+    _deployment: Deployable
+
+
+DEPLOYMENT_CLASS = "__app_toolkit_deployment__"
+"""The attribute of classes that inherit from `Deployment`: the options that they say."""
+
+
 class Payloads(Protocol):
     """The way of what is too large for a replica's socket. A key names one exchange of a caller with that replica."""
 

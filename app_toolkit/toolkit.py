@@ -22,7 +22,7 @@ from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import Misdirected, PlanningError, RequestError
 from app_toolkit.replica.batching import is_batched, is_raw, slots_for
-from app_toolkit.replica.graph import batched_endpoints, find
+from app_toolkit.replica.graph import batched_endpoints, calls, find
 from app_toolkit.replica.http import refusal
 from app_toolkit.types import Receive, Scope, Send
 
@@ -173,6 +173,7 @@ def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = N
 
     `configs`: the app's ingresses, where their options are not those that it says itself.
     """
+    calls(app, app.router.routes)  # raises what no route may depend on
     ingresses = configs or (app.ingresses if isinstance(app, Toolkit) else {})
     several = len(ingresses) > 1
     for ingress in ingresses.values():

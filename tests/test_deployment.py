@@ -394,3 +394,21 @@ def test_a_test_puts_an_ordinary_object_in_its_place() -> None:
     app.dependency_overrides[writer] = lambda: Writer("fake")
     with TestClient(app) as client:
         assert client.get("/write", params={"prompt": "x"}).json() == "fake: x"
+
+
+def test_a_route_may_depend_on_the_handle_itself() -> None:
+    writer = Writer.bind("tiny")
+    app = Toolkit()
+
+    @app.get("/same")
+    async def same(model: Annotated[Any, Depends(writer.handle)], other: Annotated[Any, Depends(writer)]) -> bool:
+        return model is other is writer.handle
+
+    with TestClient(app) as client:
+        assert client.get("/same").json() is True
+
+
+def test_a_call_that_is_never_awaited_is_named() -> None:
+    handle = Writer.bind("tiny").handle
+    with pytest.warns(RuntimeWarning, match=r"^coroutine 'Writer.write' was never awaited$"):
+        handle.write("x")  # nobody holds it

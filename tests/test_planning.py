@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Security, WebSocket
+from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
@@ -61,6 +62,12 @@ def test_dependencies_are_found_at_every_level() -> None:
     assert set(names(app)) == {
         *("inner", "of-router", "of-decorator", "secure", "of-websocket", "of-include", "of-app"),
     }
+
+
+def test_a_handle_is_a_dependency_as_what_it_stands_for() -> None:
+    app = FastAPI()
+    app.get("/", dependencies=[Depends(model("of-handle").handle)])(nothing)
+    assert names(app) == ["of-handle"]
 
 
 def app_with(dependency: Bound[Model], **options: Any) -> FastAPI:
@@ -212,3 +219,43 @@ def test_what_is_installed_stays_where_it_is() -> None:
     installed = str(Path(sysconfig.get_path("purelib")).resolve())
     spec = plan(FastAPI(), target="shop:app", app_dir=installed)
     assert with_files(spec) == (spec, {})
+
+
+def depends_on_the_class(app: FastAPI) -> FastAPI:
+    router = APIRouter()
+
+    @router.get("/write")
+    def write(model: Annotated[Model, Depends()]) -> None: ...
+
+    app.include_router(router, prefix="/texts")
+    return app
+
+
+NOT_BOUND = (
+    r"^the route '/texts/write' has Depends\(Model\), which constructs the class for each request: bind it, as in "
+    r"model = Model.bind\(...\), and depend on that: Depends\(model\)$"
+)
+
+
+@pytest.mark.parametrize("app", [FastAPI(), Toolkit()])
+def test_a_route_that_depends_on_a_class_that_is_not_bound_is_refused(app: FastAPI, tmp_path: Path) -> None:
+    with pytest.raises(PlanningError, match=NOT_BOUND):
+        plan(depends_on_the_class(app), target="shop:app", app_dir=str(tmp_path))
+
+
+@pytest.mark.anyio
+async def test_a_class_that_is_not_bound_is_refused_in_one_process_with_and_without_a_lifespan() -> None:
+    with pytest.raises(PlanningError, match=NOT_BOUND):
+        TestClient(depends_on_the_class(Toolkit())).get("/texts/write")
+    said: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await depends_on_the_class(Toolkit())({"type": "lifespan"}, receive, send)
+    (failed,) = said
+    assert failed["type"] == "lifespan.startup.failed"
+    assert "depend on that: Depends(model)" in failed["message"]

@@ -71,7 +71,12 @@ class Screen:
         ]
         self._rows(("deployment", "kind", "replicas", "max ongoing requests", "routes"), deployments)
         routes = [
-            (route.path, ",".join(route.methods or ()) or route.kind, route.owner or "nobody") for route in spec.routes
+            (
+                route.path or "/",
+                ",".join(route.methods or ()) or ("mount" if route.kind == "both" else route.kind),
+                route.owner or "nobody",
+            )
+            for route in spec.routes
         ]
         self._rows(("path", "methods", "ingress"), routes)
 

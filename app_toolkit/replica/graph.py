@@ -9,14 +9,15 @@ from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
 from starlette.routing import BaseRoute, Host, Mount
 
 from app_toolkit.errors import PlanningError
-from app_toolkit.interfaces import Deployable
+from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable, Reference
 from app_toolkit.replica.batching import is_batched
 
 
 def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
     """Which deployments the code behind these routes of an app may call itself, as far as is known, by name.
 
-    Those that `Toolkit(deployments=...)` names may be called by any route.
+    Those that `Toolkit(deployments=...)` names may be called by any route. Raises `PlanningError` for a route that
+    depends on a class of a deployment, and not on what its `bind` gives.
     """
     direct = (*getattr(app, "deployments", ()), *_used_by(routes))
     return tuple(dict.fromkeys(each.name for each in direct))
@@ -70,14 +71,23 @@ def _used_by(routes: Sequence[BaseRoute]) -> Iterator[Deployable]:
         elif isinstance(route, Mount | Host):
             yield from _used_by(route.routes)
         elif isinstance(route, APIRoute | APIWebSocketRoute):
-            yield from _called(context.dependant)
+            yield from _called(context.dependant, context.path or "/")
 
 
-def _called(dependant: Dependant) -> Iterator[Deployable]:
-    if isinstance(dependant.call, Deployable):
-        yield dependant.call
+def _called(dependant: Dependant, path: str) -> Iterator[Deployable]:
+    """Raises `PlanningError` for a class that was not bound: FastAPI would construct it for each request."""
+    call = dependant.call
+    if isinstance(call, Deployable):
+        yield call
+    elif isinstance(call, Reference):
+        yield call._deployment
+    elif isinstance(call, type) and hasattr(call, DEPLOYMENT_CLASS):
+        raise PlanningError(
+            f"the route {path!r} has Depends({call.__name__}), which constructs the class for each request: bind it, "
+            f"as in model = {call.__name__}.bind(...), and depend on that: Depends(model)"
+        )
     for each in dependant.dependencies:
-        yield from _called(each)
+        yield from _called(each, path)
 
 
 def _gather(each: Deployable, callers: tuple[Deployable, ...], found: dict[int, Deployable]) -> None:

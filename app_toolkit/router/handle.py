@@ -14,7 +14,7 @@ from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, c
 from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, NoReplica
-from app_toolkit.interfaces import Call, Caller, Deployable, Plane
+from app_toolkit.interfaces import Call, Caller, Deployable, Plane, Reference
 from app_toolkit.observability.context import ERRAND, READINGS, Reading, errand
 from app_toolkit.transport.calls import Sealed
 from app_toolkit.types import Kind, Retry
@@ -56,18 +56,23 @@ def plane() -> Plane:
         return _plane
 
 
-class Handle:
+class Handle(Reference):
     """Calls one deployment. It has the methods of the deployment's class, and no public name beside them.
+
+    As a dependency, `Depends(writer.handle)`, it gives a route itself.
 
     An `async def` method is awaited, one that yields is iterated, from any event loop. A `def` method called where no
     loop runs blocks until it is answered; where one runs it raises `TypeError`. Safe in every thread.
     """
 
-    _deployment: Deployable
     _options: CallOptions
 
     def __init__(self, deployment: Deployable, options: CallOptions | None = None) -> None:
         self.__dict__.update(_deployment=deployment, _options=options or CallOptions())
+
+    # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
+    async def __call__(self) -> "Handle":
+        return self
 
     def __getattr__(self, name: str) -> "Method":
         method = Method(self._deployment, name, _kind(self._deployment.cls, name), self._options)
@@ -152,14 +157,17 @@ class Method:
         self.kind = kind
         self._timeout_s = options.timeout_s
         self._retry = options.retry
+        self._called = f"{deployment.cls.__name__}.{name}"
 
     def __repr__(self) -> str:
-        return f"<{self.deployment.cls.__name__}.{self.name} of {self.deployment.name}>"
+        return f"<{self._called} of {self.deployment.name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.call(args, kwargs)
         if self.kind == "coroutine":
-            return self.answer(call)
+            answer: Any = self.answer(call)
+            answer.__qualname__ = self._called  # for the warning that it was never awaited, and for tasks
+            return answer
         if self.kind == "stream":
             return self._items(call)
         if running_loop() is not None:

@@ -135,3 +135,15 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for command in ("run", "dev", "plan", "status", "shutdown"):
         assert f"\n  {command} " in said
+
+
+def test_mounts_are_shown_as_such_with_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "mounts.py").write_text(
+        "from fastapi import FastAPI\n"
+        "from starlette.staticfiles import StaticFiles\n"
+        "app = FastAPI(openapi_url=None)\n"
+        "app.mount('/inner', FastAPI())\n"
+        "app.mount('/', StaticFiles(directory='.'))\n"
+    )
+    lines = plan(str(tmp_path / "mounts.py")).stdout.splitlines()
+    assert lines[-2:] == ["  path=/inner  methods=mount  ingress=app", "  path=/  methods=mount  ingress=app"]
