@@ -7,6 +7,7 @@
       OverruleError         options over those of an app's deployments that these cannot have
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
+      InsecurePath          a folder or a file that other users of the machine could read, change or replace
       WaitTimeout           what was deployed is not up within the time that somebody waits
       ReconfigureError      a replica that runs, and has not taken up the options that changed
       RevisionConflict      409  somebody else has applied something since
@@ -77,6 +78,10 @@ class PlacementError(ConfigError):
 
 
 class StartupError(ConfigError):
+    pass
+
+
+class InsecurePath(ConfigError):
     pass
 
 

@@ -14,7 +14,7 @@ from tests.docs.pages import page
 PACKAGE = Path(__file__).parent.parent / "app_toolkit"
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"types", "errors", "interfaces", "clock"}),
+    frozenset({"types", "errors", "interfaces", "clock", "private"}),
     frozenset({"config"}),
     frozenset({"core"}),
     frozenset({"transport", "observability", "streaming"}),

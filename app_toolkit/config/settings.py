@@ -1,13 +1,15 @@
 """What the environment says. The only place that reads or changes environment variables."""
 
 import os
-import secrets
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from app_toolkit.config.options import Options
+
+RUNTIME_DIR = "APP_TOOLKIT_RUNTIME_DIR"
 
 ALSO = {"port": "PORT", "forwarded_allow_ips": "FORWARDED_ALLOW_IPS", "address": "RAY_ADDRESS"}
 """Names that others gave: platforms that run containers, which FastAPI's command line follows; uvicorn; and Ray."""
@@ -42,6 +44,11 @@ def _variable(option: str) -> str:
 def read_variables(names: Iterable[str]) -> dict[str, str]:
     """Those of the variables that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def runtime_folder() -> Path:
+    """Where the sockets, locks, logs and unpacked files of this user's processes are, on this machine."""
+    return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"
 
 
 def say_development() -> None:
@@ -94,7 +101,7 @@ def ray_token() -> str | None:
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token.strip()
     with suppress(OSError):
-        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or _ray_token_file()).expanduser().read_text().strip()
+        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or ray_token_path()).expanduser().read_text().strip()
     return None
 
 
@@ -102,20 +109,14 @@ def ray_uses_tls() -> bool:
     return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
-def make_ray_token() -> None:
-    """Make an access token for a local Ray, if there is none and none is configured. Raises `OSError` if that fails."""
+def ray_makes_token() -> bool:
+    """Whether Ray makes a token at `ray_token_path` for a new cluster, if there is none: no other one is configured."""
     configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    file = _ray_token_file()
-    if not ray_decides_by_token() or configured or file.is_file():
-        return
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):  # another process was faster
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="ascii") as opened:
-            opened.write(secrets.token_hex(32))
+    return ray_decides_by_token() and not configured
 
 
-def _ray_token_file() -> Path:
+def ray_token_path() -> Path:
+    """The file in which Ray looks for its access token, unless another one is configured."""
     return Path.home() / ".ray" / "auth_token"
 
 

@@ -1,11 +1,14 @@
 """The access log: one line of JSON for each request, formatted and written many at a time."""
 
+import io
 import os
 import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from app_toolkit import private
 
 Entry = tuple[float, bytes, bytes, bytes, int, str, int, float, bytes, str, str, int]
 """(arrived, as `time.monotonic()` counts; the client's address and port with a space between, whatever follows them;
@@ -88,25 +91,33 @@ class AccessLog:
 
 
 class LogFile:
-    """A file that lines are appended to. One that would hold more than `most` bytes is begun anew, the last is kept."""
+    """A file that lines are appended to. One that would hold more than `most` bytes is begun anew, the last is kept.
+
+    No other user can read it: it is created with mode 0600.
+    """
 
     def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
+        """Raises `InsecurePath` for what is no file of this user's own, such as a symbolic link, and `OSError`."""
         self._path = path
         self._most = most
-        self._file = path.open("ab", buffering=0)
+        self._file = _open(path)
 
     def write(self, text: str) -> None:
         data = text.encode()
         if self._file.tell() + len(data) > self._most and self._file.tell():
             with suppress(FileNotFoundError):  # somebody took it away
                 os.replace(self._path, f"{self._path}.1")
-            before, self._file = self._file, self._path.open("ab", buffering=0)
+            before, self._file = self._file, _open(self._path)
             before.close()
         if self._file.write(data) != len(data):
             raise OSError("the disk took a part of the lines")
 
     def close(self) -> None:
         self._file.close()
+
+
+def _open(path: Path) -> io.FileIO:
+    return os.fdopen(private.open_file(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
 
 
 def _client(peers: bytes) -> str:

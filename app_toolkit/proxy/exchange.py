@@ -452,7 +452,7 @@ class Exchange:
         if not self._client.writable:
             connection.pause_reading()
         identity = hop.encode(
-            self._proxy.secret, request.id, request.version.encode(), self._client.peers, self._left_ms()
+            self._proxy.token, request.id, request.version.encode(), self._client.peers, self._left_ms()
         )
         assert self._turn is not None
         if self._turn.claim():

@@ -13,6 +13,7 @@ from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.routes import Router, Routes
+from app_toolkit.transport import hop
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import NodeId
@@ -42,9 +43,9 @@ class Proxy:
     ) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
-        self.secret = secret
+        self.token = hop.token(secret)
         self.pool = Pool(secret)
-        self.lines = Lines(self.pool, secret)
+        self.lines = Lines(self.pool, self.token)
         self.routes = Routes(
             lambda name: new_router(name, self.lines.stand, self.reports.unserved), self.pool, self._failed, node
         )

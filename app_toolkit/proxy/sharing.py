@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app_toolkit import private
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.proxy.server import bind
 
@@ -23,14 +24,17 @@ class SharedPort:
     """
 
     def __init__(self, options: HTTPOptions, folder: Path) -> None:
-        """`folder` is the instance's own on this host, for this user alone. Raises `StartupError`."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """`folder` is the own one of the instance on this host.
+
+        Raises `StartupError`, and `InsecurePath` if other users could change what is in it.
+        """
+        folder = private.folder(folder)
         if not options.port:
             with bind(options) as free:
                 options = options.model_copy(update={"port": free.getsockname()[1]})
         place = folder / f"port-{options.port}"
         with _turn(place.with_suffix(".turn")):
-            self._held = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._held = private.open_file(place, os.O_RDWR)
             try:
                 if _is_free(self._held):
                     bind(options).close()
@@ -52,7 +56,7 @@ class SharedPort:
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
     """One of ours at a time; a moment each."""
-    turn = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    turn = private.open_file(path, os.O_RDWR)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
         yield

@@ -1,10 +1,10 @@
-"""Who connects to a replica: what a connection begins with says what it is, and shows the secret."""
+"""Who connects to a replica: how a connection begins says what it carries, and over TCP proves that it may."""
 
 import asyncio
 import hmac
-from collections.abc import Callable
+import logging
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -13,17 +13,19 @@ from app_toolkit.replica.circuit import CallerCircuit
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
-from app_toolkit.transport.preface import Carries, beginning
-from app_toolkit.transport.sockets import close_in_children, send_ahead
+from app_toolkit.transport.preface import LAST, NONCE, Carries, answer, beginning
+from app_toolkit.transport.sockets import check_peer, close_in_children, send_ahead
 from app_toolkit.transport.trunk import Room, Trunk
 
+logger = logging.getLogger("app_toolkit.replica")
+
 SHOWN_S = 5.0
-"""Within which the secret is shown: a caller sends it as soon as it is there."""
+"""Within which the proof has to come: a caller needs two exchanges of a line."""
 
 MOST_STRANGERS = 64
 """That have all of that time."""
 
-MOMENT_S = 0.1
+MOMENT_S = 0.25
 """What the others have, twice."""
 
 REFUSAL = (
@@ -32,7 +34,7 @@ REFUSAL = (
 
 
 class Strangers:
-    """Connections over which the secret has not been shown yet.
+    """Connections whose callers have not proved yet that they know the secret.
 
     Each has `shown_s` seconds, and where there are more than `most` the oldest has a moment left: they hold up nobody,
     and keep nobody out.
@@ -71,7 +73,7 @@ class Strangers:
 class Arrival(asyncio.Protocol):
     """A connection that has just been accepted.
 
-    Who comes through a file that none but this user may open may also speak HTTP at once, by hand.
+    A process of this user, or of root, that comes through the socket's file may speak HTTP at once.
     """
 
     def __init__(
@@ -95,6 +97,9 @@ class Arrival(asyncio.Protocol):
         self._by_file = False
         self._room = room
         self._begun = b""
+        #: Over TCP, once the caller has said what the connection is to carry: the proof that it has to give.
+        self._expected = b""
+        self._carries: Carries = "http"
         self._trunk: Trunk | None = None
         #: What uvicorn knows of a connection is this, and `shutdown`.
         self.transport: asyncio.Transport
@@ -102,38 +107,66 @@ class Arrival(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         close_in_children(transport)
-        send_ahead(transport)
         self._connections.add(self)
         self._by_file = not isinstance(transport.get_extra_info("sockname"), tuple)
         if not self._by_file:
             self._strangers.add(self.transport)
+            return
+        try:
+            check_peer(transport.get_extra_info("socket"))
+        except PermissionError as error:
+            logger.warning("a connection is closed unread: %s", error)
+            self.transport.abort()
+        else:
+            send_ahead(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._strangers.discard(self.transport)
         self._connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         begun = self._begun = self._begun + data
-        carried: dict[Carries, Callable[[bytes], None]] = {"trunk": self._become_trunk, "http": self._become_http}
-        for carries, become in carried.items():
+        if self._expected:
+            self._compare(begun)
+            return
+        for carries in get_args(Carries):
             said = beginning(carries)
-            if begun.startswith(said):
-                self._compare(begun, len(said), become)
-                return
             if said.startswith(begun):
                 return  # it may become that
+            if begun.startswith(said):
+                self._answer(carries, begun, len(said) + NONCE + 1)
+                return
         if self._by_file:
-            self._become_http(begun)
+            self._become("http", begun)
         else:
             self._refuse()
 
-    def _compare(self, begun: bytes, at: int, become: Callable[[bytes], None]) -> None:
-        """The secret, once it is there."""
-        end = at + len(self._secret) + 1
+    def _answer(self, carries: Carries, begun: bytes, end: int) -> None:
+        """The caller's first line, once it is there."""
         if len(begun) < end:
             return
-        if hmac.compare_digest(begun[at:end], self._secret + b"\n"):
-            become(begun[end:])
+        if begun[end - 1 : end] != b"\n":
+            self._refuse()
+        elif self._by_file:
+            self._become(carries, begun[end:])
+        elif len(begun) > end:  # it does not wait for our proof
+            self._refuse()
+        else:
+            self._carries, self._begun = carries, b""
+            said, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
+            self.transport.write(said)
+            # Its time begins anew, once: a handler may have kept the loop until now, and may again.
+            self._strangers.discard(self.transport)
+            self._strangers.add(self.transport)
+
+    def _compare(self, begun: bytes) -> None:
+        """The caller's proof, once it is there."""
+        if len(begun) < LAST:
+            return
+        if hmac.compare_digest(begun[:LAST], self._expected):
+            self._become(self._carries, begun[LAST:])
         else:
             self._refuse()
 
@@ -148,6 +181,12 @@ class Arrival(asyncio.Protocol):
         self._strangers.discard(self.transport)
         self.transport.write(REFUSAL)
         self.transport.close()
+
+    def _become(self, carries: Carries, data: bytes) -> None:
+        if carries == "trunk":
+            self._become_trunk(data)
+        else:
+            self._become_http(data)
 
     def _become_http(self, data: bytes) -> None:
         self._strangers.discard(self.transport)

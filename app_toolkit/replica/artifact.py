@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from app_toolkit import private
 from app_toolkit.errors import ConfigError, TargetError
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -113,10 +114,11 @@ class Unpacked:
     def __init__(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
         """`fetch` gives the archive, where it has to be unpacked; `below`: the folder of all artifacts of this node.
 
-        Raises `TargetError` where there is no archive, or it is not what was packed.
+        Raises `TargetError` where there is no archive, or it is not what was packed, and `InsecurePath` if other users
+        could change what is `below`.
         """
+        below = private.folder(below)
         self.folder = below / hash
-        below.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _open(below, hash)
         try:
             # From here on nobody takes the folder away: who would, takes this lock alone or leaves the folder be.
@@ -145,7 +147,7 @@ class Unpacked:
 
 
 def _open(below: Path, name: str) -> int:
-    return os.open(below / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return private.open_file(below / f"{name}.lock", os.O_RDWR)
 
 
 def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:

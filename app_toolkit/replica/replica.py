@@ -121,7 +121,7 @@ class Replica:
 
         `secret`: what callers must know; None: there is no wire, and who claims to come over it is refused.
         `root_path`: the application's prefix, which the path of each request contains; "" or "/": none.
-        `trusted_without_hop`: serve whoever reaches a Unix socket (its file mode is the guard), hop or no hop.
+        `trusted_without_hop`: serve whoever reaches a Unix socket (the kernel names its user), hop or no hop.
         """
         self.app = app
         self.name = name
@@ -129,7 +129,7 @@ class Replica:
         self.max_open_streams = max_open_streams
         self.on_disconnect: OnDisconnect = on_disconnect
         self.draining = False
-        self._secret = secret
+        self._token = None if secret is None else hop.token(secret)
         self._root_path = root_path.rstrip("/")
         self._trusted_without_hop = trusted_without_hop
         # Who is inside. An exchange leaves `_ongoing` when its response is complete or becomes an open stream,
@@ -223,10 +223,10 @@ class Replica:
             server = scope.get("server")
             by_file = server is not None and server[1] is None  # a Unix socket has no port
             return None if self._trusted_without_hop and by_file else "secret"
-        if self._secret is None:
+        if self._token is None:
             return "secret"
         try:
-            return hop.decode(headers[0][1], self._secret)
+            return hop.decode(headers[0][1], self._token)
         except ValueError:  # it knows the secret, and counts its words differently
             return "protocol"
 

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -19,6 +18,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from app_toolkit import private
 from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
@@ -428,9 +428,10 @@ def run_in_batches() -> None:
 def bind(address: Address) -> tuple[socket.socket, Address]:
     """A socket bound to the address, not listening yet, and the address it got.
 
-    A Unix socket has mode 0600 in a folder that only this user may enter (made where it does not exist).
-    Where that cannot be had, the socket is TCP on 127.0.0.1 instead, and a warning says why. Raises
-    `StartupError` for a TCP address that cannot be had, and for what is no address.
+    A Unix socket has mode 0600 in a private folder (made where it does not exist). Where its path is too long, or
+    somebody else listens there, the socket is TCP on 127.0.0.1 instead, and a warning says why. Raises `InsecurePath`
+    for a folder that other users could change, and `StartupError` for a TCP address that cannot be had, and for what
+    is no address.
     """
     kind, _, place = address.partition(":")
     if kind == "unix" and place:
@@ -453,13 +454,7 @@ def _bind_unix(path: str) -> socket.socket:
     length = len(os.fsencode(path))
     if length > LONGEST_SOCKET_PATH:
         raise _Unsuitable(f"the path has {length} bytes, a socket's has at most {LONGEST_SOCKET_PATH}")
-    folder = Path(path).parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.geteuid():
-        raise _Unsuitable(f"the folder {folder} belongs to user {found.st_uid}, this is user {os.geteuid()}")
-    if found.st_mode & 0o077:
-        raise _Unsuitable(f"the folder {folder} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700")
+    private.folder(Path(path).parent)
     _remove_dead(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

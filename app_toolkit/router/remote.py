@@ -77,9 +77,9 @@ class Callers:
         """`payloads`: the way of large ones; None: they cross the sockets like all others."""
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
-        self.secret = secret
+        self.token = hop.token(secret)
         self.pool = Pool(secret)
-        self.lines = Lines(self.pool, secret)
+        self.lines = Lines(self.pool, self.token)
         self.application = application
         self.reports = Reports(self._loads)
         self._published = Published(self.pool, node)
@@ -421,7 +421,7 @@ class RemoteCaller:
     ) -> bytes:
         """`length`: that of the body; None: the arguments go elsewhere."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
-        identity = hop.encode(self._callers.secret, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
+        identity = hop.encode(self._callers.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if turn.claim():
             identity += self._callers.lines.claim
         trace = TRACE.get()

@@ -1,16 +1,16 @@
 """What a caller and a replica say to each other beside the request itself: a few internal header fields.
 
 The hop is plain HTTP/1.1. The caller puts its own fields before all others, and first of them `x-app-toolkit-hop`; it
-carries the secret and what the replica's server cannot know by itself (who the client is, which scheme it used, how
-long the request may still take). The replica answers with `x-app-toolkit-refused` and 503 where no user code ran; user
-code cannot answer so. Nothing under the internal prefix ever crosses the edge in either direction.
+carries a token of the secret and what the replica's server cannot know by itself (who the client is, which scheme it
+used, how long the request may still take). The replica answers with `x-app-toolkit-refused` and 503 where no user code
+ran; user code cannot answer so. Nothing under the internal prefix ever crosses the edge in either direction.
 
 A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
 field is `x-app-toolkit-line`. Its answer does not end; each byte of it is an offer of a slot. A request that claims it
 has `x-app-toolkit-claim` as its second field. Both fields carry the caller's name.
 
 A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
-`transport.calls` makes of the arguments. Nobody believes that field who has not compared the secret. A key beside the
+`transport.calls` makes of the arguments. Nobody believes that field who has not compared the token. A key beside the
 method says that the caller can reach the replica on another way, too, which large payloads take; the word `elsewhere`
 behind it, that the arguments will. Then there is no body, and the `100 Continue` says that the replica waits for them.
 
@@ -21,6 +21,7 @@ Of a request that belongs to a trace, `x-app-toolkit-trace` says which (`core.tr
 passed on beside it.
 """
 
+import hashlib
 import hmac
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
@@ -94,21 +95,30 @@ def peers(client: tuple[str, int] | None, server: tuple[str, int] | None, scheme
     return b" ".join([*_peer(client), *_peer(server), scheme.encode()])
 
 
+def token(secret: bytes) -> bytes:
+    """What callers show with each request: it says that the hop fields are ours.
+
+    It is not the secret itself, because it crosses the network in the clear: whoever reads it there still cannot open a
+    connection.
+    """
+    return hmac.new(secret, b"app-toolkit hop", hashlib.sha256).hexdigest()[:32].encode()
+
+
 def encode(
-    secret: bytes, request_id: bytes, http_version: bytes, connection: bytes, timeout_ms: int | None = None
+    token: bytes, request_id: bytes, http_version: bytes, connection: bytes, timeout_ms: int | None = None
 ) -> bytes:
     """The field's value; `connection` is what `peers` gave, `timeout_ms` the time that the request has left."""
     left = b"-" if timeout_ms is None else b"%d" % timeout_ms
-    return b"%b %b %b %b %b %b" % (PROTOCOL, secret, request_id, left, http_version, connection)
+    return b"%b %b %b %b %b %b" % (PROTOCOL, token, request_id, left, http_version, connection)
 
 
-def decode(value: bytes, secret: bytes) -> Hop | Refusal:
-    """The hop, or why it is refused. The secret is compared in constant time before anything else is believed."""
+def decode(value: bytes, token: bytes) -> Hop | Refusal:
+    """The hop, or why it is refused. The token is compared in constant time before anything else is believed."""
     protocol, _, rest = value.partition(b" ")
     if protocol != PROTOCOL:
         return "protocol"
     given, _, rest = rest.partition(b" ")
-    if not hmac.compare_digest(given, secret):
+    if not hmac.compare_digest(given, token):
         return "secret"
     request_id, left, version, connection = rest.decode("latin-1").split(" ", 3)
     client, server, scheme = _read_peers(connection)

@@ -12,9 +12,9 @@ from app_toolkit.transport.pool import Answer, Connection, Pool
 class Lines:
     """All lines in which one caller stands, each at another replica. Not safe across threads."""
 
-    def __init__(self, pool: Pool, secret: bytes) -> None:
+    def __init__(self, pool: Pool, token: bytes) -> None:
         name = secrets.token_hex(8).encode()
-        identity = hop.encode(secret, name, b"1.1", hop.peers(None, None, "http"))
+        identity = hop.encode(token, name, b"1.1", hop.peers(None, None, "http"))
         self._pool = pool
         self._head = b"GET / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\nhost: replica\r\n\r\n" % (
             hop.HOP,

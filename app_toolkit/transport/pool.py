@@ -5,6 +5,8 @@ circuit; a body that is still to come, and a WebSocket, have the kernel's flow c
 """
 
 import asyncio
+import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,11 +19,13 @@ from app_toolkit.errors import AnswerUnreadable, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET, STREAM
-from app_toolkit.transport.preface import preface
+from app_toolkit.transport.preface import Carries, Unproven, first_line, introduce
 from app_toolkit.transport.sheet import Following, Sheets
-from app_toolkit.transport.sockets import close_in_children, keep_alive, send_ahead
+from app_toolkit.transport.sockets import check_peer, close_in_children, keep_alive, send_ahead
 from app_toolkit.transport.trunk import LARGE, Circuit, Room, Trunk, last_words
 from app_toolkit.types import Address, Header
+
+logger = logging.getLogger("app_toolkit.transport")
 
 MAX_HEAD = 64 * 1024
 DIAL_S = 5.0
@@ -646,18 +650,18 @@ class Pool:
         try:
             async with asyncio.timeout(DIAL_S):
                 sheets = self._sheets if address.startswith("unix:") else None
-                _, connection = await connect(address, lambda: Connection(address, self._lost, self._room, sheets))
+                _, connection = await connect(
+                    address, lambda: Connection(address, self._lost, self._room, sheets), self._secret
+                )
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(_unreached(address, error))
         else:
-            if not address.startswith("unix:"):  # whose file none but us may open
-                connection.write(preface("http", self._secret))
             reached(connection)
 
     async def _dial_trunk(self, address: Address) -> None:
         try:
             async with asyncio.timeout(DIAL_S):
-                transport, trunk = await connect(address, lambda: Trunk(self._room))
+                _, trunk = await connect(address, lambda: Trunk(self._room), self._secret, "trunk")
         except (OSError, ValueError) as error:
             for _, failed in self._expected.pop(address):
                 failed(_unreached(address, error))
@@ -665,7 +669,6 @@ class Pool:
         except asyncio.CancelledError:
             del self._expected[address]
             raise
-        transport.write(preface("trunk", self._secret))
         expected = self._expected.pop(address)
         way = self._ways.get(address)
         if way is not None:
@@ -693,25 +696,45 @@ Failed = Callable[[ReplicaGone], None]
 
 
 def _unreached(address: Address, error: Exception) -> ReplicaGone:
+    if isinstance(error, PermissionError | Unproven):
+        logger.warning("nothing was sent to %s: %s", address, error)
     return ReplicaGone(f"{address} was not reached: {error or 'no answer'}")
 
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
-async def connect(address: Address, talker: Callable[[], P]) -> tuple[asyncio.Transport, P]:
-    """Connect a protocol to `unix:/path` or `tcp:host:port`. Raises `OSError`, or `ValueError` for another form."""
+async def connect(
+    address: Address, talker: Callable[[], P], secret: bytes = b"", carries: Carries = "http"
+) -> tuple[asyncio.Transport, P]:
+    """Connect a protocol to the replica at `unix:/path` or `tcp:host:port`.
+
+    Nothing is sent to, and nothing of the protocol's is read from, a process of another user (`unix`) or one that has
+    not proved that it knows the secret (`tcp`). Raises `OSError`, or `ValueError` for another form of address.
+    """
     loop = asyncio.get_running_loop()
     kind, _, where = address.partition(":")
-    if kind == "unix":
-        transport, protocol = await loop.create_unix_connection(talker, where)
-        close_in_children(transport)
-        send_ahead(transport)
-        return transport, protocol
     host, _, port = where.rpartition(":")
-    if kind != "tcp" or not host:
+    if kind != "unix" and (kind != "tcp" or not host):
         raise ValueError(f"{address!r} is neither unix:/path nor tcp:host:port")
-    transport, protocol = await loop.create_connection(talker, host.strip("[]"), int(port))
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET6 if ":" in host else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        if kind == "unix":
+            connection.connect(where)  # at once, or not at all
+            check_peer(connection)
+            transport, protocol = await loop.create_unix_connection(talker, sock=connection)
+            send_ahead(transport)
+            if carries == "trunk":
+                transport.write(first_line(carries))
+        else:
+            await loop.sock_connect(connection, (host.strip("[]"), int(port)))
+            keep_alive(connection)
+            await introduce(connection, carries, secret)
+            transport, protocol = await loop.create_connection(talker, sock=connection)
+    except BaseException:
+        connection.close()
+        raise
     close_in_children(transport)
-    keep_alive(transport.get_extra_info("socket"))
     return transport, protocol

@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import socket
+import struct
 from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
@@ -24,6 +25,9 @@ probe meanwhile, and would by itself go on trying for a quarter of an hour. It h
 SENT_AHEAD = 512 * 1024
 """Bytes that it is asked to hold on one machine (it counts twice as many, and has a limit of its own). With the usual
 208 KiB the two wake each other twice as often while a large body goes over."""
+
+CREDENTIALS = struct.Struct("iII")
+"""A process, its user and its group."""
 
 
 @runtime_checkable
@@ -53,6 +57,18 @@ def _close_inherited() -> None:
 
 if hasattr(os, "register_at_fork"):  # else nobody forks there
     os.register_at_fork(after_in_child=_close_inherited)
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raises `PermissionError` if another user is at the other end of a Unix socket, where the system can say so.
+
+    Root may be there: it can read and change this process anyway.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        _, user, _ = CREDENTIALS.unpack(credentials)
+        if user not in (0, os.geteuid()):
+            raise PermissionError(f"user {user} is at the other end, and must be user {os.geteuid()} or root")
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from app_toolkit.cli import main as command_line
+from app_toolkit.config.settings import runtime_folder
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
 
@@ -103,7 +104,7 @@ def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_
 
     # Long after: neither the folder is there, nor has the node what it had unpacked, as if it were another one.
     shutil.rmtree(app)
-    (unpacked,) = [path for path in (session / "app_toolkit_artifacts").iterdir() if path.is_dir()]
+    (unpacked,) = [path for path in (runtime_folder() / session.name / "artifacts").iterdir() if path.is_dir()]
     shutil.rmtree(unpacked)
     os.kill(first["pid"], signal.SIGKILL)
     later = answer(url, lambda told: told["pid"] != first["pid"])

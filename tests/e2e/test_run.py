@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -30,10 +30,16 @@ VICTIM = ROOT / "benchmarks/chaos/victim.py"
 class Run:
     """One `run` in a process of its own, and the Ray that it started."""
 
-    def __init__(self, target: str, *options: str) -> None:
+    def __init__(self, target: str, *options: str, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "app_toolkit.cli", "run", target, "--port", "0", *options]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         self.said = ""
         self._family: set[psutil.Process] = set()

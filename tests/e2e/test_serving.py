@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ import httpx
 import ray
 from websockets.sync.client import connect
 
+from app_toolkit.config.settings import runtime_folder
 from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS
@@ -72,11 +74,10 @@ def test_the_proxy_says_whether_it_is_well_and_what_it_routes(victim: Served) ->
         assert client.get("/nobody/is/here").status_code == 404
 
 
-def test_each_request_is_a_line_of_the_access_log_among_the_logs_of_ray(victim: Served) -> None:
+def test_each_request_is_a_line_of_the_access_log_which_no_other_user_can_read(victim: Served) -> None:
     with victim.client() as client:
         client.get("/pid?token=secret", headers={"x-request-id": "in-the-log"})
-    context = ray.get_runtime_context()
-    logs = Path(context.get_temp_dir()) / context.get_session_name() / "logs"
+    logs = runtime_folder() / ray.get_runtime_context().get_session_name() / "logs"
     deadline = time.monotonic() + PATIENCE_S
     while not (lines := [line for line in access_log(logs) if "in-the-log" in line]):
         assert time.monotonic() < deadline
@@ -89,7 +90,9 @@ def test_each_request_is_a_line_of_the_access_log_among_the_logs_of_ray(victim: 
 
 
 def access_log(logs: Path) -> list[str]:
-    return [line for path in logs.glob("app_toolkit-access-*.log") for line in path.read_text().splitlines()]
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in logs.iterdir()} <= {0o600}
+    return [line for path in logs.glob("access-*.log") for line in path.read_text().splitlines()]
 
 
 def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: Served) -> None:

@@ -295,13 +295,12 @@ def test_where_no_replica_is_reached_the_request_waits_for_one(world: World) -> 
 
 
 def test_a_tcp_address_is_dialled_too(world: World) -> None:
-    world.route({"id": "t", "address": f"tcp:127.0.0.1:{world.port}", "max_ongoing_requests": 1})
-    with world.raw() as raw:  # the proxy itself answers there, for a path that is below no application
-        world.edge.post(
-            {"routes": {"applications": [{"name": "shop", "prefix": "/hello", "default": "web", "routes": []}]}}
-        )
-        got = raw.send(GET % b"/-/healthz").answer()
-        assert got.status == 200
+    replica = world.replica(tcp=True)
+    assert replica.address.startswith("tcp:127.0.0.1:")
+    world.route(replica.endpoint())
+    with world.raw() as raw:
+        for _ in range(2):
+            assert raw.send(POST % b"/echo").answer().body == b"hi"
 
 
 # Deaths: the replica had accepted

@@ -218,7 +218,7 @@ def test_a_caller_that_stopped_with_an_offer_is_passed_over(world: World, other:
     replica = one_slot(world, other)
     stopped = socket.socket(socket.AF_UNIX)
     stopped.connect(replica.address.removeprefix("unix:"))
-    identity = hop.encode(SECRET, b"stopped", b"1.1", hop.peers(None, None, "http"))
+    identity = hop.encode(hop.token(SECRET), b"stopped", b"1.1", hop.peers(None, None, "http"))
     with world.raw() as first, other.raw() as second, stopped:
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)

@@ -150,7 +150,7 @@ def test_the_replica_is_told_what_is_left_of_the_time_and_nothing_where_there_is
 
 def told(head: str) -> Any:
     (line,) = [line for line in head.split("\r\n") if line.startswith("x-app-toolkit-hop: ")]
-    said = hop.decode(line.partition(": ")[2].encode(), SECRET)
+    said = hop.decode(line.partition(": ")[2].encode(), hop.token(SECRET))
     assert isinstance(said, hop.Hop)
     return said.timeout_ms
 

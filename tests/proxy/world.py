@@ -124,14 +124,19 @@ class Edge:
 class Served:
     """A replica of `app.build` on a thread of its own."""
 
-    def __init__(self, name: str, path: Path, app: Any = None, most: int = 100, secret: bytes = SECRET) -> None:
+    def __init__(self, name: str, path: Path | None, app: Any = None, most: int = 100, secret: bytes = SECRET) -> None:
+        """`path`: of its Unix socket; None: it listens on TCP."""
         self.name = name
         self.most = most
         self.journal = Journal()
-        self.address = f"unix:{path}"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.address = f"tcp:127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            self._listener.listen()
+            self.address = f"unix:{path}"
         self.gate = Replica(app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret)
         self._server = serve(self.gate, self._listener)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -270,9 +275,9 @@ class World:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def replica(self, app: Any = None, most: int = 100, secret: bytes = SECRET) -> Served:
+    def replica(self, app: Any = None, most: int = 100, secret: bytes = SECRET, *, tcp: bool = False) -> Served:
         name = f"replica-{next(self.names)}"
-        replica = Served(name, self.folder / f"{name}.sock", app, most, secret)
+        replica = Served(name, None if tcp else self.folder / f"{name}.sock", app, most, secret)
         self.replicas.append(replica)
         return replica
 

@@ -23,7 +23,7 @@ from websockets.uri import parse_uri
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
-from app_toolkit.transport.preface import preface
+from app_toolkit.transport.preface import ANSWER, Carries, first_line, read_answer
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -48,7 +48,9 @@ def field(
     scheme: str = "https",
     timeout_ms: int | None = None,
 ) -> tuple[str, bytes]:
-    return hop.HOP.decode(), hop.encode(secret, request_id, version, hop.peers(client, server, scheme), timeout_ms)
+    return hop.HOP.decode(), hop.encode(
+        hop.token(secret), request_id, version, hop.peers(client, server, scheme), timeout_ms
+    )
 
 
 class Connection(http.client.HTTPConnection):
@@ -149,8 +151,18 @@ def dial(address: Address) -> socket.socket:
         return dialled
     name, _, port = place.rpartition(":")
     dialled = socket.create_connection((name, int(port)), timeout=PATIENCE_S)
-    dialled.sendall(preface("http", SECRET))
+    introduce(dialled)
     return dialled
+
+
+def introduce(dialled: socket.socket, carries: Carries = "http", secret: bytes = SECRET) -> None:
+    """The caller's side of what a connection over TCP begins with."""
+    asked = first_line(carries)
+    dialled.sendall(asked)
+    answered = b""
+    while len(answered) < ANSWER and (more := dialled.recv(ANSWER - len(answered))):
+        answered += more
+    dialled.sendall(read_answer(secret, asked, dialled.getpeername(), answered))
 
 
 class Served:

@@ -1,8 +1,9 @@
-"""Over TCP anybody may connect to a replica: who does not show the secret costs it nothing, and gets nothing."""
+"""Over TCP anybody may connect to a replica: who does not prove to know the secret costs nothing, and gets nothing."""
 
 import asyncio
 import contextlib
 import itertools
+import select
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,10 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.arrival import REFUSAL, Arrival, Strangers
+from app_toolkit.replica.arrival import MOMENT_S, REFUSAL, Arrival, Strangers
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport.pool import Pool
-from app_toolkit.transport.preface import beginning, preface
+from app_toolkit.transport.preface import (
+    ANSWER,
+    NONCE,
+    Carries,
+    beginning,
+    first_line,
+    introduce,
+    prove,
+    read_answer,
+)
 from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, Receive, Scope, Send
 from tests.patience import until
@@ -67,23 +77,69 @@ def rest(connection: socket.socket) -> bytes:
         b"G",
         b"\x16\x03\x01",
         b"app-toolkit  ",
-        beginning("trunk").replace(b"1", b"2") + SECRET,
-        preface("http", b"x" * len(SECRET)) + ASKED,
-        preface("trunk", b"x" * len(SECRET)),
-        preface("http", SECRET)[:-1] + b"\r\n" + ASKED,
+        b"app-toolkit http 1 " + SECRET + b"\n" + ASKED,
+        first_line("trunk")[:-1] + b"\r\n",
+        first_line("http") + ASKED,
     ],
-    ids=["http", "a byte", "tls", "no word", "another version", "another secret", "for a trunk", "another end"],
+    ids=["http", "a byte", "tls", "no word", "another version", "another end", "does not wait"],
 )
-def test_who_does_not_begin_with_the_secret_is_refused_at_once(served: Served, said: bytes) -> None:
+def test_who_does_not_begin_with_a_first_line_is_refused_at_once(served: Served, said: bytes) -> None:
     with stranger(served) as connection:
         connection.sendall(said)
         assert rest(connection) == REFUSAL
 
 
-def test_who_begins_with_the_secret_is_served(served: Served) -> None:
+def readable(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
+
+
+def answered(connection: socket.socket, asked: bytes) -> bytes:
+    """The replica's line, on the first line of a caller."""
+    connection.sendall(asked)
+    return connection.recv(ANSWER, socket.MSG_WAITALL)
+
+
+def test_who_proves_to_know_the_secret_is_served(served: Served) -> None:
     with stranger(served) as connection:
-        connection.sendall(preface("http", SECRET) + ASKED)
+        said = answered(connection, asked := first_line("http"))
+        connection.sendall(read_answer(SECRET, asked, connection.getpeername(), said) + ASKED)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("carries", ["http", "trunk"])
+def test_a_wrong_proof_is_refused(served: Served, carries: Carries) -> None:
+    with stranger(served) as connection:
+        nonce = answered(connection, asked := first_line(carries))[:NONCE]
+        proof = prove(b"x" * len(SECRET), "caller", asked, connection.getpeername(), nonce)
+        connection.sendall(proof + b"\n" + ASKED)
+        assert rest(connection) == REFUSAL
+
+
+def test_the_proof_of_the_replica_sent_back_is_refused(served: Served) -> None:
+    with stranger(served) as connection:
+        said = answered(connection, first_line("http"))
+        connection.sendall(said[NONCE + 1 :] + ASKED)
+        assert rest(connection) == REFUSAL
+
+
+def test_what_was_recorded_of_a_caller_opens_no_other_connection(served: Served) -> None:
+    with stranger(served) as known:
+        said = answered(known, asked := first_line("http"))
+        known.sendall(proof := read_answer(SECRET, asked, known.getpeername(), said))
+        with stranger(served) as replaying:
+            again = answered(replaying, asked)
+            assert again != said
+            replaying.sendall(proof + ASKED)
+            assert rest(replaying) == REFUSAL
+
+
+def test_the_proof_for_another_replica_is_refused(served: Served) -> None:
+    """A process that listens where a replica was could pass on what a real one asks."""
+    with stranger(served) as connection:
+        nonce = answered(connection, asked := first_line("http"))[:NONCE]
+        elsewhere = connection.getpeername()[0], connection.getpeername()[1] - 1
+        connection.sendall(prove(SECRET, "caller", asked, elsewhere, nonce) + b"\n" + ASKED)
+        assert rest(connection) == REFUSAL
 
 
 def test_a_stranger_who_sends_without_end_is_not_read(served: Served) -> None:
@@ -115,6 +171,14 @@ class Door:
         writer.write(said)
         return reader, writer
 
+    async def come_in(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As a caller."""
+        connection = socket.socket()
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, self.address)
+        await introduce(connection, "http", SECRET)
+        return await asyncio.open_connection(sock=connection)
+
 
 @contextlib.asynccontextmanager
 async def door(strangers: Strangers) -> AsyncIterator[Door]:
@@ -130,17 +194,17 @@ async def door(strangers: Strangers) -> AsyncIterator[Door]:
 
 async def test_a_stranger_has_little_time() -> None:
     async with door(Strangers(shown_s=0.05)) as at:
-        for said in (b"", beginning("http"), preface("trunk", SECRET)[:-1]):
+        for said, answered in (b"", 0), (beginning("http"), 0), (first_line("trunk"), ANSWER):
             reader, writer = await at.knock(said)
             with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
+                assert len(await reader.read()) == answered
             writer.close()
 
 
 async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_comes_in() -> None:
     strangers = Strangers(shown_s=60.0, most=2)
     async with door(strangers) as at:
-        caller = await at.knock(preface("http", SECRET))
+        caller = await at.come_in()
         await until(lambda: bool(at.state.connections) and not strangers)
         knocked = []
         for _ in range(5):
@@ -157,7 +221,7 @@ async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_c
 async def test_callers_that_come_all_at_once_come_in() -> None:
     strangers = Strangers(shown_s=60.0, most=2)
     async with door(strangers) as at:
-        callers = await asyncio.gather(*(at.knock(preface("http", SECRET)) for _ in range(50)))
+        callers = await asyncio.gather(*(at.come_in() for _ in range(50)))
         await until(lambda: len(at.state.connections) == 50 and not strangers)
         for _, writer in callers:
             writer.close()
@@ -171,24 +235,29 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers(
         here, there = socket.socketpair()
         async with door(strangers) as at:
             with here, there, socket.create_connection(at.address) as caller:
+                asked = first_line("http")
+                says = [lambda: asked, lambda: read_answer(SECRET, asked, at.address, caller.recv(ANSWER))]
 
                 def handle() -> None:
-                    loop.remove_reader(here)
-                    caller.sendall(preface("http", SECRET))
-                    time.sleep(0.3)  # a handler that keeps the loop, for longer than a stranger has
+                    here.recv(1)
+                    caller.sendall(says.pop(0)())
+                    time.sleep(2 * MOMENT_S + 0.1)  # a handler that keeps the loop, for longer than a stranger has
 
                 await until(lambda: bool(strangers))
                 loop.add_reader(here, handle)
                 there.send(b"x")
+                await until(lambda: not says or readable(caller))
+                there.send(b"x")
                 await until(lambda: not strangers)
                 assert len(at.state.connections) == 1
+                loop.remove_reader(here)
 
     for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(keep())
 
 
-async def test_a_pool_shows_the_secret_on_connections_that_nobody_uses_yet() -> None:
+async def test_a_pool_proves_to_know_the_secret_on_connections_that_nobody_uses_yet() -> None:
     strangers = Strangers(shown_s=60.0)
     async with door(strangers) as at:
         pool = Pool(SECRET)
@@ -201,15 +270,14 @@ async def test_a_pool_shows_the_secret_on_connections_that_nobody_uses_yet() -> 
 
 
 @given(
-    said=st.sampled_from([preface("http", SECRET), preface("trunk", SECRET), b"GET / HTTP/1.1\r\n", b"app-toolkit x"]),
-    change=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 255)),
-    cuts=st.lists(st.integers(0, 60), max_size=4),
+    carries=st.sampled_from(["http", "trunk"]),
+    change=st.none() | st.tuples(st.integers(0, 114), st.integers(1, 255)),
+    cuts=st.lists(st.integers(1, 130), max_size=4),
 )
-def test_whatever_is_said_in_whatever_pieces_only_the_secret_opens(
-    said: bytes, change: tuple[int, int] | None, cuts: list[int]
+def test_whatever_is_changed_on_the_way_and_in_whatever_pieces_only_the_proof_opens(
+    carries: Carries, change: tuple[int, int] | None, cuts: list[int]
 ) -> None:
-    if change is not None and change[0] < len(said):
-        said = said[: change[0]] + bytes([change[1]]) + said[change[0] + 1 :]
+    """`change`: which byte of the two lines, and how; `cuts`: where the pieces of both end."""
 
     async def become() -> str:
         strangers = Strangers()
@@ -217,21 +285,27 @@ def test_whatever_is_said_in_whatever_pieces_only_the_secret_opens(
         talking = Door(strangers).arrive()
         wire.protocol = talking
         talking.connection_made(wire)
-        at = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
-        for begin, end in itertools.pairwise(at):
-            if begin < end and not wire.ended:
-                wire.protocol.data_received(said[begin:end])
-        waits = len(strangers) == 1
+
+        def say(line: bytes, begin: int) -> None:
+            said = bytearray(line)
+            if change is not None and 0 <= change[0] - begin < len(said):
+                said[change[0] - begin] ^= change[1]
+            at = sorted({0, len(said), *(cut - begin for cut in cuts if 0 < cut - begin < len(said))})
+            for one, other in itertools.pairwise(at):
+                if not wire.ended:
+                    wire.protocol.data_received(bytes(said[one:other]))
+
+        asked = first_line(carries)
+        say(asked, 0)
+        if not wire.ended:
+            nonce = wire.written[:NONCE]
+            say(prove(SECRET, "caller", asked, wire.get_extra_info("sockname"), nonce) + b"\n", len(asked))
         became = "stranger" if wire.protocol is talking else "known"
         talking.connection_lost(None)
         assert len(strangers) == 0
-        return "refused" if wire.ended else "waits" if waits else became
+        return "refused" if wire.ended else became
 
-    opened = {preface("http", SECRET), preface("trunk", SECRET)}
-    expected = "known" if said in opened else "refused"
-    if expected == "refused" and any(each.startswith(said) for each in opened):
-        expected = "waits"
-    assert asyncio.run(become()) == expected
+    assert asyncio.run(become()) == ("known" if change is None else "refused")
 
 
 class Wire(asyncio.Transport):
@@ -240,12 +314,14 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.protocol: Any = None
+        self.written = b""
         self.ended = False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 
-    def write(self, data: Any) -> None: ...
+    def write(self, data: Any) -> None:
+        self.written += data
 
     def is_closing(self) -> bool:
         return self.ended

@@ -154,6 +154,7 @@ def test_files_that_somebody_holds_stay_and_others_go_when_room_is_needed(app: P
 
 def test_what_was_begun_and_not_ended_is_begun_anew(app: Path, tmp_path: Path) -> None:
     packed, node = pack(app), tmp_path / "node"
+    node.mkdir(mode=0o700)
     (node / f"{packed.hash}.partial" / "shop").mkdir(parents=True)
     (node / f"{packed.hash}.partial" / "half.py").write_text("x")
     unpacked = Unpacked(packed.hash, lambda: packed.archive, node)

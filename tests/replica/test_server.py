@@ -1,6 +1,5 @@
 """A replica's life: starting, probes, draining, stopping, and the sockets it keeps to itself."""
 
-import logging
 import os
 import pickle
 import re
@@ -18,7 +17,15 @@ from textwrap import dedent
 
 import pytest
 
-from app_toolkit.errors import NotWell, ReconfigureError, ReplicaGone, StartupError, TargetError, Unresponsive
+from app_toolkit.errors import (
+    InsecurePath,
+    NotWell,
+    ReconfigureError,
+    ReplicaGone,
+    StartupError,
+    TargetError,
+    Unresponsive,
+)
 from app_toolkit.interfaces import LiveOptions
 from app_toolkit.replica.server import ReplicaServer, bind
 from app_toolkit.transport import hop
@@ -625,22 +632,19 @@ def test_a_path_that_is_too_long_falls_back_to_this_host_alone(serve: Serve, cap
     assert served.connect().ask("/", hop=None).getheader("x-app-toolkit-refused") == "secret"
 
 
-def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_replica_refuses_to_listen_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o755)
-    listener, address = bind(Address(f"unix:{folder}/r.sock"))
-    listener.close()
-    assert address.startswith("tcp:127.0.0.1:")
-    assert f"the folder {folder} has mode 0755, it must be 0700" in caplog.text
+    with pytest.raises(InsecurePath, match=f"the folder {folder} has mode 0755, and must have mode 0700"):
+        bind(Address(f"unix:{folder}/r.sock"))
+    assert not list(folder.iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_replica_refuses_to_listen_in_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    listener, address = bind(Address(f"unix:{tmp_path}/file/r.sock"))
-    listener.close()
-    assert address.startswith("tcp:127.0.0.1:")
-    assert caplog.records[0].levelno == logging.WARNING
+    with pytest.raises(InsecurePath, match=f"{tmp_path}/file must be a folder"):
+        bind(Address(f"unix:{tmp_path}/file/inner/r.sock"))
 
 
 def test_a_dead_socket_is_replaced_and_a_living_one_is_not(serve: Serve) -> None:

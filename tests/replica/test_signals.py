@@ -261,12 +261,12 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
         )
     )
     program = f"""
-        import http.client, os, signal, threading, time
+        import http.client, os, signal, socket, threading, time
         from app_toolkit.interfaces import LiveOptions, ReplicaSpec
         from app_toolkit.replica.server import ReplicaServer
         from app_toolkit.replica.signals import Signals
         from app_toolkit.transport import hop
-        from app_toolkit.transport.preface import preface
+        from app_toolkit.transport.preface import ANSWER, first_line, read_answer
 
         def ours(number, frame):
             raise SystemExit("the replica's own")
@@ -281,14 +281,16 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
                 address = server.start(spec, b"secret", "tcp:127.0.0.1:0")
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGUSR1)
-                field = hop.encode(b"secret", b"id", b"1.1", hop.peers(None, None, "http"))
+                field = hop.encode(hop.token(b"secret"), b"id", b"1.1", hop.peers(None, None, "http"))
                 deadline = time.monotonic() + 20
                 answer = b""
                 while answer != b'["term","usr1"]':
                     assert time.monotonic() < deadline, answer
                     connection = http.client.HTTPConnection("127.0.0.1", int(address.rpartition(":")[2]))
                     connection.connect()
-                    connection.send(preface("http", b"secret"))
+                    connection.send(asked := first_line("http"))
+                    said = connection.sock.recv(ANSWER, socket.MSG_WAITALL)
+                    connection.send(read_answer(b"secret", asked, connection.sock.getpeername(), said))
                     connection.putrequest("GET", "/", skip_host=True, skip_accept_encoding=True)
                     connection.putheader("x-app-toolkit-hop", field)
                     connection.putheader("host", "a")

@@ -199,7 +199,7 @@ async def test_a_cancelled_call_cancels_its_method(serve: Serve, calling: Callin
 
 
 async def test_who_does_not_know_the_secret_is_refused_and_told_so(serve: Serve, calling: Calling) -> None:
-    calling.callers.secret = b"wrong"
+    calling.callers.token = b"wrong"
     caller = calling.tell(serve(SOURCE))
     with pytest.raises(ReplicaLost, match=r"replica shop.model-1-0 refused a call: secret"):
         await caller.call(double(1))

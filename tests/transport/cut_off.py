@@ -11,6 +11,7 @@ import time
 
 from app_toolkit.transport import sockets
 from app_toolkit.transport.pool import Answer, Connection, Pool
+from app_toolkit.transport.preface import answer
 from app_toolkit.types import Address
 
 HERE, THERE, PORT = "10.111.0.1", "10.111.0.2", 8000
@@ -76,6 +77,9 @@ def listen() -> None:
         print(flush=True)
         accepted, _ = listener.accept()
         with accepted:
+            said, expected = answer(b"secret", accepted.recv(65_536), accepted.getsockname())
+            accepted.sendall(said)
+            assert accepted.recv(len(expected), socket.MSG_WAITALL) == expected
             while accepted.recv(65_536):
                 print(flush=True)
 

@@ -13,6 +13,7 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
+from tests.transport.answering import SECRET, Answering
 
 pytestmark = pytest.mark.anyio
 
@@ -322,12 +323,9 @@ async def test_who_is_not_reached_is_gone(address: str) -> None:
 
 
 async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> None:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(say, "127.0.0.1", 0)
-    pool = Pool()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Answering(asyncio.Protocol()), "127.0.0.1", 0)
+    pool = Pool(SECRET)
     connection = await dialled(pool, Address(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}"))
     assert connection._transport is not None
     dialling = connection._transport.get_extra_info("socket")

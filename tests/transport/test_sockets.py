@@ -14,8 +14,10 @@ from textwrap import dedent
 import pytest
 
 from app_toolkit.transport.pool import connect
+from app_toolkit.transport.preface import answer
 from app_toolkit.transport.trunk import Room, Trunk
 from app_toolkit.types import Address
+from tests.transport.answering import SECRET, Answering
 
 CALLER = """
     import asyncio, os, sys, time
@@ -61,8 +63,13 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
         child = None
         try:
             assert caller.stdout is not None
+            connections = [stack.enter_context(listener.accept()[0]) for listener in (unix, unix, unix)]
+            for _ in range(3):
+                connections.append(connection := stack.enter_context(tcp.accept()[0]))
+                said, expected = answer(SECRET, connection.recv(65_536), connection.getsockname())
+                connection.sendall(said)
+                assert connection.recv(len(expected), socket.MSG_WAITALL) == expected
             child = int(caller.stdout.readline())
-            connections = [stack.enter_context(listener.accept()[0]) for listener in (unix, tcp) for _ in range(3)]
             caller.kill()
             caller.wait(5)
             for connection in connections:
@@ -91,15 +98,15 @@ async def test_a_trunk_waits_for_an_acknowledgement_as_long_as_for_a_word_and_ot
             super().connection_made(transport)
             arrived.set_result(transport)
 
-    async with await loop.create_server(lambda: Arriving(Room()), "127.0.0.1", 0) as server:
+    async with await loop.create_server(lambda: Answering(Arriving(Room())), "127.0.0.1", 0) as server:
         address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        caller, _ = await connect(address, lambda: Trunk(Room()))
+        caller, _ = await connect(address, lambda: Trunk(Room()), SECRET, "trunk")
         replica = await arrived
         assert patience(caller) == patience(replica) == 25_000
         caller.abort()
-    async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0) as server:
+    async with await loop.create_server(lambda: Answering(asyncio.Protocol()), "127.0.0.1", 0) as server:
         address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        plain, _ = await connect(address, asyncio.Protocol)
+        plain, _ = await connect(address, asyncio.Protocol, SECRET)
         assert patience(plain) == 0
         plain.abort()
 

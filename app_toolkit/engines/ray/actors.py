@@ -14,9 +14,8 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
@@ -28,6 +27,7 @@ from app_toolkit.controller.checkpoint import opened
 from app_toolkit.controller.written import EPOCH
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
+from app_toolkit.engines.ray.runtime import LOGS, RuntimeFolder
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unreadable, Unresponsive
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
@@ -220,10 +220,10 @@ class _Replica(Controlled):
     def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
         if not ray.get_runtime_context().get_accelerator_ids()["GPU"]:
             settings.hide_devices()
-        # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
-        address = Address(f"unix:{_sockets() / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
 
         def start() -> Location:
+            # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
+            address = Address(f"unix:{_runtime().path / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
             here = _with_files(spec)
             if here.sources:
                 sources.use(here.app_dir, sources.read(here.sources, _packed(here.sources)))
@@ -254,7 +254,7 @@ class _Proxy(Controlled):
                 lambda: Proxy(secret, Router, here, self._access(options)),
                 options,
                 partial(watch, self.name),
-                _sockets() if shared else None,
+                _runtime().path if shared else None,
                 Reporting(self.name),
             )
             return Location(self.server.start(), here)
@@ -264,7 +264,7 @@ class _Proxy(Controlled):
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:
             return None
-        return AccessLog(LogFile(_logs() / f"app_toolkit-access-{self.name}.log").write)
+        return AccessLog(LogFile(_runtime().folder(LOGS) / f"access-{self.name}.log").write)
 
 
 # Functions, not methods: with a coroutine among its methods Ray would take the whole actor for an asynchronous one.
@@ -364,7 +364,7 @@ def _with_files(spec: ReplicaSpec) -> ReplicaSpec:
     """The same with its folders on this node, where the application's files are to the end of this process."""
     if not spec.artifact:
         return spec
-    folder = Unpacked(spec.artifact, partial(_packed, spec.artifact), _session() / "app_toolkit_artifacts").folder
+    folder = Unpacked(spec.artifact, partial(_packed, spec.artifact), _runtime().path / "artifacts").folder
     return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(folder / spec.working_dir))
 
 
@@ -385,16 +385,7 @@ def _living_nodes() -> list[str]:
     return [node["NodeManagerAddress"] for node in state.nodes() if node["Alive"]]
 
 
-def _sockets() -> Path:
-    """The folder of this node's sockets, inside the session's, which worker containers share."""
-    return _session() / "app_toolkit"
-
-
-def _logs() -> Path:
-    """The folder of this node's logs, where Ray's own tools and dashboard look for them."""
-    return _session() / "logs"
-
-
-def _session() -> Path:
-    context = ray.get_runtime_context()
-    return Path(context.get_temp_dir()) / context.get_session_name()
+@cache
+def _runtime() -> RuntimeFolder:
+    """The private folder of this session on this host, held until this process ends. Raises `InsecurePath`."""
+    return RuntimeFolder(ray.get_runtime_context().get_session_name())

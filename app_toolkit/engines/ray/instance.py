@@ -24,6 +24,8 @@ from app_toolkit.engines.ray import cluster
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
+from app_toolkit.engines.ray.runtime import check_runtime_folder
+from app_toolkit.engines.ray.token import make_token, restrict_token
 from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
 from app_toolkit.types import Kind, ReplicaId
 
@@ -339,8 +341,9 @@ def is_driver() -> bool:
 
 
 def _start_ray(num_cpus: float | None) -> LocalRay:
+    check_runtime_folder()
     try:
-        settings.make_ray_token()
+        make_token()
     except OSError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
     _use_token()
@@ -352,6 +355,7 @@ def _use_token() -> None:
 
     By itself Ray shows one only at the address `auto`.
     """
+    restrict_token()
     logging.getLogger("ray").setLevel(logging.ERROR)
     maybe_enable_token_auth_if_token_available()
 

@@ -1,0 +1,110 @@
+"""The files that the processes of one Ray session keep on one host."""
+
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+
+from app_toolkit import private
+from app_toolkit.config.settings import RUNTIME_DIR, runtime_folder
+from app_toolkit.errors import InsecurePath
+from app_toolkit.transport.sockets import close_in_children
+
+LOGS = "logs"
+LOGS_KEPT_S = 7 * 86_400.0
+"""How long the logs of a session stay after their last line, once it has ended."""
+
+
+class RuntimeFolder:
+    """Sockets, locks, unpacked applications and access logs of one session: below a private folder of this user.
+
+    Each process that uses the folder holds a shared lock on it until the process ends. The folders of other sessions
+    that nobody holds any more are removed. (`systemd-tmpfiles` does not clean up a folder that somebody has locked.)
+    """
+
+    def __init__(self, session: str, base: Path | None = None) -> None:
+        """Raises `InsecurePath` if another user could read, change or replace what is kept there."""
+        base = check_runtime_folder(base)
+        self._lock = _hold(base / session)
+        self.path = base / session
+        close_in_children(self)
+        _remove_ended(base, session)
+
+    def fileno(self) -> int:
+        return self._lock
+
+    def folder(self, name: str) -> Path:
+        """A private folder in it."""
+        return private.folder(self.path / name)
+
+    def close(self) -> None:
+        """Nothing of this process is there any more. A process that ends does so, too."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+
+def check_runtime_folder(base: Path | None = None) -> Path:
+    """Make this user's runtime folder unless it exists, and give it. Raises `InsecurePath`."""
+    try:
+        return private.folder(base or runtime_folder())
+    except InsecurePath as error:
+        hint = f"set {RUNTIME_DIR} to a folder that only user {os.geteuid()} and root can replace"
+        raise InsecurePath(f"no private folder for sockets and logs: {error}; {hint}") from None
+
+
+def _hold(path: Path) -> int:
+    """Make the folder unless it exists, and lock it against removal."""
+    while True:
+        private.folder(path)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:  # removed since
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(lock), os.lstat(path)):
+                return lock
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # it was removed while we waited for its lock
+
+
+def _remove_ended(base: Path, session: str) -> None:
+    for folder in base.iterdir():
+        if folder.name == session or folder.is_symlink() or not folder.is_dir():
+            continue
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:  # another process was faster
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _empty(folder)
+        except BlockingIOError:
+            pass  # the session lives
+        finally:
+            os.close(lock)
+
+
+def _empty(folder: Path) -> None:
+    """Remove the folder, but for logs that somebody may still want to read."""
+    kept = False
+    for each in folder.iterdir():
+        if each.name == LOGS and _age(each) < LOGS_KEPT_S:
+            kept = True
+        elif each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+    if not kept:
+        folder.rmdir()
+
+
+def _age(logs: Path) -> float:
+    written = max((log.stat().st_mtime for log in logs.iterdir()), default=0.0)
+    return time.time() - written

@@ -1,0 +1,90 @@
+"""Folders and files that no other user of the machine can read, change or replace."""
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from app_toolkit.errors import InsecurePath
+
+MOST_LINKS = 40
+"""Symbolic links that are followed on the way to one folder, as Linux does."""
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""With access control lists the group's bits are the most that any of their entries allows."""
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def folder(path: Path) -> Path:
+    """Make a folder with mode 0700 unless it exists, check that no other user can change it, and give its real path.
+
+    The whole path is checked from the root on. Each folder above must belong to this user or to root and must not be
+    writable by others, unless it is sticky (as `/tmp` is): others cannot rename or remove our entries there. The folder
+    itself must belong to this user and be closed to all others. Raises `InsecurePath`.
+    """
+    path = Path(os.path.abspath(path))
+    try:
+        real = _checked(path.parent, MOST_LINKS) / path.name
+        with suppress(FileExistsError):
+            real.mkdir(mode=0o700)
+        found = real.lstat()
+    except OSError as error:
+        raise InsecurePath(f"the folder {path} cannot be made: {error}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise InsecurePath(f"{real} must be a folder, and is none")
+    if found.st_uid != os.geteuid():
+        raise InsecurePath(f"the folder {real} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
+    if found.st_mode & OTHERS:
+        raise InsecurePath(f"the folder {real} has mode {stat.S_IMODE(found.st_mode):04o}, and must have mode 0700")
+    return real
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a regular file of this user, and create it with mode 0600 unless it exists; gives the descriptor.
+
+    Symbolic links are not followed. Raises `InsecurePath` for a link, for a file of another user, for one that other
+    users may write to, and for one that has a second name; and `OSError`.
+    """
+    try:
+        # A pipe that somebody put there would keep us waiting.
+        file = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if path.is_symlink():
+            raise InsecurePath(f"{path} is a symbolic link, and must be a regular file") from None
+        raise error
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise InsecurePath(f"{path} must be a regular file, and is none")
+        if found.st_uid != os.geteuid():
+            raise InsecurePath(f"{path} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
+        if found.st_mode & OTHERS_WRITE:
+            raise InsecurePath(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others must not write to it")
+        if found.st_nlink != 1:
+            raise InsecurePath(f"{path} is a file with {found.st_nlink} names, and must have one")
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _checked(path: Path, links: int) -> Path:
+    """The real path of a folder that nobody but this user and root can replace.
+
+    Parents come first: what is seen in a folder that others cannot change stays as it was seen.
+    """
+    here = path if path == path.parent else _checked(path.parent, links) / path.name
+    found = here.lstat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise InsecurePath(f"{here} belongs to user {found.st_uid}, who can replace what is below it")
+    if stat.S_ISLNK(found.st_mode):
+        if not links:
+            raise InsecurePath(f"{path} has more than {MOST_LINKS} symbolic links on its way")
+        return _checked(Path(os.path.normpath(here.parent / here.readlink())), links - 1)
+    if not stat.S_ISDIR(found.st_mode):
+        raise InsecurePath(f"{here} must be a folder, and is none")
+    if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
+        mode = stat.S_IMODE(found.st_mode)
+        raise InsecurePath(f"the folder {here} has mode {mode:04o}: other users can replace what is below it")
+    return here

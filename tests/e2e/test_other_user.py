@@ -1,0 +1,104 @@
+"""What another user of this machine reaches of an instance that serves."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import ray
+
+from app_toolkit.config.settings import runtime_folder
+from tests.cluster import Served
+from tests.e2e.test_run import HERE, ROOT, Run
+from tests.patience import PATIENCE_S
+from tests.security.other_user import needs_root, other_user
+
+pytestmark = needs_root
+
+ATTACKS = """
+    session, runtime, taken = sys.argv[1], sys.argv[2], []
+
+    def attempt(name, attack):
+        try:
+            attack()
+        except OSError:
+            return
+        taken.append(name)
+
+    def take_over(path):
+        # Put another folder in the place of the socket's, and listen there under its name.
+        was = os.path.dirname(path) + ".was"
+        os.rename(os.path.dirname(path), was)
+        try:
+            os.mkdir(os.path.dirname(path))
+            socket.socket(socket.AF_UNIX).bind(path)
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))
+        finally:
+            os.rename(was, os.path.dirname(path))
+
+    sockets = [line.split()[-1] for line in open("/proc/net/unix") if line.split()[-1].endswith(".sock")]
+    ours = sorted({path for path in sockets if path.startswith((session + "/app_toolkit", runtime))})
+    for path in ours:
+        attempt(f"take over {path}", lambda: take_over(path))
+        attempt(f"connect to {path}", lambda: socket.socket(socket.AF_UNIX).connect(path))
+        attempt(f"remove {path}", lambda: os.unlink(path))
+        attempt(f"listen beside {path}", lambda: socket.socket(socket.AF_UNIX).bind(path + ".mine"))
+    for folder in (runtime, runtime + "/logs"):
+        attempt(f"list {folder}", lambda: os.listdir(folder))
+        attempt(f"plant a link in {folder}", lambda: os.symlink("/etc/hostname", folder + "/access-x.log"))
+        attempt(f"replace {folder}", lambda: os.rename(folder, folder + ".was"))
+    access = [name for name in os.listdir(session + "/logs") if "access" in name]
+    say({"sockets": len(ours), "taken": taken, "logs": access})
+"""
+
+
+def test_another_user_can_neither_reach_nor_replace_sockets_logs_and_locks(victim: Served) -> None:
+    context = ray.get_runtime_context()
+    session = Path(context.get_temp_dir()) / context.get_session_name()
+    runtime = runtime_folder() / context.get_session_name()
+    with victim.client() as client:
+        pid = client.get("/pid").json()
+        with other_user(ATTACKS, session, runtime) as other:
+            found = other.says()
+        assert found["sockets"] > 0
+        assert (found["taken"], found["logs"]) == ([], [])
+        assert client.get("/pid").json() == pid
+    for path in (runtime, *runtime.rglob("*")):
+        status = path.lstat()
+        assert status.st_uid == os.geteuid()
+        if "artifacts" not in path.parts:  # whose files have the modes that were packed, below a closed folder
+            assert not status.st_mode & 0o077, path
+
+
+def test_in_a_fresh_home_ray_makes_no_token_that_others_can_read(tmp_path: Path) -> None:
+    served = Run(str(HERE / "classes.py"), env={**os.environ, "HOME": str(tmp_path)})
+    try:
+        assert httpx.get(served.url() + "/-/healthz", trust_env=False, timeout=PATIENCE_S).status_code == 200
+        token = tmp_path / ".ray" / "auth_token"
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+    finally:
+        served.process.terminate()
+        served.process.communicate(timeout=PATIENCE_S)
+
+
+def test_run_refuses_to_start_where_others_could_replace_its_sockets(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-m", "app_toolkit.cli", "run", "examples/hello/app.py", "--port", "0"],
+        cwd=ROOT,
+        env={**os.environ, "APP_TOOLKIT_RUNTIME_DIR": str(shared)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"Error: no private folder for sockets and logs: the folder {shared} has mode 0777: other users can replace "
+        "what is below it; set APP_TOOLKIT_RUNTIME_DIR to a folder that only user 0 and root can replace\n"
+    )

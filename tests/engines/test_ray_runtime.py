@@ -1,0 +1,139 @@
+"""The private folder of each Ray session: its own, not another user's, and gone some time after the session."""
+
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.config.settings import runtime_folder
+from app_toolkit.engines.ray.runtime import LOGS, LOGS_KEPT_S, RuntimeFolder, check_runtime_folder
+from app_toolkit.errors import InsecurePath
+from tests.security.other_user import NOBODY, needs_root, other_user, shared_folder
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "base"
+
+
+def test_it_belongs_to_one_session_and_is_closed_to_others(base: Path) -> None:
+    with closing(RuntimeFolder("one", base)) as one, closing(RuntimeFolder("other", base)) as other:
+        assert one.path != other.path
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (base, one.path, one.folder("logs"))} == {0o700}
+
+
+def test_processes_of_one_session_share_it(base: Path) -> None:
+    with closing(RuntimeFolder("one", base)) as one, closing(RuntimeFolder("one", base)) as same:
+        (one.path / "r.sock").touch()
+        assert (same.path / "r.sock").exists()
+
+
+def test_it_is_removed_by_the_next_session_once_all_processes_have_ended(base: Path) -> None:
+    first, second = RuntimeFolder("one", base), RuntimeFolder("one", base)
+    (first.folder("artifacts") / "app.py").touch()
+    (first.path / "r.sock").touch()
+    (first.path / "link").symlink_to("/")
+    first.close()
+    with closing(RuntimeFolder("two", base)):
+        assert (base / "one" / "r.sock").exists(), "a process of it lives"
+    second.close()
+    with closing(RuntimeFolder("three", base)):
+        assert [path.name for path in base.iterdir()] == ["three"]
+
+
+def test_a_process_that_was_killed_holds_it_no_longer(base: Path) -> None:
+    program = "import sys; from pathlib import Path; from app_toolkit.engines.ray.runtime import RuntimeFolder;"
+    program += "folder = RuntimeFolder('one', Path(sys.argv[1])); print(folder.path, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, base], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            held = Path(process.stdout.readline().strip())
+            with closing(RuntimeFolder("two", base)):
+                assert held.is_dir()
+        finally:
+            process.kill()
+    with closing(RuntimeFolder("two", base)):
+        assert not held.exists()
+
+
+def test_a_child_that_user_code_forked_does_not_hold_it(base: Path) -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        with closing(RuntimeFolder("one", base)) as one:
+            path = one.path
+            child = os.fork()
+            if child == 0:
+                its.send(b"runs")
+                its.recv(1)
+                os._exit(0)
+            assert ours.recv(4) == b"runs"
+        try:
+            with closing(RuntimeFolder("two", base)):
+                assert not path.exists()
+        finally:
+            ours.send(b"x")
+            os.waitpid(child, 0)
+
+
+def test_its_logs_stay_for_a_week(base: Path) -> None:
+    with closing(RuntimeFolder("one", base)) as one:
+        log = one.folder(LOGS) / "access-proxy.log"
+        log.write_text("a line\n")
+        (one.path / "r.sock").touch()
+    with closing(RuntimeFolder("two", base)):
+        assert [path.name for path in (base / "one").iterdir()] == [LOGS]
+        assert log.read_text() == "a line\n"
+    old = time.time() - LOGS_KEPT_S - 1
+    os.utime(log, (old, old))
+    with closing(RuntimeFolder("two", base)):
+        assert not (base / "one").exists()
+
+
+def test_by_default_it_is_this_users_own_among_temporary_files_and_a_variable_moves_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("APP_TOOLKIT_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert runtime_folder() == tmp_path / f"app_toolkit-{os.geteuid()}"
+    monkeypatch.setenv("APP_TOOLKIT_RUNTIME_DIR", "/run/shop")
+    assert runtime_folder() == Path(f"/run/shop/app_toolkit-{os.geteuid()}")
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with shared_folder() as folder:
+        yield folder
+
+
+def test_where_others_can_replace_it_nothing_starts_and_the_error_says_what_to_do(shared: Path) -> None:
+    said = (
+        f"the folder {shared} has mode 0777: other users can replace what is below it; set APP_TOOLKIT_RUNTIME_DIR to"
+    )
+    for refused in (lambda: check_runtime_folder(shared / "base"), lambda: RuntimeFolder("one", shared / "base")):
+        with pytest.raises(InsecurePath, match=re.escape(said)):
+            refused()
+    assert not list(shared.iterdir())
+
+
+@needs_root
+def test_another_user_who_takes_its_name_first_stops_the_start_and_gets_nothing(shared: Path) -> None:
+    shared.chmod(0o1777)
+    with other_user(
+        "os.mkdir(sys.argv[1], 0o777); say(1); input(); say(os.listdir(sys.argv[1]))", shared / "b"
+    ) as other:
+        other.says()
+        with pytest.raises(InsecurePath, match=f"b belongs to user {NOBODY}, and must belong to user 0; set APP_"):
+            RuntimeFolder("one", shared / "b")
+        other.go_on()
+        assert other.says() == []

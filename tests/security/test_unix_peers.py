@@ -1,0 +1,211 @@
+"""On a Unix socket each end looks at the user of the other one before it says or reads anything."""
+
+import asyncio
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.errors import QueueTimeout, ReplicaGone
+from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.router.remote import Callers
+from app_toolkit.transport.calls import encode_value
+from app_toolkit.transport.pool import Connection, Pool
+from app_toolkit.transport.preface import first_line
+from app_toolkit.types import Address
+from tests.patience import PATIENCE_S
+from tests.replica.client import SECRET, Serve, field
+from tests.security.other_user import NOBODY, needs_root, other_user, shared_folder
+
+pytestmark = [
+    needs_root,
+    pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="this system does not say who is at the other end"),
+]
+
+SOURCE = """
+    from app_toolkit.replica.calls import Calls
+    from app_toolkit.replica.instance import Instance
+
+    class Model:
+        async def double(self, number):
+            return 2 * number
+
+    app = Calls(Instance(Model, name="model"))
+"""
+
+HTTP = """
+    app = FastAPI()
+
+    @app.get("/secret")
+    async def secret():
+        mark("asked")
+        return "secret"
+"""
+
+TAKE_OVER = """
+    path, answer = sys.argv[1], bytes.fromhex(sys.argv[2])
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    os.chmod(path, 0o777)
+    listener.listen()
+    say("listens")
+    while True:
+        connection, _ = listener.accept()
+        heard = b""
+        try:
+            connection.sendall(answer)
+            while data := connection.recv(65536):
+                heard += data
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # by who has not read all of the answer
+        say(heard.hex())
+        connection.close()
+"""
+"""Listen where a replica was, and answer whatever comes."""
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with shared_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    serve = Serve()
+    yield serve
+    serve.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("small", [False, True], ids=["a connection", "a trunk"])
+async def test_a_caller_says_nothing_to_another_user_who_has_taken_over_a_socket(
+    shared: Path, small: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = Address(f"unix:{shared}/r.sock")
+    pool = Pool(SECRET)
+    pool.allow(address, 10, trunks=True)
+    outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
+    with other_user(TAKE_OVER, shared / "r.sock", b"HTTP/1.1 200 OK\r\n\r\n".hex()) as other:
+        assert other.says() == "listens"
+        pool.dial(address, outcome.set_result, outcome.set_result, small=small)
+        gone = await asyncio.wait_for(outcome, PATIENCE_S)
+        assert isinstance(gone, ReplicaGone)
+        assert f"user {NOBODY} is at the other end, and must be user 0 or root" in str(gone)
+        assert f"nothing was sent to {address}" in caplog.text
+        assert await asyncio.to_thread(other.says) == ""
+    await pool.aclose()
+
+
+class Trap:
+    """What writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.anyio
+async def test_a_calling_replica_unpickles_nothing_of_another_user_who_has_taken_over_a_socket(
+    shared: Path, tmp_path: Path
+) -> None:
+    trap = tmp_path / "unpickled"
+    frame = b"".join(bytes(piece) for piece in encode_value(Trap(trap)))
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(frame)
+    callers = Callers(SECRET, "shop", ("model",))
+    shown = {"id": "r", "address": f"unix:{shared}/r.sock", "trunks": False, "max_ongoing_requests": 2}
+    value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [shown]}
+    callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
+    with other_user(TAKE_OVER, shared / "r.sock", (head + frame).hex()) as other:
+        assert other.says() == "listens"
+        with pytest.raises(QueueTimeout):
+            await callers.caller_of("shop", "model").call(Call("double", ("mine",), {}))
+        assert await asyncio.to_thread(other.says) == ""
+    assert not trap.exists()
+    pickle.loads(pickle.dumps(Trap(trap)))
+    assert trap.exists(), "the trap works"
+    await callers.aclose()
+
+
+KNOCK = """
+    for path, said in json.loads(sys.argv[1]):
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            say(type(error).__name__)
+            continue
+        try:
+            connection.sendall(bytes.fromhex(said))
+            heard = connection.recv(65536)
+        except (BrokenPipeError, ConnectionResetError):
+            heard = b""
+        say(heard.hex())
+        connection.close()
+    input()
+"""
+
+
+def test_a_replica_reads_nothing_from_another_user(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve(HTTP)
+    path = served.address.removeprefix("unix:")
+    name, value = field()
+    asked = b"GET /secret HTTP/1.1\r\n%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
+    attacks = [(path, said.hex()) for said in (asked, b"GET /secret HTTP/1.1\r\nhost: a\r\n\r\n", first_line("trunk"))]
+    with other_user(KNOCK, json.dumps(attacks)) as other:
+        assert [other.says() for _ in attacks] == ["PermissionError"] * 3
+    # As if the folder, and the file, had been opened up.
+    served.folder.chmod(0o755)
+    os.chmod(path, 0o777)
+    with other_user(KNOCK, json.dumps(attacks)) as other:
+        assert [other.says() for _ in attacks] == [""] * 3
+    assert f"a connection is closed unread: user {NOBODY} is at the other end" in caplog.text
+    assert not served.marked("asked")
+    assert served.connect().ask("/secret", hop=None).read() == b'"secret"'
+    assert served.marked("asked")
+
+
+def test_a_process_of_another_user_accepts_root_and_itself_and_nobody_else() -> None:
+    """Root could read and change that process anyway; so `sudo curl --unix-socket` works."""
+    program = """
+        path = sys.argv[1] + "/r.sock"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        os.chmod(path, 0o777)
+        listener.listen()
+        say("listens")
+
+        def judge(connection):
+            try:
+                check_peer(connection)
+            except PermissionError as error:
+                return str(error)
+            return "accepted"
+
+        mine = socket.socket(socket.AF_UNIX)
+        mine.connect(path)
+        say(judge(listener.accept()[0]))
+        for _ in range(2):
+            input()
+            say(judge(listener.accept()[0]))
+    """
+    imports = "from app_toolkit.transport.sockets import check_peer\n"
+    with shared_folder() as folder, other_user(program, folder, imports=imports) as other:
+        assert other.says() == "listens"
+        assert other.says() == "accepted"
+        with socket.socket(socket.AF_UNIX) as root:
+            root.connect(f"{folder}/r.sock")
+            other.go_on()
+            assert other.says() == "accepted"
+        third = "import os, socket, sys; os.setresuid(1, 1, 1); socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", third, f"{folder}/r.sock"], check=True)
+        other.go_on()
+        assert other.says() == f"user 1 is at the other end, and must be user {NOBODY} or root"

@@ -1,0 +1,202 @@
+"""Over TCP a caller sends a request to nobody, and unpickles nothing of anybody, who does not know the secret."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.errors import QueueTimeout, ReplicaGone
+from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.router.remote import Callers
+from app_toolkit.transport.calls import encode_value
+from app_toolkit.transport.pool import Connection, Pool
+from app_toolkit.transport.preface import (
+    ANSWER,
+    LAST,
+    NONCE,
+    Carries,
+    Unproven,
+    answer,
+    first_line,
+    new_nonce,
+    prove,
+    read_answer,
+)
+from app_toolkit.types import Address
+from tests.patience import PATIENCE_S, until
+
+SECRET = b"0123456789abcdef"
+ADDRESS = ("10.0.0.7", 4242)
+
+Hostile = Callable[[bytes, tuple[str, int]], Awaitable[bytes]]
+"""What a server that does not know the secret answers a first line; it knows its own address."""
+
+
+@given(st.sampled_from(["http", "trunk"]))
+def test_both_ends_that_know_the_secret_agree(carries: Carries) -> None:
+    asked = first_line(carries)
+    said, expected = answer(SECRET, asked, ADDRESS)
+    assert (len(said), len(expected)) == (ANSWER, LAST)
+    assert read_answer(SECRET, asked, ADDRESS, said) == expected
+    assert SECRET not in asked + said + expected
+
+
+def test_no_two_connections_are_alike() -> None:
+    said = {first_line("http") for _ in range(100)} | {answer(SECRET, b"", ADDRESS)[0] for _ in range(100)}
+    assert len(said) == 200
+
+
+@given(st.integers(0, ANSWER - 1), st.integers(1, 255))
+def test_an_answer_of_which_one_byte_was_changed_proves_nothing(at: int, change: int) -> None:
+    asked = first_line("http")
+    said = bytearray(answer(SECRET, asked, ADDRESS)[0])
+    said[at] ^= change
+    with pytest.raises(Unproven):
+        read_answer(SECRET, asked, ADDRESS, bytes(said))
+
+
+def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing() -> None:
+    asked = first_line("http")
+    for secret, heard, address in [
+        (b"another secret", asked, ADDRESS),
+        (SECRET, first_line("http"), ADDRESS),
+        (SECRET, asked, ("10.0.0.7", 4243)),
+        (SECRET, asked, ("10.0.0.8", 4242)),
+        (SECRET, asked.replace(b"http", b"trunk"), ADDRESS),
+    ]:
+        with pytest.raises(Unproven):
+            read_answer(SECRET, asked, ADDRESS, answer(secret, heard, address)[0])
+
+
+def test_the_proof_of_a_caller_is_none_of_a_replica() -> None:
+    asked, nonce = first_line("http"), new_nonce()
+    with pytest.raises(Unproven):
+        read_answer(SECRET, asked, ADDRESS, nonce + b" " + prove(SECRET, "caller", asked, ADDRESS, nonce) + b"\n")
+
+
+# Servers that do not know the secret
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.connections: list[bytes] = []
+
+
+@asynccontextmanager
+async def hostile(answers: Hostile) -> AsyncIterator[tuple[Address, Heard]]:
+    """A server that answers the first line so, and writes down all that it hears."""
+    heard = Heard()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readline()
+        writer.write(await answers(first, writer.get_extra_info("sockname")))
+        said = first
+        with suppress(ConnectionResetError):  # by a caller that has not read all of the answer
+            while more := await reader.read(65_536):
+                said += more
+        heard.connections.append(said)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield Address(f"tcp:{host}:{port}"), heard
+
+
+async def answers_http(first: bytes, own: tuple[str, int]) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi" + bytes(ANSWER)
+
+
+async def reflects(first: bytes, own: tuple[str, int]) -> bytes:
+    """Says what the caller has said."""
+    return (first + first + first)[:ANSWER]
+
+
+async def guesses(first: bytes, own: tuple[str, int]) -> bytes:
+    return answer(b"x" * len(SECRET), first, own)[0]
+
+
+async def replays(first: bytes, own: tuple[str, int]) -> bytes:
+    """Says what a real replica has said to another caller here."""
+    return answer(SECRET, first_line("http"), own)[0]
+
+
+async def asks_another_replica(first: bytes, own: tuple[str, int]) -> bytes:
+    """Passes the question on to a real replica of the same instance, at its own address, and its answer back."""
+    return answer(SECRET, first, (own[0], own[1] + 1))[0]
+
+
+HOSTILE = [answers_http, reflects, guesses, replays, asks_another_replica]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answers", HOSTILE)
+@pytest.mark.parametrize("small", [False, True], ids=["a connection", "a trunk"])
+async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_nothing_else(
+    answers: Hostile, small: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hostile(answers) as (address, heard):
+        pool = Pool(SECRET)
+        pool.allow(address, 10, trunks=True)
+        outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
+        pool.dial(address, outcome.set_result, outcome.set_result, small=small)
+        gone = await asyncio.wait_for(outcome, PATIENCE_S)
+        assert isinstance(gone, ReplicaGone)
+        assert "the process that listens there does not know the secret of this instance" in str(gone)
+        assert f"nothing was sent to {address}" in caplog.text
+        assert pool.idle == 0
+        await pool.aclose()
+        await until(lambda: bool(heard.connections))
+    [said] = heard.connections
+    assert len(said) == len(first_line("trunk" if small else "http"))
+    assert said.startswith(b"app-toolkit ")
+    assert SECRET not in said
+
+
+@pytest.mark.anyio
+async def test_one_that_closes_at_once_is_told_nothing_either() -> None:
+    async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    async with await asyncio.start_server(closes, "127.0.0.1", 0) as server:
+        pool = Pool(SECRET)
+        outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
+        address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
+        pool.dial(address, outcome.set_result, outcome.set_result)
+        gone = await asyncio.wait_for(outcome, PATIENCE_S)
+        assert "did not prove that it knows the secret" in str(gone)
+        await pool.aclose()
+
+
+class Trap:
+    """What writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.anyio
+async def test_nothing_is_unpickled_of_a_server_that_does_not_know_the_secret(tmp_path: Path) -> None:
+    frame = b"".join(bytes(piece) for piece in encode_value(Trap(tmp_path / "unpickled")))
+
+    async def answers(first: bytes, own: tuple[str, int]) -> bytes:
+        return await guesses(first, own) + b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(frame), frame)
+
+    callers = Callers(SECRET, "shop", ("model",))
+    async with hostile(answers) as (address, heard):
+        shown = {"id": "r", "address": address, "trunks": True, "max_ongoing_requests": 2}
+        value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [shown]}
+        callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
+        with pytest.raises(QueueTimeout):
+            await callers.caller_of("shop", "model").call(Call("double", ("mine",), {}))
+        await callers.aclose()
+    assert not (tmp_path / "unpickled").exists()
+    assert all(len(said) == len(first_line("trunk")) for said in heard.connections)
+    assert len(first_line("trunk")) > NONCE
