@@ -1,5 +1,13 @@
 """Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve."""
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError(
+        "app_toolkit needs Unix sockets and file locks, which Windows does not have: install it in WSL 2, where it "
+        "runs as on Linux"
+    )
+
 from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig
 from app_toolkit.core.methods import idempotent
 from app_toolkit.deployment import Deployment, deployment

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,6 +66,21 @@ AppDir = Annotated[
     Path | None,
     typer.Option(help="The folder that is put first on the import path.", exists=True, file_okay=False),
 ]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"app-toolkit {version('app-toolkit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 class CommandLine(Options):
