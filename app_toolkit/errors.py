@@ -37,6 +37,7 @@
   - ReplicaSignal           a replica's answer to its router; never reaches a client
       ReplicaBusy           not admitted: user code never ran, so another replica may
       ReplicaGone           it was never reached, or its connection broke
+        NotRead             before it had read all that was sent
   - ControlError            between the parts of the control plane
       NotWell               what a replica's `check_health` raised, or that it has no file descriptor left
       Unresponsive          a replica's event loop did not answer a probe in time
@@ -249,6 +250,10 @@ class ReplicaGone(ReplicaSignal):
 
 class AnswerUnreadable(ReplicaGone):
     """Of a replica that lives: what it answered is no HTTP."""
+
+
+class NotRead(ReplicaGone):
+    """It ended without having read all that was sent to it."""
 
 
 class ControlError(ToolkitError):

@@ -18,6 +18,7 @@ def timeout_s(asked: bytes | None, limit: float | None) -> float | None:
     """
     if asked is None:
         return limit
+    asked = asked.strip(b" \t")  # RFC 9110, 5.5: whitespace around a value is no part of it
     seconds = float(asked) if GRAMMAR.fullmatch(asked) else 0.0
     if seconds <= 0:
         raise BadRequest(

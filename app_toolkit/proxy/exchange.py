@@ -18,6 +18,7 @@ from app_toolkit.errors import (
     ContentTooLarge,
     DeadlineExceeded,
     NoReplica,
+    NotRead,
     ReplicaGone,
     ReplicaLost,
     RequestError,
@@ -425,7 +426,8 @@ class Exchange:
         address = turn.endpoint.address
         request = self.request
         small = not (request.held or request.websocket or (request.method, request.raw_path) in self._account.long)
-        connection = self._proxy.pool.take(address, small=small)
+        # A handshake is never tried again once it was read: a new connection says whether it was.
+        connection = None if request.websocket else self._proxy.pool.take(address, small=small)
         if connection is not None:
             self._send(connection)
             return
@@ -623,7 +625,9 @@ class Exchange:
     def _may_keep(self, answer: Answer | None) -> bool:
         """Whether the client's connection serves another request after this one."""
         request = self.request
-        if not request.keep_alive or self._client.closing or (answer and answer.extent == "until_close"):
+        if not request.keep_alive or self._client.closing:
+            return False
+        if answer is not None and (answer.extent == "until_close" or (answer.closes and not request.websocket)):
             return False
         if request.complete:
             return True
@@ -701,6 +705,11 @@ class Exchange:
         request = self.request
         self._head = self._answer = None
         assert self._turn is not None
+        if self._holding and isinstance(error, NotRead):
+            # Only the head was sent, and the replica has not read all of it: nothing ran, whatever its method.
+            self._proxy.pool.distrust(self._turn.endpoint.address)
+            self._hand_over()
+            return
         self._losses += 1
         self._died_with_it.add(self._turn.endpoint.id)
         self._proxy.pool.distrust(self._turn.endpoint.address)

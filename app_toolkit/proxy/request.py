@@ -63,7 +63,8 @@ LOOK: dict[bytes, int] = {
     **dict.fromkeys(forwarded.FIELDS, FORWARDED),
 }
 
-REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
+REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Safe as a part of a file's name, a log line, a shell command and a URL."""
 HOST_GRAMMAR = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::([0-9]{0,5}))?")
 """A name or an address, and a port; what else is true of the two groups is `_is_host`'s to say."""
 

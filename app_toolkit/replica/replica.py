@@ -23,10 +23,12 @@ from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TR
 from app_toolkit.replica.batching import buffered
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.disconnect import wish_of
+from app_toolkit.replica.generators import notice_generators
 from app_toolkit.replica.head import checked
 from app_toolkit.replica.line import Line, hold
 from app_toolkit.replica.streams import is_stream
 from app_toolkit.transport import hop
+from app_toolkit.transport.frames import why_not_closed_with
 from app_toolkit.transport.hop import Hop, Refusal
 from app_toolkit.types import ASGIApp, Header, Message, OnDisconnect, Receive, Scope, Send
 
@@ -309,6 +311,7 @@ class Replica:
         loop = asyncio.get_running_loop()
         self._sweeping = True
         self._loop = weakref.ref(loop)
+        notice_generators()
         loop.call_later(SWEEP_S, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
@@ -502,6 +505,8 @@ class Exchange:
                 self._head, self.started = head, False
                 raise
         elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
+            if self.started:
+                message = self._closable(message)
             self.started = self.complete = True
         if self._put is None or not self._put(message):
             await self._send(message)
@@ -517,6 +522,17 @@ class Exchange:
             self._chunks += 1
             if self._chunks % CHUNKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _closable(self, close: Message) -> Message:
+        """The same, or 1011 instead of a code or a reason that no frame can carry."""
+        code, reason = close.get("code") or 1000, close.get("reason") or ""
+        why = why_not_closed_with(code, reason)
+        if why is None:
+            return close
+        logger.error(
+            "the app closed the WebSocket of request %s, and %s; its client is told 1011", self.request_id, why
+        )
+        return {"type": "websocket.close", "code": INTERNAL_ERROR}
 
     def _checked(self, head: Message) -> Message:
         """The same, to be sent, or kept: nothing of an answer of known length leaves before its body does, so that an

@@ -7,6 +7,20 @@ LONGEST_REASON = 123
 """Bytes; with the code, the most that a control frame may carry."""
 
 
+UNSENDABLE = frozenset({1004, 1005, 1006})
+"""Codes below 1015 that no endpoint may send (RFC 6455, 7.4.1)."""
+
+
+def why_not_closed_with(code: int, reason: str) -> str | None:
+    """Why a close frame cannot have this code or reason; None: it can."""
+    if not (1000 <= code < 1015 or 3000 <= code < 5000) or code in UNSENDABLE:
+        return f"code {code} cannot be sent: use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
+    size = len(reason.encode("utf-8", "surrogatepass"))
+    if size > LONGEST_REASON:
+        return f"the reason has {size} bytes, the limit is {LONGEST_REASON}"
+    return None
+
+
 class Frames:
     """Follows one direction of a WebSocket from its handshake on, by the heads of its frames alone.
 

@@ -15,7 +15,7 @@ from typing import Literal, Protocol, TypeVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app_toolkit.errors import AnswerUnreadable, ReplicaGone
+from app_toolkit.errors import AnswerUnreadable, NotRead, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
 from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET, STREAM
@@ -56,6 +56,8 @@ class Answer:
     """What its field says of that which the body comes on."""
     stream: bytes | None = None
     """`hop.OPEN` or `hop.KEPT` if the replica says that the body is a stream."""
+    closes: bool = False
+    """It says `Connection: close`, as the app wants its client's connection to be."""
 
 
 class Listener(Protocol):
@@ -241,6 +243,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self.is_circuit:
             self._hear_out()
+        lost = self._why_lost(exc)
         self._transport = self._parser = None
         listener, self._listener = self._listener, None
         if listener is None:
@@ -248,7 +251,14 @@ class Connection(asyncio.BufferedProtocol):
         elif self._lying or (exc is None and self._answer is not None and self._answer.extent == "until_close"):
             listener.ended(reusable=False)
         else:
-            listener.lost(ReplicaGone(f"the connection to {self.address} ended before the answer did"))
+            listener.lost(lost)
+
+    def _why_lost(self, exc: Exception | None) -> ReplicaGone:
+        # A Unix socket that closes, or was never accepted, with unread bytes in it is reset (unix(7)).
+        unread = isinstance(exc, ConnectionResetError) and self.address.startswith("unix:") and not self.is_circuit
+        if unread and self._answer is None and not self._head:
+            return NotRead(f"the replica at {self.address} ended before it had read the request")
+        return ReplicaGone(f"the connection to {self.address} ended before the answer did")
 
     def pause_writing(self) -> None:
         if self._listener is not None:
@@ -490,6 +500,7 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
         elif name in HOP_BY_HOP:
             if name == b"connection" and b"close" in field[1].lower():
                 answer.reusable = False
+                answer.closes = True
             if status not in (101, 426):  # the two that name a protocol to the client
                 continue
         elif name.startswith(INTERNAL_PREFIX):

@@ -40,8 +40,9 @@ def test_a_request_can_only_ask_for_less(millionths, limit):
         b"1.",
         b".5",
         b"1,5",
-        b" 1",
-        b"1 ",
+        b" ",
+        b"1 2",
+        b"1\n",
         b"1_0",
         b"0x1",
         b"1234567",
@@ -55,6 +56,10 @@ def test_a_request_can_only_ask_for_less(millionths, limit):
 def test_anything_but_a_plain_number_above_0_is_refused_with_a_sentence(asked):
     with pytest.raises(BadRequest, match=r"X-Request-Timeout-Seconds is .*, it must be a decimal number above 0"):
         timeout_s(asked, 5.0)
+
+
+def test_whitespace_around_the_value_is_no_part_of_it():
+    assert timeout_s(b" \t1.5 \t", 5.0) == 1.5
 
 
 @given(st.binary(max_size=80), LIMITS)

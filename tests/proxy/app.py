@@ -170,6 +170,18 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
         journal.events.append(f"fails {how}")
         return Failing(how)
 
+    @app.get("/last")
+    async def last(chunked: bool = False) -> Response:
+        headers = {"connection": "close"}
+        if not chunked:
+            return Response("good-bye", headers=headers)
+        return StreamingResponse(iter(["good-", "bye"]), headers=headers)
+
+    @app.websocket("/closes")
+    async def closes(ws: WebSocket, code: int, reason: str = "") -> None:
+        await ws.accept()
+        await ws.close(code, reason)
+
     @app.get("/unchanged")
     async def unchanged() -> Response:
         return Response(status_code=304, headers={"etag": '"1"'})

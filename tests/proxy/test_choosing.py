@@ -1,6 +1,9 @@
 """Which replica a request goes to, and what happens where that one does not take it or does not answer."""
 
+import contextlib
 import json
+import select
+import socket
 import threading
 import time
 from contextlib import ExitStack
@@ -351,6 +354,68 @@ def test_the_time_that_a_request_ran_is_no_waiting(world: World) -> None:
         got = raw.send(b"i").answer()
         assert (got.status, got.body) == (200, b"hi")
     assert attempts(replicas) == 2
+
+
+class Dying:
+    """A replica that accepts connections, and ends each before it has read what it is sent."""
+
+    name = "dying"
+
+    def __init__(self, world: World) -> None:
+        self.address = f"unix:{world.folder / 'dying.sock'}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.address.removeprefix("unix:"))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+        world.replicas.append(self)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                select.select([connection], [], [])
+                connection.close()
+
+    def endpoint(self) -> dict[str, Any]:
+        return {"id": self.name, "address": self.address, "max_ongoing_requests": 100}
+
+    def stop(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def join(self) -> None:
+        self._thread.join(5)
+        assert not self._thread.is_alive()
+
+
+def test_a_handshake_that_a_dying_replica_has_not_read_goes_to_another_one(world: World) -> None:
+    dying, survivor = Dying(world), world.replica()
+    world.route(dying.endpoint(), survivor.endpoint())
+    for _ in range(10):
+        with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
+            ws.send("hello")
+            assert ws.recv() == "ws:hello"
+
+
+def test_a_post_whose_head_a_dying_replica_has_not_read_goes_to_another_one(world: World) -> None:
+    dying, survivor = Dying(world), world.replica()
+    world.route(dying.endpoint(), survivor.endpoint())
+    for _ in range(10):
+        with world.raw() as raw:
+            raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\nx-request-id: it\r\ntransfer-encoding: chunked\r\n\r\n")
+            eventually(lambda: world.load()[1] == 1)
+            assert raw.send(b"2\r\nhi\r\n0\r\n\r\n").answer().body == b"hi"
+
+
+def test_a_handshake_right_after_a_kill_goes_to_another_replica(world: World) -> None:
+    victim, survivor = world.killable()
+    world.route(victim.endpoint(), survivor.endpoint())
+    victim.stop()
+    for _ in range(10):
+        with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
+            ws.send("hello")
+            assert ws.recv() == "ws:hello"
 
 
 def test_a_death_after_which_no_replica_has_room_is_no_queue_timeout(world: World) -> None:

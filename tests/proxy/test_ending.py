@@ -63,6 +63,23 @@ def test_also_one_that_sends_all_the_time_is_told(world: World) -> None:
     assert closed.value.rcvd == Close(1012, "the replica was lost")
 
 
+@pytest.mark.parametrize("code", [1004, 1005, 1006, 1015, 999, 2999, 5000])
+def test_a_code_that_no_frame_can_carry_is_told_as_1011(world: World, code: int) -> None:
+    world.one()
+    with connect(f"ws://127.0.0.1:{world.port}/closes?code={code}") as ws, pytest.raises(ConnectionClosed) as closed:
+        ws.recv()
+    assert closed.value.rcvd == Close(1011, "")
+
+
+@pytest.mark.parametrize(("length", "told"), [(123, Close(4000, "r" * 123)), (124, Close(1011, ""))])
+def test_a_reason_that_is_too_long_is_told_as_1011(world: World, length: int, told: Close) -> None:
+    world.one()
+    url = f"ws://127.0.0.1:{world.port}/closes?code=4000&reason={'r' * length}"
+    with connect(url) as ws, pytest.raises(ConnectionClosed) as closed:
+        ws.recv()
+    assert closed.value.rcvd == told
+
+
 def test_nothing_is_put_into_the_middle_of_a_frame(world: World) -> None:
     replica = one_that_can_be_killed(world)
     with opened(world, b"/vast") as raw:

@@ -121,6 +121,23 @@ def test_a_timeout_that_is_no_number_above_0_is_400(own: World, asked: str) -> N
     assert own.record("it")["outcome"] == "bad_request"
 
 
+def test_whitespace_around_a_timeout_is_no_part_of_it(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        assert raw.send(get("/hello", "X-Request-Timeout-Seconds: \t 2.5 \t")).answer().status == 200
+
+
+@pytest.mark.parametrize("asked", ["../../x", "a/b", "-rf", ".hidden", "a b", "a:b", "é", "x" * 129, '"', "$(id)"])
+def test_an_id_with_other_characters_than_letters_digits_dots_and_dashes_is_replaced(own: World, asked: str) -> None:
+    own.one()
+    with own.raw() as raw:
+        id = raw.send(get("/hello", id=asked)).answer().header("x-request-id")
+        assert id is not None
+        assert id != asked
+        assert re.fullmatch(r"[a-f0-9-]+", id)
+        assert raw.send(get("/hello", id="5f1c_A.2-a")).answer().header("x-request-id") == "5f1c_a.2-a"
+
+
 def test_the_app_sees_what_the_client_asked_for_and_no_internal_field(own: World) -> None:
     own.one()
     with own.raw() as raw:
@@ -134,6 +151,7 @@ def test_the_replica_is_told_what_is_left_of_the_time_and_nothing_where_there_is
         own.route(listening.endpoint())
         with own.raw() as raw:
             raw.send(get("/a", asking(20))).answer()
+        with own.raw() as raw:
             raw.send(get("/b", id="next")).answer()
         own.route()
         with own.raw() as raw:

@@ -439,3 +439,14 @@ def test_an_app_that_has_read_enough_and_closes_is_heard(world: World) -> None:
             with contextlib.suppress(OSError):  # it has answered, and reads no more
                 raw.send(bytes(8_000_000))
             assert raw.answer().status == 413
+
+
+@pytest.mark.parametrize("query", ["", "?chunked=true"])
+def test_an_app_that_closes_the_connection_closes_its_clients(world: World, query: str) -> None:
+    world.one()
+    with world.raw() as raw:
+        raw.send(f"GET /hello HTTP/1.1\r\nhost: a\r\n\r\nGET /last{query} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        assert raw.answer().header("connection") is None
+        got = raw.answer()
+        assert (got.body, got.header("connection")) == (b"good-bye", "close")
+        assert raw.closed()

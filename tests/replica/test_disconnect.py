@@ -656,3 +656,64 @@ def test_a_class_that_answers_http_keeps_to_on_disconnect(serve: Serve, wish: On
         visit.served.open_gate("go")
     visit.noted("began", end)
     visit.idle()
+
+
+def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_collector(serve: Serve) -> None:
+    served = serve(
+        """
+        import gc
+        from starlette.responses import StreamingResponse
+
+        gc.disable()
+        app = FastAPI()
+
+        @app.get("/firehose/{number}")
+        async def firehose(number: int, sync: bool = False):
+            async def body():
+                try:
+                    while True:
+                        yield b"x" * 65_536
+                finally:
+                    mark(f"closed-{number}")
+
+            def in_threads():
+                try:
+                    while True:
+                        yield b"x" * 65_536
+                finally:
+                    mark(f"closed-{number}")
+
+            return StreamingResponse(in_threads() if sync else body())
+
+        @app.get("/handed-over")
+        async def handed_over():
+            async def body():
+                try:
+                    while True:
+                        yield b"x" * 65_536
+                finally:
+                    mark("handed-over-closed")
+
+            async def work(stream):
+                async for _ in stream:
+                    await gate("go")
+                    mark("went-on")
+
+            global working
+            working = asyncio.create_task(work(body()))
+            return StreamingResponse(body())
+        """
+    )
+    for number in range(20):
+        connection = served.connect()
+        connection.send_head("GET", f"/firehose/{number}?sync={number % 2}", [field()])
+        connection.sock.recv(100)
+        connection.sock.close()
+    connection = served.connect()
+    connection.send_head("GET", "/handed-over", [field()])
+    connection.sock.recv(100)
+    connection.sock.close()
+    wait_until(lambda: all(served.marked(f"closed-{number}") for number in range(20)), "their finally blocks ran")
+    wait_until(lambda: served.server.statistics().running == 0, "the handlers have ended")
+    served.open_gate("go")
+    wait_until(lambda: served.marked("went-on"), "a task that goes on keeps its generator")

@@ -1,0 +1,24 @@
+"""Which codes and reasons a WebSocket's close frame can have."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.exceptions import ProtocolError
+from websockets.frames import Close
+
+from app_toolkit.transport.frames import why_not_closed_with
+
+
+@given(st.integers(0, 70_000), st.text(max_size=130))
+def test_what_the_library_that_writes_the_frame_refuses_is_refused_and_nothing_else(code: int, reason: str) -> None:
+    try:
+        Close(code, reason).check()
+        sendable = len(Close(code, reason).serialize()) <= 125
+    except (ProtocolError, ValueError):
+        sendable = False
+    assert (why_not_closed_with(code, reason) is None) == sendable
+
+
+def test_a_reason_is_measured_in_bytes() -> None:
+    assert why_not_closed_with(1000, "é" * 61) is None
+    assert why_not_closed_with(1000, "é" * 62) == "the reason has 124 bytes, the limit is 123"
+    assert why_not_closed_with(1005, "") == "code 1005 cannot be sent: use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
