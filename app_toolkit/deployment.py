@@ -297,8 +297,11 @@ def unfit(cls: type, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...],
     """Options that no deployment of this class can have, whatever their values: where each is, and why."""
     for option in sorted(said.keys() & OF_INGRESSES):
         yield (option,), f"{option!r} is an option of ingresses, and a class answers calls"
-    for option in sorted(said.keys() & OF_HTTP) if not answers_http(cls) else ():
-        yield (option,), f"{option!r} is an option of ingresses and of classes with __call__, and this class has none"
+    of_http = sorted(said.keys() & OF_HTTP)
+    if of_http and not answers_http(cls):
+        for option in of_http:
+            why = f"{option!r} is an option of ingresses and of classes with __call__, and this class has none"
+            yield (option,), why
     batched, limits = _batched(cls), said.get("batch")
     for name in limits if isinstance(limits, Mapping) else ():
         if name not in batched:

@@ -23,7 +23,7 @@ from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import Misdirected, PlanningError, RequestError
 from app_toolkit.replica.batching import is_batched, is_raw, slots_for
 from app_toolkit.replica.graph import batched_endpoints, calls, find
-from app_toolkit.replica.http import refusal
+from app_toolkit.replica.http import NOT_FOR_REQUESTS, refusal
 from app_toolkit.types import Receive, Scope, Send
 
 # What decides whether a request is theirs by (kind, method, path) alone, and so can be written down as data.
@@ -215,10 +215,7 @@ def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: De
     if endpoint is None:
         return
     if is_idempotent(endpoint):
-        raise PlanningError(
-            f"the route {context.path!r}: @idempotent marks methods of deployments; a request is sent again by its "
-            "HTTP method, or with retry='all' of its ingress"
-        )
+        raise PlanningError(f"the route {context.path!r}: {NOT_FOR_REQUESTS}")
     if is_raw(endpoint):
         raise PlanningError(f"the route {context.path!r}: @batch stands above its decorator, and belongs below it")
     said = {} if ingress is None or not is_batched(endpoint) else ingress.live.batch.get(endpoint.__name__, {})

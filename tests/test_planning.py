@@ -6,7 +6,7 @@ from random import Random
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Security, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, Request, Security, WebSocket
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Host, Mount
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, idempotent
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import PlanningError
 from app_toolkit.planning import find, plan, plan_bound, with_files
@@ -259,3 +259,33 @@ async def test_a_class_that_is_not_bound_is_refused_in_one_process_with_and_with
     (failed,) = said
     assert failed["type"] == "lifespan.startup.failed"
     assert "depend on that: Depends(model)" in failed["message"]
+
+
+def test_a_mark_for_calls_is_refused_where_requests_are_answered() -> None:
+    app = Toolkit()
+
+    @app.post("/embed")
+    @idempotent
+    async def embed() -> None: ...
+
+    with pytest.raises(PlanningError, match=r"the route '/embed': @idempotent marks methods that are called"):
+        plan(app, target="shop:app", app_dir=".")
+
+    class Front(Deployment):
+        @idempotent
+        async def __call__(self, request: Request) -> None: ...
+
+    with pytest.raises(PlanningError, match=r"Front\.__call__ answers HTTP: @idempotent marks methods"):
+        plan_bound(Front.bind(), b"", app_dir=".")
+
+
+def test_the_plan_says_which_methods_are_idempotent() -> None:
+    class Index(Deployment):
+        @idempotent
+        async def search(self) -> None: ...
+
+        async def add(self) -> None: ...
+
+    [index] = plan_bound(Index.bind(), b"", app_dir=".").deployments
+    assert index.kind == "class"
+    assert (index.idempotent, list(index.methods)) == (("search",), ["add", "search"])

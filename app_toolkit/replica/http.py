@@ -7,19 +7,25 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from app_toolkit.core.methods import STREAMS, kind_of
+from app_toolkit.core.methods import STREAMS, is_idempotent, kind_of
 from app_toolkit.errors import PlanningError, RequestError
 from app_toolkit.observability.context import request_id
 from app_toolkit.replica.disconnect import MARK
+
+NOT_FOR_REQUESTS = (
+    "@idempotent marks methods that are called; a request is sent again by its HTTP method, or with retry='all'"
+)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
 def answers_http(cls: type) -> bool:
-    """Whether its objects have a `__call__(request)`. Raises `PlanningError` for one that yields."""
+    """Whether its objects have a `__call__(request)`. Raises `PlanningError` for one that cannot be."""
     method = next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
     if method is not None and kind_of(getattr(method, "__func__", method)) in STREAMS:
         raise PlanningError(f"{cls.__name__}.__call__ yields: let it return a StreamingResponse of what it yields")
+    if is_idempotent(method):
+        raise PlanningError(f"{cls.__name__}.__call__ answers HTTP: {NOT_FOR_REQUESTS}")
     return method is not None
 
 

@@ -1,14 +1,15 @@
-"""What Ray makes of a proxy for a node that is not there."""
+"""What becomes of a process that Ray cannot start."""
 
 import asyncio
 
 import pytest
+from pydantic import JsonValue
 
 from app_toolkit.config.models import HTTPOptions, RayActorOptions
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Exited
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
-from app_toolkit.interfaces import ProxySpec
+from app_toolkit.interfaces import LiveOptions, ProxySpec, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S
@@ -29,5 +30,30 @@ async def test_a_proxy_for_a_node_that_is_gone_exits_and_is_started_nowhere_else
         assert isinstance(event, Exited), event
         assert event.why is not None
         assert "schedul" in event.why
+    finally:
+        await launcher.aclose()
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"pip": 3}, "runtime_env['pip'] must be of type str or List[str]"),
+        ({"pip": ["a"], "conda": "b"}, "cannot be specified at the same time"),
+    ],
+)
+async def test_a_replica_whose_runtime_env_ray_refuses_exits_with_the_reason(
+    cluster: Cluster, environment: dict[str, JsonValue], why: str
+) -> None:
+    launcher = RayLauncher(new_secret())
+    told: asyncio.Queue[object] = asyncio.Queue()
+    launcher.listen(told.put_nowait, epoch=1)
+    replica = ReplicaSpec(ReplicaId("refused-1-1"), "shop", "refused", "v1", "shop:app", ".", "", LiveOptions(1), 1.0)
+    try:
+        launcher.perform(Start(replica, RayActorOptions(runtime_env=environment), "refused", "v1"))
+        async with asyncio.timeout(PATIENCE_S):
+            event = await told.get()
+        assert isinstance(event, Exited), event
+        assert event.why is not None
+        assert why in event.why
     finally:
         await launcher.aclose()

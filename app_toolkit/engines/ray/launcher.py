@@ -119,7 +119,7 @@ class RayLauncher:
         spec = action.spec
         try:
             handle = self._create(action)
-        except (RayError, ValueError) as error:
+        except (RayError, TypeError, ValueError) as error:  # the last two: options that Ray does not accept
             self._emit(Exited(spec.id, _sentence(error)))
             return
         self._attend(spec.id, handle)

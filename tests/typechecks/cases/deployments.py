@@ -47,7 +47,7 @@ class MisspeltBound(Deployment, autoscaling_config={"most_replicas": 3}): ...  #
 class MisspeltLimit(Deployment, batch={"embed": {"batch_size": 1}}): ...  # type: ignore[typeddict-unknown-key]
 
 
-class OfIngresses(Deployment, max_body_size=1): ...  # type: ignore[call-arg]
+class OfIngresses(Deployment, max_open_websockets=1): ...  # type: ignore[call-arg]
 
 
 # The arguments of `bind` are those of the constructor.
