@@ -45,7 +45,7 @@ def main() -> int:
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     if options.suite == "ecosystem":
-        return ecosystem.run(options.only or ())
+        return ecosystem.run(options.only or (), options.forms)
     if options.suite == "tutorial":
         return tutorial.run(options.only or ())
     try:
@@ -63,6 +63,13 @@ def _options() -> argparse.Namespace:
         "--only",
         nargs="+",
         help="cases (7.1.*), folders of test_tutorial, or modules of packages (only these are kept)",
+    )
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        choices=tuple(ecosystem.FORMS),
+        default=tuple(ecosystem.FORMS),
+        help="ecosystem: only these",
     )
     parser.add_argument("--all", action="store_true", help="autobahn: also all cases on compression, which take long")
     parser.add_argument("--ray", action="store_true", help="autobahn: also on Ray, with two replicas")

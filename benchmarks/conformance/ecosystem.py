@@ -102,7 +102,7 @@ Found = dict[str, Any]
 """What one form did: `served` of `clients`, and `failures`."""
 
 
-def run(chosen: Sequence[str] = ()) -> dict[str, Any]:
+def run(chosen: Sequence[str] = (), forms: Sequence[str] = tuple(FORMS)) -> dict[str, Any]:
     """How many clients each form served; `chosen`: modules of packages, none: all of them."""
     packages = [each for each in PACKAGES if not chosen or each.module in chosen]
     pythons = {each.environment: environment(each.environment, _made_of(each.environment)) for each in packages}
@@ -111,33 +111,39 @@ def run(chosen: Sequence[str] = ()) -> dict[str, Any]:
         python = pythons[package.environment]
         with _redis(python) if package.module == "redis_app" else nullcontext("") as redis:
             environ = {**_environ(), "REDIS_URL": redis}
-            for form, name, found in _cells(package, python, environ):
+            for form, name, found in _cells(package, forms, python, environ):
                 cases[name][form] = found
                 print(f"{name}, {form}: {found['served']}/{found['clients']} {found['failures'] or ''}", flush=True)
     return {
         "versions": {name: _versions(name, python) for name, python in pythons.items()},
-        "forms": list(FORMS),
         "cases": cases,
         "differences": list(differences(cases)),
     }
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Earlier results with those of the packages that were run again."""
-    order = [name for each in PACKAGES for name in each.clients.values()]
-    cases = {**known.get("cases", {}), **found["cases"]}
+    """Earlier results with those of the packages and forms that were run again."""
+    before = known.get("cases", {})
+    cases = {
+        name: {**before.get(name, {}), **found["cases"].get(name, {})}
+        for package in PACKAGES
+        for name in package.clients.values()
+        if name in before or name in found["cases"]
+    }
     return {
         **found,
         "versions": {**known.get("versions", {}), **found["versions"]},
-        "cases": {name: cases[name] for name in order if name in cases},
+        "cases": cases,
         "differences": list(differences(cases)),
     }
 
 
-def _cells(package: Package, python: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, str, Found]]:
-    """Every form of one package with each of its clients."""
-    for form, command in FORMS.items():
-        with started(_contender(form, command, package.module, python, environ)) as server:
+def _cells(
+    package: Package, forms: Sequence[str], python: Path, environ: Mapping[str, str]
+) -> Iterator[tuple[str, str, Found]]:
+    """The forms of one package with each of its clients."""
+    for form in forms:
+        with started(_contender(form, FORMS[form], package.module, python, environ)) as server:
             for function, name in package.clients.items():
                 asked = f"{package.module}:{function}", server.url, ROUNDS.get(form, 1)
                 yield form, name, _visit(python, *asked, environ)
@@ -152,10 +158,10 @@ def differences(cases: Mapping[str, Mapping[str, Found]]) -> Iterator[dict[str, 
     """
     for name, forms in cases.items():
         for form in AS_UVICORN:
-            if _share(forms[form]) < _share(forms["uvicorn"]):
+            if {form, "uvicorn"} <= forms.keys() and _share(forms[form]) < _share(forms["uvicorn"]):
                 yield {"where": name, "uvicorn": forms["uvicorn"], form: forms[form]}
-        workers, ours = forms["workers 2"], forms["run -n 2"]
-        if _share(workers) - _share(ours) > luck(workers, ours):
+        workers, ours = forms.get("workers 2"), forms.get("run -n 2")
+        if workers and ours and _share(workers) - _share(ours) > luck(workers, ours):
             yield {"where": name, "workers 2": workers, "run -n 2": ours}
 
 
