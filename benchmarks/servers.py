@@ -19,7 +19,7 @@ from benchmarks.contenders import Contender
 from benchmarks.peers import interpreter
 
 APPS = Path(__file__).parent / "apps"
-START_S = 90.0
+START_S = 180.0
 STOP_S = 20.0
 JSON = {"content-type": "application/json"}
 

@@ -10,6 +10,7 @@ python -m benchmarks.conformance ecosystem --only mcp_app socketio_app
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,12 @@ RESULTS = ROOT / "benchmarks" / "conformance" / "results.json"
 
 def main() -> int:
     options = _options()
-    found = _run(options)
     known: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    if options.suite == "ecosystem":
-        found = ecosystem.merged(known.get("ecosystem", {}), found)
-    if options.suite == "ecosystem" or not options.only:
-        known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
-        options.out.write_text(json.dumps(known, indent=1) + "\n")
+    found: dict[str, Any] = {}
+    for found in _run(options, known.get(options.suite, {})):
+        if options.suite == "ecosystem" or not options.only:
+            known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
+            options.out.write_text(json.dumps(known, indent=1) + "\n")
     if options.write_docs:
         DOCS.write_text(document(known))
         if "ecosystem" in known:
@@ -43,13 +43,16 @@ def main() -> int:
     return 1 if found["differences"] else 0
 
 
-def _run(options: argparse.Namespace) -> dict[str, Any]:
+def _run(options: argparse.Namespace, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The results of the suite; of the ecosystem's after each package, with those that are known already."""
     if options.suite == "ecosystem":
-        return ecosystem.run(options.only or (), options.forms)
+        yield from ecosystem.run(known, options.only or (), options.forms)
+        return
     if options.suite == "tutorial":
-        return tutorial.run(options.only or ())
+        yield tutorial.run(options.only or ())
+        return
     try:
-        return autobahn.run(options.only or (autobahn.ALL if options.all else autobahn.MOST), options.ray)
+        yield autobahn.run(options.only or (autobahn.ALL if options.all else autobahn.MOST), options.ray)
     except autobahn.CannotRun as error:
         sys.exit(str(error))
 

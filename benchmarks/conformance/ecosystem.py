@@ -58,6 +58,7 @@ PACKAGES = (
         "mcp_app",
         {
             "stateless": "mcp, stateless",
+            "modern": "mcp, protocol of 2026-07-28",
             "sessions": "mcp, sessions",
             "sse": "mcp, SSE",
         },
@@ -102,23 +103,26 @@ Found = dict[str, Any]
 """What one form did: `served` of `clients`, and `failures`."""
 
 
-def run(chosen: Sequence[str] = (), forms: Sequence[str] = tuple(FORMS)) -> dict[str, Any]:
-    """How many clients each form served; `chosen`: modules of packages, none: all of them."""
+def run(
+    known: Mapping[str, Any], chosen: Sequence[str] = (), forms: Sequence[str] = tuple(FORMS)
+) -> Iterator[dict[str, Any]]:
+    """How many clients each form served, after each package, merged with what is `known`.
+
+    `chosen`: modules of packages, none: all of them.
+    """
     packages = [each for each in PACKAGES if not chosen or each.module in chosen]
     pythons = {each.environment: environment(each.environment, _made_of(each.environment)) for each in packages}
-    cases: dict[str, dict[str, Found]] = {name: {} for each in packages for name in each.clients.values()}
     for package in packages:
         python = pythons[package.environment]
+        cases: dict[str, dict[str, Found]] = {name: {} for name in package.clients.values()}
         with _redis(python) if package.module == "redis_app" else nullcontext("") as redis:
             environ = {**_environ(), "REDIS_URL": redis}
             for form, name, found in _cells(package, forms, python, environ):
                 cases[name][form] = found
                 print(f"{name}, {form}: {found['served']}/{found['clients']} {found['failures'] or ''}", flush=True)
-    return {
-        "versions": {name: _versions(name, python) for name, python in pythons.items()},
-        "cases": cases,
-        "differences": list(differences(cases)),
-    }
+        versions = {package.environment: _versions(package.environment, python)}
+        known = merged(known, {"versions": versions, "cases": cases})
+        yield known
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +135,6 @@ def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]
         if name in before or name in found["cases"]
     }
     return {
-        **found,
         "versions": {**known.get("versions", {}), **found["versions"]},
         "cases": cases,
         "differences": list(differences(cases)),

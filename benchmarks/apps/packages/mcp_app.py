@@ -51,7 +51,13 @@ async def calls(client: Client, number: int) -> None:
 
 
 async def stateless(url: str, number: int) -> None:
-    async with Client(f"{url}/stateless/mcp") as client:
+    async with Client(f"{url}/stateless/mcp", mode="legacy") as client:
+        await calls(client, number)
+
+
+async def modern(url: str, number: int) -> None:
+    """The protocol of July 2026 has no sessions, whether or not the server would give one to an older client."""
+    async with Client(f"{url}/sessions/mcp", mode="2026-07-28") as client:
         await calls(client, number)
 
 
