@@ -15,6 +15,7 @@ from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote
+from app_toolkit.config.models import ClassConfig
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.observability.context import errand
 from app_toolkit.types import Message, Scope
@@ -338,6 +339,20 @@ def test_without_a_lifespan_they_are_listed_when_a_deployment_is_first_used(list
     first, second = listed()
     assert first.endswith("spread: num_replicas, max_replicas_per_node")
     assert second.endswith(UNAPPLIED.partition("; distributed")[2])
+
+
+APPLIED = {
+    *("name", "max_ongoing_requests", "max_queued_requests", "max_queue_wait_s", "request_timeout_s", "max_body_size"),
+    *("max_open_websockets", "max_open_streams", "on_disconnect", "batch", "sync_threads", "user_config"),
+}
+"""The options that work in one process. Whoever adds one decides: it works here as well, or it is marked `ON_RAY`."""
+
+
+def test_every_option_works_in_one_process_or_is_listed() -> None:
+    extras = {name: field.json_schema_extra for name, field in ClassConfig.model_fields.items()}
+    listed = {name for name, extra in extras.items() if isinstance(extra, dict) and "on_ray" in extra}
+    assert not listed & APPLIED
+    assert listed | APPLIED == extras.keys()
 
 
 def test_options_that_work_in_one_process_are_not_listed(listed: Callable[[], list[str]]) -> None:
