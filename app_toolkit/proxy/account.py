@@ -4,6 +4,7 @@ from app_toolkit.core.recent import Recent
 from app_toolkit.core.retries import RetryBudget
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.deadlines import Deadlines
+from app_toolkit.proxy.routes import Turn
 from app_toolkit.transport.lengths import LongAnswers
 
 TELL_AGAIN_S = 1.0
@@ -12,7 +13,18 @@ TELL_AGAIN_S = 1.0
 class Account:
     """The requests for one ingress: what they may cost, how fast they are answered, and what became of them."""
 
-    __slots__ = ("_deadlines", "_told", "answers", "budget", "counts", "long", "name", "streams", "websockets")
+    __slots__ = (
+        "_deadlines",
+        "_told",
+        "answers",
+        "budget",
+        "counts",
+        "long",
+        "name",
+        "open_at",
+        "streams",
+        "websockets",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,6 +37,8 @@ class Account:
         self.websockets: set[object] = set()
         #: The exchanges that are open streams, and hold no slot at their replica.
         self.streams: set[object] = set()
+        #: By the address of a client: the turn of its newest stream or WebSocket that is open.
+        self.open_at: dict[bytes, Turn] = {}
         self._deadlines: Deadlines | None = None
         self._told = float("-inf")
 

@@ -74,6 +74,9 @@ class Client(Protocol):
     host: str
     peers: bytes
 
+    served: dict[str, tuple[ReplicaId, bool]]
+    """By ingress: the replica that served this connection's previous request, and whether the response was a stream."""
+
     @property
     def default_headers(self) -> list[Header]: ...
 
@@ -405,7 +408,7 @@ class Exchange:
 
     def _ask(self, again: bool = False) -> None:
         assert self._router is not None
-        turn = self._router.try_turn(self._avoid)
+        turn = self._router.try_turn(self._avoid, *self._preferred())
         if turn is not None:
             self._granted(turn)
             return
@@ -417,6 +420,23 @@ class Exchange:
         self._stage = Stage.WAITING
         self._waiter = waiter
         self._proxy.waiting[waiter] = self
+
+    def _preferred(self) -> tuple[ReplicaId | None, bool]:
+        """The replica that serves this client, and whether its previous response was a stream.
+
+        A client is known by its connection. A new connection, and one that a trusted proxy shares among its clients,
+        goes by the client's address: with an open stream at some replica, its other requests belong there.
+        """
+        if not self.request.forwarded:
+            served = self._client.served.get(self._account.name)
+            if served is not None:
+                return served
+        opened = self._account.open_at.get(self._address)
+        return (None if opened is None else opened.endpoint.id), False
+
+    @property
+    def _address(self) -> bytes:
+        return self._client.peers.partition(b" ")[0]
 
     def _granted(self, turn: Turn) -> None:
         self._leave_queue()
@@ -573,6 +593,7 @@ class Exchange:
         request = self.request
         self._release()
         self._account.long.note((request.method, request.raw_path), self._bytes_out)
+        self._client.served[self._account.name] = ReplicaId(self._replica), self._answer.stream is not None
         self._record(self._answer.status, OK)
         self._client.finished(request, self._keep)
 
@@ -582,9 +603,16 @@ class Exchange:
         assert self._turn is not None
         if said == hop.OPEN:
             self._account.streams.add(self)
-            self._router.open(self._turn)
+            self._open()
         else:
             self._turn.kept = True
+
+    def _open(self) -> None:
+        """It holds no slot from now on: an open stream or WebSocket is no ongoing request."""
+        assert self._router is not None
+        assert self._turn is not None
+        self._account.open_at[self._address] = self._turn
+        self._router.open(self._turn)
 
     def _open_tunnel(self, answer: Answer) -> None:
         if not self.request.websocket:
@@ -596,8 +624,8 @@ class Exchange:
         self._answer = answer
         self._stage = Stage.TUNNEL
         self._frames = Frames()
-        self._router.open(self._turn)  # an open WebSocket is no ongoing request
         self._account.websockets.add(self)
+        self._open()
         self._forget_deadline()
         self.request.body.let_go()
         self._client.write(
@@ -817,13 +845,20 @@ class Exchange:
         """Give back all that is held."""
         if self._stage is Stage.TUNNEL:
             self._account.websockets.discard(self)
+            self._forget_open()
         elif self._answer is not None and self._answer.stream is not None:
             self._account.streams.discard(self)
+            self._forget_open()
         self._stage = Stage.DONE
         self._forget_arrival()
         self._forget_deadline()
         self._leave_queue()
         self._give_turn_back()
+
+    def _forget_open(self) -> None:
+        newest = self._account.open_at.get(self._address)
+        if newest is not None and newest is self._turn:
+            del self._account.open_at[self._address]
 
     def _forget_deadline(self) -> None:
         if self._deadlines is not None:

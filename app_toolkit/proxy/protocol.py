@@ -19,7 +19,7 @@ from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, Limits, Request, RequestParser
 from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
-from app_toolkit.types import Header
+from app_toolkit.types import Header, ReplicaId
 
 DEFAULT_RATE = MinimumRate(bytes_per_s=500.0, grace_s=5.0)
 
@@ -85,6 +85,7 @@ class ClientConnection(asyncio.Protocol):
         # For the life of the connection
         self._host = ""
         self._peers = b""
+        self.served: dict[str, tuple[ReplicaId, bool]] = {}
         #: Both ends and the scheme, where what a proxy tells may stand in their place.
         self._origin: Origin | None = None
         self.writable = True

@@ -32,7 +32,7 @@ class Router(Protocol):
 
     policy: Policy
 
-    def try_turn(self, avoid: Collection[ReplicaId]) -> Turn | None: ...
+    def try_turn(self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool) -> Turn | None: ...
 
     def wait(
         self, granted: Callable[[Any], None], since: float, *, avoid: Collection[ReplicaId], again: bool

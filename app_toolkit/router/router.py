@@ -9,7 +9,7 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.balance import pick
+from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Place, Stand
@@ -80,13 +80,20 @@ class Router:
 
     # Turns
 
-    def try_turn(self, avoid: Collection[ReplicaId] = NOBODY) -> Turn | None:
+    def try_turn(
+        self, avoid: Collection[ReplicaId] = NOBODY, prefer: ReplicaId | None = None, streamed: bool = False
+    ) -> Turn | None:
         """A turn at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
 
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
+        `prefer` is the replica that serves this client. It is taken unless it has no room, or another one has clearly
+        less to do. `streamed`: the previous response to this client was a stream.
         """
         # Nearly always the first look finds one, and costs the same among a thousand replicas as among two.
         if not avoid:
+            kept = None if prefer is None else self._targets.get(prefer)
+            if kept is not None and kept.has_room:
+                return self._begin(self._kept(kept, streamed))
             target = pick(self._all, Target.load, self._rng, self._last, moves=self._run >= RUN)
             self._run = self._run + 1 if target is self._last else 1
             self._last = target
@@ -312,6 +319,14 @@ class Router:
 
     def _free(self) -> list[Target]:
         return [target for target in self._targets.values() if target.has_room]
+
+    def _kept(self, own: Target, streamed: bool) -> Target:
+        """The replica of a client, or another one that has room and clearly less to do."""
+        if len(self._all) < 2:
+            return own
+        other = another(self._all, own, self._rng)
+        moves = is_clearly_less(other.load(), own.load(), streamed=streamed) and other.has_room
+        return other if moves else own
 
     def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Turn | None:
         target = pick(self._usable(free, avoid), Target.load, self._rng)

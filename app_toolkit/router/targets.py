@@ -4,6 +4,7 @@ from asyncio import TimerHandle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from app_toolkit.core.balance import Load
 from app_toolkit.interfaces import Endpoint, Place
 from app_toolkit.types import ReplicaId
 
@@ -39,8 +40,8 @@ class Target:
             reached += f"; {streams} of {streams} max_open_streams are open, and more streams hold slots"
         return reached
 
-    def load(self) -> int:
-        return len(self.turns)
+    def load(self) -> Load:
+        return len(self.turns), len(self.opened)
 
 
 @dataclass(eq=False, slots=True)

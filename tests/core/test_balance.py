@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.balance import pick
+from app_toolkit.core.balance import SPARE_OPEN, SPARE_REQUESTS, is_clearly_less, pick
 
 
 def test_nobody_can_be_picked_from_nobody() -> None:
-    assert pick([], lambda _: 0, Random(0)) is None
+    assert pick([], lambda _: (0, 0), Random(0)) is None
 
 
 WORLDS = given(loads=st.lists(st.integers(0, 50), min_size=1, max_size=12), seed=st.integers(), data=st.data())
@@ -20,7 +20,7 @@ def test_the_busiest_of_several_is_never_picked_while_it_stands_alone(
     loads: list[int], seed: int, data: st.DataObject
 ) -> None:
     last = data.draw(st.none() | st.sampled_from(range(len(loads))))
-    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed), last)
+    picked = pick(range(len(loads)), lambda i: (loads[i], 0), Random(seed), last)
     assert picked is not None
     if len(loads) > 1 and loads.count(max(loads)) == 1:
         assert loads[picked] < max(loads)
@@ -31,7 +31,7 @@ def test_who_was_picked_last_stays_until_another_has_less_to_do(
     loads: list[int], seed: int, data: st.DataObject
 ) -> None:
     last = data.draw(st.sampled_from(range(len(loads))))
-    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed), last)
+    picked = pick(range(len(loads)), lambda i: (loads[i], 0), Random(seed), last)
     assert picked is not None
     assert picked == last or loads[picked] < loads[last]
     if loads[last] == min(loads):
@@ -43,7 +43,7 @@ def test_who_moves_on_stays_only_where_the_other_has_more_to_do(
     loads: list[int], seed: int, data: st.DataObject
 ) -> None:
     last = data.draw(st.sampled_from(range(len(loads))))
-    picked = pick(range(len(loads)), lambda i: loads[i], Random(seed), last, moves=True)
+    picked = pick(range(len(loads)), lambda i: (loads[i], 0), Random(seed), last, moves=True)
     assert picked is not None
     assert len(loads) == 1 or picked != last or loads[last] < max(loads)
     assert loads[picked] <= loads[last]
@@ -61,3 +61,41 @@ def test_who_was_picked_last_is_compared_with_each_of_the_others_alike(last: str
     counts = Counter(pick("abcd", lambda each: each == last, rng, last) for _ in range(6_000))
     assert last not in counts
     assert all(1_800 < counts[other] < 2_200 for other in "abcd" if other != last)
+
+
+def test_of_replicas_with_as_many_requests_the_one_with_fewer_open_streams_is_picked() -> None:
+    loads = {"a": (1, 0), "b": (0, 900), "c": (0, 7)}
+    assert {pick(["a", "b"], loads.__getitem__, Random(seed)) for seed in range(20)} == {"b"}
+    assert {pick(["b", "c"], loads.__getitem__, Random(seed), last="b") for seed in range(20)} == {"c"}
+
+
+LOAD = st.tuples(st.integers(0, 200), st.integers(0, 2_000))
+
+
+@given(one=LOAD, other=LOAD, streamed=st.booleans())
+def test_no_two_replicas_are_clearly_less_loaded_than_each_other(
+    one: tuple[int, int], other: tuple[int, int], streamed: bool
+) -> None:
+    assert not (is_clearly_less(one, other, streamed=streamed) and is_clearly_less(other, one, streamed=streamed))
+
+
+@given(own=LOAD, other=LOAD, more=LOAD, streamed=st.booleans())
+def test_a_client_that_moves_would_also_leave_a_replica_with_more_requests(
+    own: tuple[int, int], other: tuple[int, int], more: tuple[int, int], streamed: bool
+) -> None:
+    if is_clearly_less(other, own, streamed=streamed):
+        assert is_clearly_less(other, (own[0] + more[0], own[1]), streamed=streamed)
+
+
+@given(load=LOAD, requests=st.integers(0, SPARE_REQUESTS), opened=st.integers(0, SPARE_OPEN))
+def test_a_few_more_requests_and_its_own_streams_do_not_drive_a_client_away(
+    load: tuple[int, int], requests: int, opened: int
+) -> None:
+    assert not is_clearly_less(load, (load[0] + requests, load[1] + opened))
+
+
+@given(load=st.integers(0, 200))
+def test_a_client_leaves_a_replica_with_half_as_many_requests_more_and_three(load: int) -> None:
+    assert is_clearly_less((load, 0), (load + load // 2 + 3, 0))
+    assert is_clearly_less((load, 0), (0, load + load // 2 + 3), streamed=True)
+    assert not is_clearly_less((load, 0), (0, load + SPARE_OPEN))

@@ -1,7 +1,7 @@
 """Open streams at the proxy: they hold no turn, are reported, and end once."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPResponse
 
@@ -14,9 +14,9 @@ from .world import Killable, Served, World, eventually
 class Stream:
     """A client whose stream has begun."""
 
-    def __init__(self, world: World, path: str = "/events") -> None:
+    def __init__(self, world: World, headers: Mapping[str, str] | None = None) -> None:
         self.connection = HTTPConnection("127.0.0.1", world.port, timeout=10)
-        self.connection.request("GET", path)
+        self.connection.request("GET", "/events", headers=headers or {})
         self.response: HTTPResponse = self.connection.getresponse()
         assert self.response.readline() == b"data: first\n"
 

@@ -1,0 +1,84 @@
+"""A client keeps its replica: by its connection, and by its streams and WebSockets that are open."""
+
+import itertools
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from .test_streams import Stream
+from .world import Served, World, eventually
+
+
+@pytest.fixture
+def pair(world: World) -> tuple[Served, Served]:
+    one, other = world.replica(), world.replica()
+    world.route(one.endpoint(), other.endpoint())
+    return one, other
+
+
+def served_by(client: httpx.Client, **headers: str) -> str:
+    replica: str = client.get("/nap/0", headers=headers).json()["replica"]
+    return replica
+
+
+def fresh(world: World) -> Iterator[str]:
+    """The replicas that serve requests, each on a connection of its own."""
+    while True:
+        with httpx.Client(base_url=world.url) as client:
+            yield served_by(client)
+
+
+def test_each_connection_keeps_its_replica_whatever_others_do(world: World, pair: tuple[Served, Served]) -> None:
+    clients = [httpx.Client(base_url=world.url) for _ in range(40)]
+    first = [served_by(client) for client in clients]
+    assert set(first) == {replica.name for replica in pair}, "connections spread"
+    for _ in range(5):
+        assert [served_by(client) for client in clients] == first
+    for client in clients:
+        client.close()
+
+
+def test_an_open_stream_keeps_the_requests_of_its_client_at_its_replica(
+    world: World, pair: tuple[Served, Served]
+) -> None:
+    stream = Stream(world)
+    (holder,) = [replica.name for replica in pair if replica.gate.statistics().streams]
+    assert set(itertools.islice(fresh(world), 40)) == {holder}
+    stream.close()
+    eventually(lambda: world.load() == (0, 0, 0, 0))
+    assert set(itertools.islice(fresh(world), 40)) == {replica.name for replica in pair}
+
+
+def test_an_open_websocket_does_the_same(world: World, pair: tuple[Served, Served]) -> None:
+    with connect(f"ws://127.0.0.1:{world.port}/ws") as socket:
+        socket.send("hello")
+        assert socket.recv() == "ws:hello"
+        (holder,) = [replica.name for replica in pair if replica.gate.statistics().websockets]
+        assert set(itertools.islice(fresh(world), 40)) == {holder}
+    eventually(lambda: world.load() == (0, 0, 0, 0))
+
+
+def test_the_clients_of_a_proxy_that_is_believed_are_told_apart_by_their_addresses(
+    world: World, pair: tuple[Served, Served]
+) -> None:
+    mine = {"x-forwarded-for": "203.0.113.7"}
+    stream = Stream(world, headers=mine)
+    (holder,) = [replica.name for replica in pair if replica.gate.statistics().streams]
+    with httpx.Client(base_url=world.url) as shared:
+        seen = [
+            (served_by(shared, **mine), served_by(shared, **{"x-forwarded-for": "198.51.100.9"})) for _ in range(40)
+        ]
+    assert {own for own, _ in seen} == {holder}
+    assert {other for _, other in seen} != {holder}, "nothing ties this client to that replica"
+    stream.close()
+    eventually(lambda: world.load() == (0, 0, 0, 0))
+
+
+def test_a_client_whose_replica_has_left_goes_to_another_one(world: World, pair: tuple[Served, Served]) -> None:
+    one, other = pair
+    with httpx.Client(base_url=world.url) as client:
+        left = other if served_by(client) == one.name else one
+        world.route(left.endpoint())
+        eventually(lambda: served_by(client) == left.name)

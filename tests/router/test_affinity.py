@@ -1,0 +1,160 @@
+"""A client keeps its replica, and the load stays balanced: both, with clients that ask again and again."""
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.router import Router
+from app_toolkit.router.targets import Turn
+from app_toolkit.types import Address, ReplicaId
+
+
+def endpoint(name: str, room: int = 100) -> Endpoint:
+    return Endpoint(ReplicaId(name), Address(f"unix:/{name}"), room)
+
+
+def router_of(*names: str, room: int = 100, seed: int = 1) -> Router:
+    router = Router("shop/chat", rng=Random(seed))
+    router.update(endpoint(name, room) for name in names)
+    return router
+
+
+def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) -> Turn:
+    turn = router.try_turn((), None if prefer is None else ReplicaId(prefer), streamed)
+    assert turn is not None
+    return turn
+
+
+def test_a_client_keeps_its_replica_while_others_have_a_little_less_to_do() -> None:
+    router = router_of("a", "b")
+    turns = [begin(router, "a") for _ in range(3)]
+    assert [turn.endpoint.id for turn in turns] == ["a", "a", "a"]
+    assert begin(router, "a").endpoint.id == "b", "three more are clearly more"
+
+
+def test_a_clients_own_stream_and_those_of_a_few_others_do_not_drive_its_requests_away() -> None:
+    router = router_of("a", "b")
+    for _ in range(10):
+        stream = begin(router, "a")
+        assert stream.endpoint.id == "a"
+        router.open(stream)
+    for _ in range(20):
+        turn = begin(router, "a")
+        assert turn.endpoint.id == "a"
+        router.give_back(turn)
+    router.open(begin(router, "a"))
+    assert begin(router, "a").endpoint.id == "b", "eleven more streams are clearly more"
+
+
+def test_a_connection_that_streams_again_and_again_counts_streams_like_requests() -> None:
+    router = router_of("a", "b")
+    for _ in range(3):
+        router.open(begin(router, "a"))
+    assert begin(router, "a", streamed=True).endpoint.id == "b"
+
+
+def test_a_replica_that_is_full_rests_or_has_left_is_not_kept() -> None:
+    router = router_of("a", "b", room=1)
+    begin(router, "a")
+    assert begin(router, "a").endpoint.id == "b"
+    router = router_of("a", "b")
+    assert begin(router, "gone").endpoint.id in ("a", "b")
+    turn = router.try_turn({ReplicaId("a")}, ReplicaId("a"))
+    assert turn is not None
+    assert turn.endpoint.id == "b", "it has failed this request"
+
+
+def test_a_client_stays_where_the_replica_with_less_to_do_has_no_room() -> None:
+    router = Router("shop/chat", rng=Random(1))
+    router.update([endpoint("a"), endpoint("b", 1)])
+    for _ in range(5):
+        begin(router, "a")
+    begin(router, "b")
+    assert begin(router, "a").endpoint.id == "a"
+
+
+# Simulated
+
+
+@dataclass
+class Clients:
+    """Clients of one proxy in a closed loop: each asks, on its connection, as soon as it is answered.
+
+    A replica works on one request at a time, as one with busy handlers does.
+    """
+
+    router: Router
+    rng: Random
+    count: int
+    stream_s: float = 0.0
+    kept: dict[int, ReplicaId] = field(default_factory=dict)
+    served: Counter[str] = field(default_factory=Counter)
+    moves: int = 0
+    now: float = 0.0
+    _free_at: dict[str, float] = field(default_factory=dict)
+    _events: list[tuple[float, int, int, Turn | None]] = field(default_factory=list)
+
+    def start(self) -> None:
+        for client in range(self.count):
+            self._push(self.rng.uniform(0, 0.005), client, None)
+
+    def _push(self, at: float, client: int, turn: Turn | None) -> None:
+        heapq.heappush(self._events, (at, self.rng.randrange(1 << 30), client, turn))
+
+    def run(self, until: float) -> None:
+        while self._events[0][0] < until:
+            self.now, _, client, turn = heapq.heappop(self._events)
+            if turn is None:
+                self._ask(client)
+            else:
+                self.router.give_back(turn)
+                self.served[turn.endpoint.id] += 1
+                self.kept[client] = turn.endpoint.id
+                self._push(self.now + self.rng.expovariate(1 / 0.0005), client, None)
+
+    def _ask(self, client: int) -> None:
+        before = self.kept.get(client)
+        turn = self.router.try_turn((), before, bool(self.stream_s) and before is not None)
+        assert turn is not None
+        self.moves += before is not None and turn.endpoint.id != before
+        ready = max(self.now, self._free_at.get(turn.endpoint.id, 0.0)) + self.rng.expovariate(1 / 0.002)
+        self._free_at[turn.endpoint.id] = ready
+        if self.stream_s:
+            self.router.open(turn)
+        self._push(ready + self.stream_s, client, turn)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("clients", "replicas"), [(32, 2), (32, 3), (100, 4), (8, 2)])
+def test_clients_with_connections_of_their_own_load_all_replicas_alike(clients: int, replicas: int, seed: int) -> None:
+    names = [f"r{number}" for number in range(replicas)]
+    world = Clients(router_of(*names, seed=seed), Random(seed), clients)
+    world.start()
+    world.run(20.0)
+    shares = [world.served[name] / world.served.total() for name in names]
+    assert min(shares) > 0.9 / replicas, world.served
+    assert world.moves < 0.1 * world.served.total(), "nearly all requests stay where the one before was"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_connections_whose_responses_are_streams_spread_over_the_replicas(seed: int) -> None:
+    world = Clients(router_of("a", "b", seed=seed), Random(seed), 8, stream_s=0.01)
+    world.kept = {client: ReplicaId("a") for client in range(8)}
+    world.start()
+    world.run(10.0)
+    assert min(world.served.values()) > 0.35 * world.served.total(), world.served
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_new_replica_gets_its_share_of_the_connections_that_are_there(seed: int) -> None:
+    world = Clients(router_of("a", "b", seed=seed), Random(seed), 48)
+    world.start()
+    world.run(5.0)
+    world.router.update([endpoint("a"), endpoint("b"), endpoint("new")])
+    world.served.clear()
+    world.run(15.0)
+    assert world.served["new"] > 0.25 * world.served.total(), world.served
