@@ -170,6 +170,10 @@ class Replica:
             await _refuse(kind, origin, send)
             return
         said = self._rewrite(scope, origin)
+        if hop.PROBE in said and kind == "http":
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body"})
+            return
         if hop.LINE in said and kind == "http":
             await self._stand(said[hop.LINE].decode(), receive, send)
             return

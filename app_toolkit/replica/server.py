@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
@@ -19,7 +20,7 @@ import uvloop
 from fastapi import FastAPI
 
 from app_toolkit import private
-from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
+from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.observability.watchdog import Watchdog
@@ -31,6 +32,7 @@ from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.reach import ask
 from app_toolkit.replica.replica import Replica, Reported, Statistics
 from app_toolkit.replica.signals import Signals
 from app_toolkit.replica.target import served
@@ -48,6 +50,8 @@ LONGEST_SOCKET_PATH = 107
 """Bytes that Linux has room for, less the one that ends the path."""
 FIRST_PROBE_S = 30.0
 """How long the first probe may take: the app's own tasks may still be warming up."""
+LEAST_S = 0.1
+"""What the gate has to answer over the socket, however late the loop answered."""
 LOOK_S = 0.05
 """How often a drain looks whether the last bytes have left."""
 CLOSING_S = 1.0
@@ -68,6 +72,7 @@ class ReplicaServer:
         self._signals = signals
         self._thread: threading.Thread | None = None
         self._address = Address("")
+        self._secret = b""
         #: Where callers on other nodes reach it, once it serves; None: they do not.
         self.remote_address: Address | None = None
         #: The options that it starts with or has taken up; None: none yet, or nobody knows what a failure has left.
@@ -106,6 +111,7 @@ class ReplicaServer:
             raise StartupError(f"replica {spec.id} was started before")
         if not secret:
             raise StartupError(f"replica {spec.id} was given an empty secret")
+        self._secret = secret
         listener, self._address = bind(address)
         self._listeners.append(listener)
         try:
@@ -142,10 +148,12 @@ class ReplicaServer:
     def probe(self, timeout: float) -> Statistics:
         """Ask the data loop, where user code runs, whether it still turns.
 
-        Where it serves a class with a `check_health`, that is asked as well. Raises `Unresponsive` where there is no
-        answer within `timeout` seconds, unless a debugger holds the loop; `ReplicaGone` where the loop has ended;
-        `NotWell` where the process has no file descriptor left, and what `check_health` raises.
+        Where it serves a class with a `check_health`, that is asked as well. Then the gate is asked over the socket
+        file that callers use. Raises `Unresponsive` where there is no answer within `timeout` seconds, unless a
+        debugger holds the loop; `ReplicaGone` where the loop has ended; `NotWell` where the process has no file
+        descriptor left or the file leads nowhere, and what `check_health` raises.
         """
+        until = time.monotonic() + timeout
         replica, loop = self._alive()
 
         async def answer() -> Statistics:
@@ -160,7 +168,15 @@ class ReplicaServer:
             if self._watchdog is not None and self._watchdog.is_debugging:
                 return replica.statistics()
             raise self._unresponsive(replica, timeout)
-        return asked.result()
+        found = asked.result()
+        if self._address.startswith("unix:"):
+            try:
+                ask(self._address.removeprefix("unix:"), self._secret, max(until - time.monotonic(), LEAST_S))
+            except TimeoutError:
+                raise self._unresponsive(replica, timeout) from None
+            except OSError as error:
+                raise NotWell(f"callers cannot reach {replica.name} at {self._address}: {error}") from error
+        return found
 
     def _unresponsive(self, replica: Replica, timeout: float) -> Unresponsive:
         why = f"the data loop of {replica.name} did not answer within {timeout:g} s"

@@ -43,6 +43,9 @@ STREAM = b"x-app-toolkit-stream"
 
 OPEN, KEPT = b"open", b"kept"
 
+PROBE = b"x-app-toolkit-probe"
+"""Of a request: it only asks whether the gate answers."""
+
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 

@@ -8,7 +8,6 @@ from app_toolkit import DeploymentConfig, Toolkit
 app = Toolkit(
     deployment=DeploymentConfig(
         name="app",
-        num_replicas=2,
         health_check_period_s=0.5,
         health_check_timeout_s=1.0,
         health_check_failure_threshold=2,

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ from tests.cluster import Cluster, Served
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("blocking:app")
+    served = cluster.deploy("blocking:app", num_replicas=2)
     assert served.status()["status"] == "healthy", served.status()
     yield served
     served.delete()
@@ -45,8 +46,21 @@ def test_a_blocking_request_costs_one_replica_and_no_other_request(served: Serve
     assert [each["restarts"] for each in status["deployments"]] == [1]
 
 
+def test_a_replica_whose_socket_file_is_gone_is_replaced(cluster: Cluster) -> None:
+    served = cluster.deploy("blocking:app")
+    try:
+        (replica,) = served.ingress("app")["replicas"]
+        Path(replica["address"].removeprefix("unix:")).unlink()
+        served.wait(lambda now: now["status"] == "healthy" and now["deployments"][0]["restarts"] == 1)
+        assert "callers cannot reach" in served.ingress("app")["last_error"]
+        with served.client() as client:
+            assert client.get("/pid").status_code == 200
+    finally:
+        served.delete()
+
+
 def test_with_one_replica_the_requests_beside_it_wait_and_status_names_the_line(cluster: Cluster) -> None:
-    served = cluster.deploy("blocking:app", num_replicas=1)
+    served = cluster.deploy("blocking:app")
     try:
         answers: list[httpx.Response] = []
 
@@ -65,6 +79,6 @@ def test_with_one_replica_the_requests_beside_it_wait_and_status_names_the_line(
         assert time.monotonic() - began < 30
         said = served.ingress("app")["last_error"]
         assert "its event loop is blocked for" in said
-        assert "blocking.py:21 in block" in said
+        assert "blocking.py:20 in block" in said
     finally:
         served.delete()

@@ -141,6 +141,23 @@ def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     assert served.server.probe(5).draining is False
 
 
+def test_a_probe_goes_over_the_socket_file_and_fails_where_that_leads_nowhere(serve: Serve) -> None:
+    served = serve(SLOW)
+    assert served.server.probe(5).ongoing == 0, "the probe itself is no request"
+    path = Path(served.address.removeprefix("unix:"))
+    path.unlink()
+    with pytest.raises(NotWell, match=r"^callers cannot reach shop/chat-1-1 at unix:.*: .*No such file"):
+        served.server.probe(5)
+    with closing(socket.socket(socket.AF_UNIX)) as other:
+        other.bind(str(path))
+        with pytest.raises(NotWell, match=r"Connection refused"):
+            served.server.probe(5)
+        other.listen()
+        with pytest.raises(Unresponsive):
+            served.server.probe(0.2)
+    served.server.drain(5)
+
+
 AILING = """
     from app_toolkit import Deployment, Toolkit
 

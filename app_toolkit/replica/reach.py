@@ -1,0 +1,35 @@
+"""Asks a replica for an answer on the socket that its callers use."""
+
+import socket
+import time
+
+from app_toolkit.transport import hop
+
+PEERS = hop.peers(None, None, "http")
+
+
+def ask(path: str, secret: bytes, timeout: float) -> None:
+    """Connect to the file, and read an answer of the gate; no user code runs. Blocks for `timeout` seconds at most.
+
+    Raises `TimeoutError` where none comes in time, and another `OSError` where the file leads to no replica.
+    """
+    until = time.monotonic() + timeout
+    head = b"HEAD / HTTP/1.1\r\n%b: %b\r\n%b: 1\r\nhost: replica\r\nconnection: close\r\n\r\n" % (
+        hop.HOP,
+        hop.encode(hop.token(secret), b"probe", b"1.1", PEERS),
+        hop.PROBE,
+    )
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(timeout)
+        asking.connect(path)
+        asking.sendall(head)
+        said = b""
+        while b"\r\n" not in said:
+            asking.settimeout(max(until - time.monotonic(), 0.001))
+            data = asking.recv(1_024)
+            if not data:
+                raise ConnectionError("the connection ended without an answer")
+            said += data
+    status = said.partition(b"\r\n")[0]
+    if not status.startswith(b"HTTP/1.1 204"):
+        raise ConnectionError(f"the answer was {status!r}")
