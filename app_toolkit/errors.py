@@ -4,6 +4,7 @@
   - ConfigError             the operator's or the developer's mistake; nothing was started (exit code 2)
       TargetError           a target that does not import, or holds no app
       PlanningError         an app that cannot be laid out as ingresses
+      FileError             a file of applications with mistakes
       OverruleError         options over those of an app's deployments that these cannot have
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
@@ -48,7 +49,7 @@
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ToolkitError(Exception):
@@ -65,6 +66,13 @@ class TargetError(ConfigError):
 
 class PlanningError(ConfigError):
     pass
+
+
+class FileError(ConfigError):
+    def __init__(self, said: str, rest: Any) -> None:
+        """`rest`: the file without its mistakes, as far as it can be read: its apps can say what else is wrong."""
+        super().__init__(said)
+        self.rest = rest
 
 
 class OverruleError(ConfigError):

@@ -207,9 +207,8 @@ def _overruled(
         cls = classes.get(name)
         unfitting = list(_unfit_for_ingress(app, name, said) if cls is None else unfit(cls, said))
         mistakes += [((name, *where), why) for where, why in unfitting]
-        if unfitting:
-            continue
-        merged = overruled(result[name], said)
+        wrong = {where[0] for where, _ in unfitting}
+        merged = overruled(result[name], {option: value for option, value in said.items() if option not in wrong})
         try:
             result[name] = type(result[name])(**merged) if cls is None else configure(cls, merged)
         except ConfigError as error:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -41,7 +41,7 @@ from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
 from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs
 from app_toolkit.config.written import Said, written
 from app_toolkit.engines.ray import cluster
-from app_toolkit.errors import ConfigError, ToolkitError
+from app_toolkit.errors import ConfigError, FileError, ToolkitError
 
 app = typer.Typer(
     name="app-toolkit",
@@ -257,11 +257,12 @@ def plan(
     route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
     application: FileApplication = None,
+    rest: Annotated[bool, typer.Option("--rest", hidden=True)] = False,
 ) -> None:
     """Show how an app would be laid out, or all of a file: its ingresses, and who owns which route. Starts nothing."""
     folder = Path.cwd()
     project = read_project(folder)
-    file = _file(context, target, project)
+    file = _file(context, target, project, rest=rest)
     chosen = _chosen(context, project, file)
     said: dict[str, Mapping[str, Said]] = {}
     if file is None:
@@ -456,12 +457,17 @@ def _said(context: typer.Context) -> dict[str, Any]:
     }
 
 
-def _file(context: typer.Context, target: str | None, project: Project) -> ConfigFile | None:
-    """The file of applications that is meant; None: it is one app."""
+def _file(context: typer.Context, target: str | None, project: Project, *, rest: bool = False) -> ConfigFile | None:
+    """The file of applications that is meant; None: it is one app. `rest`: its mistakes are told already."""
     if target is None:
         file = project.file
     elif Path(target).suffix in SUFFIXES:
-        file = read_file(Path(target))
+        try:
+            file = read_file(Path(target))
+        except FileError as error:
+            if not rest:
+                _tell_everything(error, variables=context.info_name != "plan")  # which shows references
+            return cast(ConfigFile, error.rest)
     elif Path(target).name == PYPROJECT:
         file = read_project(Path(target).parent).file
         if file is None:
@@ -476,6 +482,23 @@ def _file(context: typer.Context, target: str | None, project: Project) -> Confi
                 f"{CommandLine.called(name)} is about one app; {file.document.source} says it for each of its own"
             )
     return file
+
+
+def _tell_everything(error: FileError, *, variables: bool) -> NoReturn:
+    """The mistakes of a file, and then those that only its apps know of; ends the process.
+
+    `variables`: also those that the file refers to and that are not set.
+    """
+    report(error)
+    file: ConfigFile = error.rest
+    if variables:
+        try:
+            file.check(read_variables(file.variables))
+        except ConfigError as unset:
+            report(unset)
+    with plannings_of(file, rest=True) as plannings:
+        results(plannings, lambda: True)
+    sys.exit(ConfigError.exit_code)
 
 
 def _planned(file: ConfigFile) -> list[ApplicationSpec]:

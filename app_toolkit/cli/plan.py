@@ -59,10 +59,13 @@ def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
 def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable, ApplicationSpec]:
     """One application of a file, and its plan. Changes into its working folder. Raises as `plan_application` does."""
     application = file.application(name)
+    missing = []
     for option, folder in (("app_dir", application.app_dir), ("working_dir", application.working_dir)):
         if not Path(folder).is_dir():
             place = ("applications", name, option)
-            raise ConfigError(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is no folder")
+            missing.append(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is no folder")
+    if missing:
+        raise ConfigError("\n".join(missing))
     module, _, attribute = application.options.target.partition(":")
     os.chdir(application.working_dir)
     try:
@@ -149,16 +152,18 @@ def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) 
 
 
 @contextmanager
-def plannings_of(file: ConfigFile) -> Iterator[Iterator[Planning]]:
+def plannings_of(file: ConfigFile, *, rest: bool = False) -> Iterator[Iterator[Planning]]:
     """The plans of all applications of a file, `AT_ONCE` of them under way; the next starts when one was waited for.
 
-    Each has a process of its own, because their modules may have the same names.
+    Each has a process of its own, because their modules may have the same names. `rest`: the file has mistakes, which
+    are told already.
     """
     with ExitStack() as stack:
         names = iter(file.applications)
 
         def start(name: str) -> Planning:
-            return stack.enter_context(Planning(name, ["--application", name, "--", file.document.source]))
+            arguments = ["--application", name, *(["--rest"] if rest else []), "--", file.document.source]
+            return stack.enter_context(Planning(name, arguments))
 
         started = deque(map(start, islice(names, AT_ONCE)))
 

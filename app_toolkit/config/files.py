@@ -6,6 +6,7 @@ the environment stays as written until `applied` puts it in.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -25,7 +26,7 @@ from app_toolkit.config.models import (
     sentence,
 )
 from app_toolkit.config.options import InstanceOptions
-from app_toolkit.errors import ConfigError, OverruleError
+from app_toolkit.errors import ConfigError, FileError, OverruleError
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NAMES = TypeAdapter(Name)
@@ -126,8 +127,9 @@ class ConfigFile:
 
     def _references(self) -> Iterator[tuple[Place, str, str]]:
         for place, text in references.texts(self.document.data):
-            for name in references.names(text):
-                yield place, text, name
+            with suppress(ValueError):  # a mistake, which is told by who reads the file
+                for name in references.names(text):
+                    yield place, text, name
 
     def blame(self, application: str, error: OverruleError) -> ConfigError:
         """The same error, with the lines that it is about."""
@@ -141,13 +143,18 @@ class ConfigFile:
 
 
 def read_file(path: Path) -> ConfigFile:
-    """A YAML file with applications. Raises `ConfigError` with the line of each mistake in it."""
+    """A YAML file with applications. Raises `ConfigError` with the line of each mistake in it: a `FileError`, if the
+    file can be read in part."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     document, folder = from_yaml(text, str(path)), path.resolve().parent
-    instance, applications = parse(document, folder, InstanceOptions)
+    try:
+        instance, applications = parse(document, folder, InstanceOptions)
+    except FileError as error:
+        error.rest = ConfigFile(document, folder, InstanceOptions(), error.rest)
+        raise
     if not applications:
         raise ConfigError(f"{path} has no applications")
     return ConfigFile(document, folder, instance, applications)
@@ -156,7 +163,7 @@ def read_file(path: Path) -> ConfigFile:
 def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[str, Application]]:
     """The options of `model` that a document says, and its applications, whose folders begin at `folder`.
 
-    Raises `ConfigError` with all of its mistakes, a line for each.
+    Raises `FileError` with all of its mistakes, a line for each; its `rest` are the applications that can be read.
     """
     reading = _Reading(document)
     said = reading.table(document.data, ())
@@ -164,7 +171,7 @@ def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[
     applications = reading.applications(said.get("applications"), folder)
     reading.references()
     if options is None or reading.mistakes:
-        raise ConfigError("\n".join(each.said for each in sorted(reading.mistakes)))
+        raise FileError("\n".join(each.said for each in sorted(reading.mistakes)), applications)
     return options, applications
 
 
@@ -192,6 +199,15 @@ def _with_texts(config: C, change: Callable[[str], str]) -> C:
     if isinstance(config, ClassConfig) and config.user_config is not None:
         changed["user_config"] = references.each_text(config.user_config, change)
     return config.model_copy(update=changed)
+
+
+def _readable(said: Mapping[str, Any]) -> ApplicationOptions | None:
+    """Where an application with mistakes in its options is imported from; None: that is one of the mistakes."""
+    known = {name: said[name] for name in ("target", "app_dir", "working_dir") if name in said}
+    try:
+        return ApplicationOptions(**known)
+    except ConfigError:
+        return None
 
 
 class _Reading:
@@ -223,6 +239,8 @@ class _Reading:
             }
             own = self.options(ApplicationOptions, {k: v for k, v in said.items() if k != "deployments"}, place)
             if own is None:
+                if (rest := _readable(said)) is not None:
+                    found[name] = Application(name, rest, folder, deployments)
                 continue
             found[name] = Application(name, own, folder, deployments)
             first = prefixes.setdefault(own.route_prefix, name)

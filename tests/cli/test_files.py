@@ -133,6 +133,36 @@ def test_every_application_tells_what_is_wrong_with_it(folder: Path) -> None:
         assert sentence in done.stderr.splitlines() or f"Error: {sentence}" in done.stderr.splitlines()
 
 
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_the_mistakes_of_a_file_and_those_that_its_apps_find_are_told_at_once(folder: Path, command: str) -> None:
+    text = FILE.replace("      app: {num_replicas: 3}\n", "      app: {num_replica: 3}\n      absent: {}\n")
+    text = text.replace("route_prefix: /two", "route_prefix: two").replace("working_dir: two", "working_dir: three")
+    (folder / "app.yaml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "app_toolkit.cli", command, "app.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    said = [line.removeprefix("Error: ") for line in done.stderr.splitlines()]
+    one, two = "applications.one.deployments", "applications.two"
+    sentences = [
+        f"app.yaml:9: {one}.app has no option 'num_replica'; did you mean 'num_replicas'?",
+        f"app.yaml:10: {one}.absent: the app has no deployment 'absent', only app, writer",
+        f"app.yaml:14: {two}.route_prefix = 'two': string should match pattern",
+        f"app.yaml:16: {two}.working_dir: {folder}/three is no folder",
+    ]
+    if command == "run":  # `plan` shows the reference
+        token = f"{one}.writer.user_config.token = '${{SECRET_TOKEN}}'"
+        sentences.append(f"app.yaml:11: {token}: the environment variable SECRET_TOKEN is not set")
+    for sentence in sentences:
+        assert sum(line.startswith(sentence) for line in said) == 1, done.stderr
+    assert len(said) == len(sentences)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
