@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from fastapi import FastAPI, Request
 
@@ -30,7 +30,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import choose, read_project
-from app_toolkit.config.settings import keep_priority, read_settings, say_plain_logs
+from app_toolkit.config.settings import keep_priority, read_settings, say_log_level, say_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
@@ -79,7 +79,8 @@ class RunKeywords(TypedDict, total=False):
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None
-    access_log: bool
+    access_log: bool | str
+    log_level: Literal["debug", "info", "warning", "error", "critical"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,7 @@ def _running(spec: ApplicationSpec, chosen: Options, said: str | None) -> "Drive
             f'run() was called in a replica, which imports {spec.target!r}: say it below `if __name__ == "__main__":`'
         )
     say_plain_logs(colour=sys.stdout.isatty())
+    say_log_level(chosen.log_level)
     keep_priority()
     from app_toolkit.engines.ray.instance import Instance, is_driver
 

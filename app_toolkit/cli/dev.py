@@ -17,10 +17,11 @@ from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
 from app_toolkit.config.project import read_project
-from app_toolkit.config.settings import read_served, read_variables, say_development, say_served
+from app_toolkit.config.settings import log_level, read_served, read_variables, say_development, say_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
+from app_toolkit.observability.logs import show_logs
 from app_toolkit.planning import take_up
 from app_toolkit.types import ASGIApp
 
@@ -103,6 +104,7 @@ class Reload(ChangeReload):  # type: ignore[valid-type, misc]
 
 def app() -> ASGIApp:
     """What the served process serves. uvicorn calls this within its event loop."""
+    show_logs(log_level())
     try:
         served = Served.read(read_served())
         if served.file is not None:

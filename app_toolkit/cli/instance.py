@@ -162,6 +162,16 @@ def groups(status: Status, application: str) -> Iterator[tuple[Row, Mapping[str,
                 yield _row(group, group["name"].rpartition("/")[2]), group
 
 
+def url_in(status: Status) -> str | None:
+    """Where clients come in, `http://HOST:PORT` or https; None while no proxy is up."""
+    for group in status["proxies"]:
+        for proxy in group["replicas"]:
+            if proxy["address"] is not None:
+                kind, _, place = str(proxy["address"]).partition(":")
+                return f"{'https' if kind == 'tls' else 'http'}://{place}"
+    return None
+
+
 def together(found: Mapping[str, list[Row]]) -> list[Row]:
     """The rows of several applications: the proxies, which they share, once, and deployments by both names."""
     if len(found) == 1:

@@ -38,7 +38,7 @@ from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
-from app_toolkit.config.settings import keep_priority, read_variables, say_plain_logs
+from app_toolkit.config.settings import keep_priority, read_variables, say_log_level, say_plain_logs
 from app_toolkit.config.written import Said, written
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, ToolkitError
@@ -91,12 +91,12 @@ class CommandLine(Options):
         return "--" + option.replace("_", "-")
 
 
-def _option(name: str, *flags: str, default: str = "") -> Any:
+def _option(name: str, *flags: str, default: str = "", metavar: str | None = None) -> Any:
     """An option of `run`, with what its model says of it. `default` is what None stands for."""
     field = Options.model_fields[name]
     about = field.description or ""
     shown = default or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
-    return typer.Option(*flags, help=f"{about[:1].upper()}{about[1:]}. [default: {shown}]")
+    return typer.Option(*flags, help=f"{about[:1].upper()}{about[1:]}. [default: {shown}]", metavar=metavar)
 
 
 Name = Annotated[str | None, _option("name")]
@@ -116,7 +116,9 @@ MinBodyRate = Annotated[float | None, _option("min_body_rate")]
 BodyGrace = Annotated[float | None, _option("body_grace_s")]
 KeepAliveTimeout = Annotated[float | None, _option("keep_alive_timeout_s")]
 HeadTimeout = Annotated[float | None, _option("head_timeout_s")]
-AccessLog = Annotated[bool | None, _option("access_log")]
+AccessLog = Annotated[str | None, _option("access_log", "--access-log", default="true", metavar="PATH|-|true|false")]
+NoAccessLog = Annotated[bool, typer.Option("--no-access-log", help="The same as `--access-log false`.")]
+LogLevel = Annotated[str | None, _option("log_level")]
 FileApplication = Annotated[
     str | None, typer.Option("--application", help="Of a file: this one alone. [default: all of them]")
 ]
@@ -150,6 +152,8 @@ def run(
     min_body_rate: MinBodyRate = None,
     body_grace_s: BodyGrace = None,
     access_log: AccessLog = None,
+    no_access_log: NoAccessLog = False,
+    log_level: LogLevel = None,
     num_replicas: NumReplicas = None,
     address: Annotated[str | None, _option("address", default="a Ray of our own")] = None,
     name: Name = None,
@@ -160,6 +164,7 @@ def run(
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
     say_plain_logs(colour=sys.stdout.isatty())
+    say_log_level(chosen.log_level)
     keep_priority()
     serve_on_ray(options, Screen(), _ray)
 
@@ -194,6 +199,7 @@ def deploy(
     min_body_rate: MinBodyRate = None,
     body_grace_s: BodyGrace = None,
     access_log: AccessLog = None,
+    no_access_log: NoAccessLog = False,
     num_replicas: NumReplicas = None,
     address: RunningAddress = None,
     name: Name = None,
@@ -230,12 +236,14 @@ def dev(
         list[Path] | None,
         typer.Option(help="Watch this folder; may be given more than once. [default: the current folder]"),
     ] = None,
+    log_level: LogLevel = None,
     app_dir: AppDir = None,
     application: FileApplication = None,
 ) -> None:
     """Serve an app, or all of a file, in one process, without Ray, as a developer wants it."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
+    say_log_level(_chosen(context, project).log_level)
     if file is None:
         _refuse_application(application)
         served = Served(_resolve(target, project, app_dir))
@@ -452,9 +460,10 @@ def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = 
 
 def _said(context: typer.Context) -> dict[str, Any]:
     """The options that the command line has."""
-    return {
+    said = {
         name: value for name, value in context.params.items() if name in CommandLine.model_fields and value is not None
     }
+    return {**said, "access_log": False} if context.params.get("no_access_log") else said
 
 
 def _file(context: typer.Context, target: str | None, project: Project, *, rest: bool = False) -> ConfigFile | None:

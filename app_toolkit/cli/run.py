@@ -99,13 +99,16 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
     with Interrupts() as interrupts, plannings(options) as planned:
         ray = engine()  # imports Ray, while children import the apps
         try:
-            specs = results(planned, interrupts.nobody_asked)
+            with screen.working("Importing the app"):
+                specs = results(planned, interrupts.nobody_asked)
             if specs is None:
                 return
             specs, code, cut = with_sources(specs)
             for folder in cut:
                 screen.say(CUT.format(folder=folder))
-            instance = ray.start(address=options.address, num_cpus=_logical_cpus(options, specs, screen))
+            num_cpus = _logical_cpus(options, specs, screen)
+            with screen.working("Starting Ray" if options.address is None else "Joining the cluster"):
+                instance = ray.start(address=options.address, num_cpus=num_cpus)
         except KeyboardInterrupt:
             return
         interrupts.listen()  # Ray takes SIGTERM for itself when a process joins

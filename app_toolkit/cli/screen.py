@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app_toolkit.cli.instance import SHOWN_LINES, SHOWN_NODE, Row, Status, groups, rolled_back
+from app_toolkit.cli.instance import SHOWN_LINES, SHOWN_NODE, Row, Status, groups, rolled_back, url_in
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.difference import Difference
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
@@ -45,6 +45,15 @@ class Screen:
                 yield _Table(live)
         else:
             yield _Lines(self)
+
+    @contextmanager
+    def working(self, sentence: str) -> Iterator[None]:
+        """A sentence that stands on a terminal while something takes its time; a file does not have it."""
+        if self._console.is_terminal:
+            with self._console.status(Text(sentence)):
+                yield
+        else:
+            yield
 
     @contextmanager
     def waiting(self, sentence: str) -> Iterator[None]:
@@ -99,34 +108,34 @@ class Screen:
         for doubt in status["doubts"]:
             self.say(doubt)
         for application in status["applications"]:
-            at = application["route_prefix"]
-            where = f" at {at}" if at is not None else ", which serves no HTTP"
-            if not application["revision"]:
-                where = ", which has to be deployed again"
-            self.say(f"application {application['name']}{where}")
+            self.say(f"application {application['name']}{_where(application, url_in(status))}")
             if error := rolled_back(status, application["name"]):
                 self.say(f"  {error}")
                 for note in getattr(error, "__notes__", ()):
                     for line in note.splitlines():
                         self.say(f"      {line}")
-            for row, group in groups(status, application["name"]):
-                self.say(f"  {row}")
+            found = list(groups(status, application["name"]))
+            ours = {name: each for name, each in load.items() if name.partition("/")[0] == application["name"]}
+            if self._console.is_terminal:
+                self._console.print(_table(found, ours))
+            for row, group in found:
+                if not self._console.is_terminal:
+                    self.say(f"  {row}")
                 if replicas or row.status != HEALTHY:
                     self._replicas(group, load)
-            loads = [
-                (
-                    name.rpartition("/")[2],
-                    *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
-                )
-                for name, each in load.items()
-                if name.partition("/")[0] == application["name"]
-            ]
-            places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
-            self._rows(("requests for", *places), loads)
-            for name, each in load.items():
-                if name.partition("/")[0] == application["name"]:
-                    for process, limits in each.reached.items():
-                        self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
+            if not self._console.is_terminal:
+                loads = [
+                    (
+                        name.rpartition("/")[2],
+                        *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
+                    )
+                    for name, each in ours.items()
+                ]
+                places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
+                self._rows(("requests for", *places), loads)
+            for name, each in ours.items():
+                for process, limits in each.reached.items():
+                    self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
             following = [
                 (
                     group["name"].rpartition("/")[2],
@@ -167,6 +176,33 @@ class Screen:
         else:
             for row in rows:
                 self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+
+
+def _where(application: Mapping[str, Any], url: str | None) -> str:
+    """Where clients reach it, and which revision is to run."""
+    revision, prefix = application["revision"], application["route_prefix"]
+    if not revision:
+        return ", which has to be deployed again"
+    if prefix is None:
+        return f", which serves no HTTP, revision {revision}"
+    return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"
+
+
+def _table(found: Sequence[tuple[Row, Mapping[str, Any]]], load: Mapping[str, Load]) -> Table:
+    """The proxies and deployments of one application, for a terminal."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    for head, side in (("", "left"), ("status", "left"), ("running", "right"), ("restarts", "right")):
+        table.add_column(head, justify=side)  # type: ignore[arg-type]  # which knows no variable
+    for head in ("ongoing", "waiting", "streams"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for row, group in found:
+        each = load.get(group["name"])
+        requests = ("", "", "") if each is None else (each.ongoing, each.proxies + each.handles, each.streams)
+        status = Text(row.status.replace("_", " "), style=COLOURS.get(row.status, ""))
+        cells = (f"{row.running}/{row.target}", str(row.restarts or ""), *map(str, requests))
+        table.add_row(Text(row.name), status, *cells, Text(row.reason))
+    return table
 
 
 def _replicas(config: DeploymentConfig) -> str:

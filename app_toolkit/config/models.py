@@ -646,7 +646,19 @@ class HTTPOptions(Model):
     ssl_certfile: Annotated[
         str | None, Field(description="serve HTTPS with this certificate, on every node that has a proxy")
     ] = None
-    access_log: Annotated[bool, Field(description="write a line for each request")] = True
+    access_log: Annotated[
+        bool | str,
+        Field(
+            description="write a line for each request: to this file, or to standard output if it is -; "
+            "true: to a file of each proxy"
+        ),
+    ] = True
+
+    @field_validator("access_log", mode="before")
+    @classmethod
+    def _read_access_log(cls, said: object) -> object:
+        words = {"true": True, "1": True, "false": False, "0": False}
+        return words.get(said.lower(), said) if isinstance(said, str) else said
 
     @field_validator("forwarded_allow_ips")
     @classmethod

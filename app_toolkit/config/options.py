@@ -1,7 +1,7 @@
 """The options of `run`, each once; wherever they are given, they have the same name, bounds and default."""
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -33,10 +33,25 @@ class InstanceOptions(HTTPOptions):
 class Options(InstanceOptions, PlanOptions):
     """All of them, as one place gives them, or as they are in the end."""
 
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"],
+        Field(description="the lowest level that is logged by an app that does not configure logging itself"),
+    ] = "info"
+
     @field_validator("ssl_keyfile", "ssl_certfile")
     @classmethod
     def _begin_at_the_root(cls, path: str | None) -> str | None:
         return path and str(Path(path).absolute())  # a proxy runs in another folder
+
+    @field_validator("access_log")
+    @classmethod
+    def _begin_log_at_the_root(cls, said: bool | str) -> bool | str:
+        return said if isinstance(said, bool) or said == "-" else str(Path(said).absolute())
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_small_letters(cls, level: object) -> object:
+        return level.lower() if isinstance(level, str) else level
 
     @property
     def given(self) -> dict[str, Any]:

@@ -66,6 +66,20 @@ def read_served() -> str:
     return os.environ[SERVED]
 
 
+LOG_LEVEL = "APP_TOOLKIT_LOG_LEVEL"
+
+
+def say_log_level(level: str) -> None:
+    """The level for this process's children, among them the replicas of a local Ray."""
+    os.environ[LOG_LEVEL] = level
+
+
+def log_level() -> str:
+    """The level for replicas, as the environment of their node says it."""
+    level = os.environ.get(LOG_LEVEL, "").lower()
+    return level if level in ("debug", "info", "warning", "error", "critical") else "info"
+
+
 def say_plain_logs(colour: bool) -> None:
     """Have Ray pass on every line that a worker logs, and colour none where nobody sees it. Before Ray is imported."""
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")

@@ -3,6 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+ROUNDING = 0.0001
+"""Ray counts resources in ten-thousandths."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -41,6 +44,18 @@ def lack(
     if len(open_) < len(fitting):
         asked += f" on a node with fewer than {max_per_node} of its replicas ({len(open_)} of {len(fitting)} are such)"
     return Lack(asked, _spoken({name: free.get(name, 0.0) for name in asks}), for_ever=not fitting)
+
+
+def may_be_granted(
+    asks: Mapping[str, float], free: Mapping[str, float], nodes: Collection[Node], held: Mapping[str, float]
+) -> bool:
+    """Whether the replica may have its resources already: nobody known has taken as much as it asks for.
+
+    Ray counts resources as taken from the moment at which it grants them, and then starts the process. `held`: the
+    resources of all replicas that are known to have a process.
+    """
+    taken = {name: sum(node.total.get(name, 0.0) for node in nodes) - free.get(name, 0.0) for name in asks}
+    return bool(asks) and all(taken[name] - held.get(name, 0.0) >= amount - ROUNDING for name, amount in asks.items())
 
 
 def _most_free(node: Node, name: str, amount: float) -> float:

@@ -13,7 +13,7 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
-from app_toolkit.config.settings import read_settings
+from app_toolkit.config.settings import log_level, read_settings
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.edge import Edge
@@ -119,8 +119,25 @@ def test_an_option_has_one_name_in_every_place(
 def test_a_flag_can_say_the_default_again(project: Path, options_of) -> None:
     (project / "pyproject.toml").write_text("[tool.app_toolkit]\naccess_log = false\nport = 9000\n")
     assert not options_of().http.access_log
-    again = options_of("--access-log", "--port", "8000").http
+    again = options_of("--access-log", "true", "--port", "8000").http
     assert (again.access_log, again.port) == (True, 8000)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("true", True), ("False", False), ("-", "-"), ("/var/log/access.json", "/var/log/access.json")]
+)
+def test_the_access_log_is_a_file_or_standard_output_or_switched(
+    project: Path, options_of, said: str, meant: bool | str
+) -> None:
+    assert options_of("--access-log", said).http.access_log == meant
+    assert options_of("--access-log", "access.json").http.access_log == str(project / "access.json")
+
+
+def test_the_log_level_is_told_to_the_processes_of_a_local_ray(project: Path, options_of) -> None:
+    options_of("--log-level", "DEBUG")
+    assert log_level() == "debug"
+    options_of()
+    assert log_level() == "debug", "what the environment says is the default"
 
 
 def test_uvicorns_name_for_whom_to_believe_counts_too(options_of, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,15 @@
 """`status` and `shutdown`: what they say, and that they let go of the cluster."""
 
+import io
 import json
 from copy import deepcopy
 from dataclasses import asdict, replace
 
 import pytest
+from rich.console import Console
 
 from app_toolkit.cli import main as command_line
+from app_toolkit.cli.screen import Screen
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus, ScalingStatus
 from app_toolkit.errors import ConfigError
 from tests.docs.pages import page
@@ -98,7 +101,7 @@ def command(*arguments: str) -> int:
 def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "application shop at /shop",
+        "application shop at /shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: healthy, 1 of 1 running, 3 restarts",
         "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
@@ -120,7 +123,7 @@ def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
     monkeypatch.setitem(STATUS, "applications", [asdict(back)])
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[:5] == [
-        "application shop at /shop",
+        "application shop at /shop, revision 3",
         "  revision 3 of 'shop' was rolled back, revision 2 keeps serving: RuntimeError: no weights",
         "      shop/app: Traceback (most recent call last):",
         "        line 3",
@@ -206,3 +209,26 @@ def test_where_nothing_runs_that_is_said(
     monkeypatch.setattr(command_line, "_ray", Nothing)
     assert command(name) == 2
     assert capsys.readouterr().err == "Error: no instance runs here\n"
+
+
+def test_where_clients_come_in_is_shown_with_the_revision(
+    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = ReplicaStatus("proxy@abc-1-1", "running", 61.6, "r", "tls:127.0.0.1:8443", 0, None, None, node="3f" * 28)
+    proxies = GroupStatus("proxy@abc", "healthy", 1, "r", {"running": 1}, (serving,), 0, None)
+    monkeypatch.setitem(STATUS, "proxies", [asdict(proxies)])
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "application shop at https://127.0.0.1:8443/shop, revision 1"
+
+
+def test_a_terminal_has_one_table_for_each_application() -> None:
+    written = io.StringIO()
+    Screen(Console(file=written, force_terminal=True, color_system=None, width=160)).status(STATUS, LOAD)
+    lines = [line.rstrip() for line in written.getvalue().splitlines()]
+    assert [line.split() for line in lines[1:4]] == [
+        ["status", "running", "restarts", "ongoing", "waiting", "streams"],
+        ["proxy", "healthy", "1/1"],
+        ["app", "healthy", "1/1", "3", "100", "3", "0"],
+    ]
+    assert "chat" in lines[4]
+    assert "one replica asks for 1 GPU; 0 GPU is free" in lines[4]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.placement import Lack, Node, lack
+from app_toolkit.core.placement import Lack, Node, lack, may_be_granted
 
 TWO = {"CPU": 2.0}
 
@@ -78,3 +78,31 @@ def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_n
         there = [each for each, is_full, suit in zip(left, full, suits, strict=True) if suit and not is_full]
         known = {name: sum(each.get(name, 0.0) for each in there) + 1e-9 for name in asks}
         assert fits(known), "what is free is free where it may run"
+
+
+@pytest.mark.parametrize(
+    ("why", "free", "held", "granted"),
+    [
+        ("it has taken the CPU that is missing", 0.9, {"CPU": 0.1}, True),
+        ("another replica that runs has taken it", 0.9, {"CPU": 1.1}, False),
+        ("Ray's amounts are rounded", 0.90004, {"CPU": 0.1}, True),
+        ("it takes longer than others to be known", 0.0, {"CPU": 0.5}, True),
+    ],
+)
+def test_resources_that_nobody_known_holds_may_be_its_own(
+    why: str, free: float, held: dict[str, float], granted: bool
+) -> None:
+    assert may_be_granted({"CPU": 1.0}, {"CPU": free}, [Node(TWO, 0)], held) is granted, why
+
+
+def test_a_replica_that_asks_for_nothing_is_granted_nothing() -> None:
+    assert not may_be_granted({}, {"CPU": 2.0}, [Node(TWO, 0)], {})
+
+
+@given(amounts, amounts, amounts)
+def test_with_all_of_the_cluster_held_by_others_nothing_is_granted(
+    asks: dict[str, float], free: dict[str, float], total: dict[str, float]
+) -> None:
+    held = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in asks}
+    granted = may_be_granted(asks, free, [Node(total, 0)], held)
+    assert granted == (bool(asks) and not any(asks.values()))

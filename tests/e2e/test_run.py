@@ -1,5 +1,6 @@
 """`app-toolkit run` as its user meets it: one command, and nothing left behind however it ends."""
 
+import json
 import os
 import pty
 import re
@@ -123,6 +124,41 @@ def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
     assert httpx.get(f"{hello.url()}/-/healthz", trust_env=False, timeout=PATIENCE_S).json() == {"status": "ok"}
     os.kill(hello.process.pid, signal.SIGKILL)
     wait_until(lambda: not hello.left(), 40)
+
+
+SAYS = """
+import logging
+from fastapi import FastAPI
+
+app = FastAPI()
+
+@app.get("/sell")
+def sell() -> None:
+    logging.getLogger("shop").info("sold")
+    print("printed")
+"""
+
+
+def test_requests_and_what_the_app_logs_and_prints_appear_in_the_terminal(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "says.py").write_text(SAYS)
+    says = run(str(tmp_path / "says.py"), "--access-log", "-")
+    answer = httpx.get(f"{says.url()}/sell", headers={"x-request-id": "one"}, trust_env=False, timeout=PATIENCE_S)
+    assert answer.status_code == 200
+    assert says.process.stdout is not None
+    seen: list[str] = []
+    while sum(any(word in line for word in ("sold", "printed", '"path":"/sell"')) for line in seen) < 3:
+        seen.append(next(says.process.stdout))
+    assert says.end(signal.SIGTERM) == 0
+    lines = [line.rstrip() for line in seen]
+    assert "default.app-1-1 | printed" in lines
+    assert any(re.fullmatch(r"default\.app-1-1 \| .* INFO shop \[one\]: sold", line) for line in lines)
+    (access,) = (json.loads(line) for line in lines if line.startswith("{"))
+    assert (access["path"], access["request_id"], access["status"]) == ("/sell", "one", 200)
+    said = says.said + "".join(seen)
+    assert "\x1b" not in said
+    assert "(raylet)" not in said
 
 
 def test_a_signal_for_the_whole_process_group_drains_as_one_for_the_command_does(run: Callable[..., Run]) -> None:

@@ -77,3 +77,9 @@ def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monke
     (tmp_path / "worker-5-01-14.out").write_text("unheard\n")
     Output(tmp_path).close()
     assert not any(thread.name == "app-toolkit output" for thread in threading.enumerate())
+
+
+def test_a_line_of_an_access_log_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "worker-6-01-15.out").write_text(':actor_name:proxy\n{"time":"2026-05-04T09:30:00.123Z"}\n')
+    Output(tmp_path).close()
+    assert capsys.readouterr().out == '{"time":"2026-05-04T09:30:00.123Z"}\n'

@@ -10,12 +10,14 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
@@ -32,6 +34,7 @@ from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unreadable, Unresponsive
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
+from app_toolkit.observability.logs import show_logs
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica import sources
@@ -222,6 +225,7 @@ class _Replica(Controlled):
             settings.hide_devices()
 
         def start() -> Location:
+            show_logs(settings.log_level())
             # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
             address = Address(f"unix:{_runtime().path / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
             here = _with_files(spec)
@@ -264,7 +268,16 @@ class _Proxy(Controlled):
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:
             return None
+        if options.access_log == "-":
+            return AccessLog(_write_out)
+        if isinstance(options.access_log, str):
+            return AccessLog(LogFile(Path(options.access_log), most=sys.maxsize).write)
         return AccessLog(LogFile(_runtime().folder(LOGS) / f"access-{self.name}.log").write)
+
+
+def _write_out(lines: str) -> None:
+    sys.stdout.write(lines)
+    sys.stdout.flush()
 
 
 # Functions, not methods: with a coroutine among its methods Ray would take the whole actor for an asynchronous one.

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import time
 from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from typing import Any
@@ -19,7 +20,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config.models import RayActorOptions
-from app_toolkit.core.placement import Lack, Node, lack
+from app_toolkit.core.placement import Lack, Node, lack, may_be_granted
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
     Drained,
@@ -47,6 +48,10 @@ HEED_S = 1.0
 PLACED_S = 1.0
 """A process that has room is up within about this time; from then on we look whether there is room at all."""
 
+GRANTED_S = 30.0
+"""Seconds that a process may take to start once its resources are granted. Until then a replica does not wait for
+resources if nobody known has taken as much as it asks for."""
+
 IMPLICIT = "node:__internal_implicit_resource_"
 """Begins the names of resources of which every node has 1, whatever they are called. Not documented by Ray, whose own
 Serve bounds its replicas by it: a bound that the scheduler itself keeps cannot be missed by two starts at once."""
@@ -71,6 +76,8 @@ class RayLauncher:
         self._placed: set[ReplicaId] = set()
         #: Those that have started: of which group and revision, and on which node.
         self._nodes: dict[ReplicaId, tuple[tuple[str, str], NodeId]] = {}
+        #: The resources of each, as long as it is there.
+        self._amounts: dict[ReplicaId, dict[str, float]] = {}
         #: Those that were told to exit: that they do is no failure.
         self._stopped: set[ReplicaId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,6 +129,7 @@ class RayLauncher:
         except (RayError, TypeError, ValueError) as error:  # the last two: options that Ray does not accept
             self._emit(Exited(spec.id, _sentence(error)))
             return
+        self._amounts[spec.id] = _amounts(action.options)
         self._attend(spec.id, handle)
         placed = asyncio.create_task(self._tell_if_unplaceable(action, handle))
         try:
@@ -163,10 +171,10 @@ class RayLauncher:
     async def _tell_if_unplaceable(self, action: Start, handle: Handle) -> None:
         replica = action.replica
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
-        told = False
+        told, since = False, time.monotonic()
         try:
             while not (await asyncio.wait([here], timeout=PLACED_S))[0]:
-                lacks = await asyncio.to_thread(self._lack, action)
+                lacks = await asyncio.to_thread(self._lack, action, time.monotonic() - since)
                 if lacks is not None:
                     told = True
                     self._emit(Unplaceable(replica, lacks.asks, lacks.free, lacks.for_ever))
@@ -177,12 +185,19 @@ class RayLauncher:
         finally:
             here.cancel()
 
-    def _lack(self, action: Start) -> Lack | None:
+    def _lack(self, action: Start, waited_s: float) -> Lack | None:
         state: Any = ray  # these two have no types
         kind = action.group, action.revision
         mine = Counter(node for other, node in self._nodes.copy().values() if other == kind)
         nodes = [Node(node["Resources"], mine[node["NodeID"]]) for node in state.nodes() if node["Alive"]]
-        return lack(_amounts(action.options), state.available_resources(), nodes, action.max_per_node)
+        asks, free = _amounts(action.options), state.available_resources()
+        found = lack(asks, free, nodes, action.max_per_node)
+        if found is None or found.for_ever or action.max_per_node is not None or waited_s >= GRANTED_S:
+            return found
+        held: Counter[str] = Counter()
+        for replica in self._placed.copy():
+            held.update(self._amounts.get(replica, {}))
+        return None if may_be_granted(asks, free, nodes, held) else found
 
     def _at(self, replica: ReplicaId, group: str, revision: str, node: NodeId) -> None:
         if replica in self._handles:  # else it has ended meanwhile
@@ -201,6 +216,7 @@ class RayLauncher:
             self._handles.pop(replica, None)
             self._placed.discard(replica)
             self._nodes.pop(replica, None)
+            self._amounts.pop(replica, None)
             self._emit(Exited(replica, None if replica in self._stopped else _sentence(error)))
             self._stopped.discard(replica)
         except RayActorError:

@@ -18,6 +18,9 @@ ACTOR = b":actor_name:"
 MARKS = ACTOR, b":job_id:", b":task_name:"
 """Begin lines of Ray's own."""
 
+ACCESS = b'{"time":"'
+"""Begins a line of an access log on standard output. It is shown as it is, for programs that read JSON."""
+
 CYAN, PLAIN = "\x1b[36m", "\x1b[0m"
 
 
@@ -94,7 +97,9 @@ class _File:
         for line in lines:
             if line.startswith(ACTOR):
                 self._actor = line[len(ACTOR) :].decode(errors="replace").strip()
-            if not line.startswith(MARKS):
+            if line.startswith(ACCESS):
+                said.append(f"{line.decode(errors='replace')}\n")
+            elif not line.startswith(MARKS):
                 said.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
         if said:
             stream.write("".join(said))

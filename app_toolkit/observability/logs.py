@@ -1,0 +1,29 @@
+"""Shows what an app logs, with the id of the request, unless the app configures logging itself."""
+
+import logging
+
+from app_toolkit.observability.context import REQUEST_ID
+
+FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s%(request)s: %(message)s"
+TIME = "%Y-%m-%d %H:%M:%S"
+
+
+def show_logs(level: str) -> None:
+    """Show records of this level and above on standard error, as long as no handler of the app's would take them.
+
+    `logging.lastResort` is the handler of records for which there is no other one, at any time. By default it shows
+    warnings without their time, and the root logger drops what is below a warning. A level that the app has set stays.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(FORMAT, TIME))
+    handler.addFilter(_with_request)
+    logging.lastResort = handler
+    root = logging.getLogger()
+    if root.level == logging.WARNING:  # its default
+        root.setLevel(level.upper())
+
+
+def _with_request(record: logging.LogRecord) -> bool:
+    request = REQUEST_ID.get()
+    record.request = "" if request is None else f" [{request}]"
+    return True
