@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.contenders import Contender
 from benchmarks.peers import environment
-from benchmarks.servers import free_port, started
+from benchmarks.servers import CannotStart, free_port, started
 
 ROOT = Path(__file__).parents[2]
 APPS = ROOT / "benchmarks" / "apps" / "packages"
@@ -146,10 +146,14 @@ def _cells(
 ) -> Iterator[tuple[str, str, Found]]:
     """The forms of one package with each of its clients."""
     for form in forms:
-        with started(_contender(form, FORMS[form], package.module, python, environ)) as server:
-            for function, name in package.clients.items():
-                asked = f"{package.module}:{function}", server.url, ROUNDS.get(form, 1)
-                yield form, name, _visit(python, *asked, environ)
+        rounds = ROUNDS.get(form, 1)
+        try:
+            with started(_contender(form, FORMS[form], package.module, python, environ)) as server:
+                for function, name in package.clients.items():
+                    yield form, name, _visit(python, f"{package.module}:{function}", server.url, rounds, environ)
+        except CannotStart as error:
+            nobody = {"served": 0, "clients": CLIENTS * rounds, "failures": {str(error): CLIENTS * rounds}}
+            yield from ((form, name, nobody) for name in package.clients.values())
 
 
 def differences(cases: Mapping[str, Mapping[str, Found]]) -> Iterator[dict[str, Any]]:
