@@ -33,6 +33,7 @@ from benchmarks.chaos.client import (
     open_loop,
     read_slowly,
 )
+from benchmarks.chaos.hostile import floods, impatient_clients, no_descriptors, slow_uploads
 from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
@@ -783,6 +784,32 @@ SCENARIOS: tuple[Scenario, ...] = (
         "header bombs",
         "Heads of 45 MB, a field of 25 MB, a URL of 25 MB, and 101 fields.",
         header_bombs,
+    ),
+    Scenario(
+        "B15",
+        "slow uploads",
+        "105 clients send a small body at 650 bytes a second each, to the one replica of an app, which has 100 slots.",
+        slow_uploads,
+    ),
+    Scenario(
+        "B16",
+        "floods of frames",
+        "A client sends empty fragments, pings or pongs on a WebSocket as fast as it can, and comes again whenever it "
+        "is closed. The app has one replica.",
+        floods,
+    ),
+    Scenario(
+        "B16 (files)",
+        "no file descriptors",
+        "The one replica of an app uses up its file descriptors.",
+        no_descriptors,
+    ),
+    Scenario(
+        "B17",
+        "impatient clients",
+        "A handler of 50 ms, of which four run, is asked 3.75 times as often as it can answer, by clients that "
+        "disconnect after one second.",
+        impatient_clients,
     ),
     Scenario(
         "control (updates)",

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import hashlib
 import os
+import resource
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -314,6 +315,31 @@ app.include_router(other, deployment=DeploymentConfig(name="other", max_ongoing_
 
 narrow = Toolkit(title="Narrow", deployment=DeploymentConfig(name="app", max_ongoing_requests=1))
 narrow.get("/sleep/{seconds}")(sleep)
+
+
+# Apps of one replica, whose clients are hostile or in a hurry
+
+
+crowded = Toolkit(title="Crowded", deployment=DeploymentConfig(name="app", max_ongoing_requests=4))
+crowded.get("/sleep/{seconds}")(sleep)
+
+lonely = Toolkit(title="Lonely", deployment=DeploymentConfig(name="app", health_check_period_s=0.5))
+lonely.get("/")(ok)
+lonely.post("/upload")(upload)
+
+
+@lonely.websocket("/echo")
+async def echo_as_lonely(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        await socket.send_text(f"lonely {text}")
+
+
+@lonely.post("/no-more-files")
+async def no_more_files() -> None:
+    """The process keeps those that are open, and gets no others."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
 
 
 # Another app, in several versions

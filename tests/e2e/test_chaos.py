@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.callers import callers_share_a_slot
+from benchmarks.chaos.hostile import floods, impatient_clients, no_descriptors, slow_uploads
 from benchmarks.chaos.scenarios import (
     big_upload,
     clients_hang_up,
@@ -35,6 +36,10 @@ def system(victim: Served) -> System:
         big_upload,
         overload,
         callers_share_a_slot,
+        slow_uploads,
+        floods,
+        no_descriptors,
+        impatient_clients,
         pytest.param(updates, marks=pytest.mark.timeout(240)),
     ],
 )

@@ -1,0 +1,209 @@
+"""Clients that are slow on purpose, flood a WebSocket, or do not wait; and a replica without file descriptors."""
+
+import asyncio
+import math
+import socket
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+
+from benchmarks.chaos.client import Client, closed_loop, connected, latency_ms, new_id, ok, open_loop, talk
+from benchmarks.chaos.report import Row
+from benchmarks.chaos.shared import counted, lost
+from benchmarks.chaos.system import System, Watch, seconds_until
+from benchmarks.chaos.traffic import PROPER
+
+LONELY = "lonely"
+"""The application of one replica with 100 slots, and probes every half second."""
+
+CROWDED = "crowded"
+"""The application of one replica with four slots, and a long queue."""
+
+UPLOADS = 105
+UPLOAD_RATE = 650
+"""Bytes a second of each; more than `min_body_rate`."""
+STEP_S = 0.1
+
+FLOODS = {"empty fragments": (0x01, 0x00), "pings": (0x89, 0x89), "pongs": (0x8A, 0x8A)}
+"""By kind: the first byte of the first frame, and of all others."""
+AT_ONCE = 5_000
+"""Frames of a flood that are sent at once."""
+CLOSED_S = 5.0
+"""Until a flood is closed."""
+MASK = bytes(4)
+
+PATIENCE_S = 1.0
+SERVICE_S = 0.05
+
+
+async def slow_uploads(system: System, short: bool) -> list[Row]:
+    seconds = 4 if short else 30
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(system.deployed(LONELY, LONELY))
+        client = await stack.enter_async_context(app.client())
+        ids = [new_id() for _ in range(UPLOADS)]
+        uploading: list[socket.socket] = []
+        for id in ids:
+            connection = await connected(app.address)
+            stack.callback(connection.close)
+            uploading.append(connection)
+            await _send(connection, client.head("POST", "/upload", id, "content-length: 60000"))
+        over = asyncio.Event()
+        drip = asyncio.gather(*(_drip(each, over) for each in uploading))
+        found = await open_loop(client.get, 20, seconds)
+        begun = len(app.ledger.of(ids))
+        over.set()
+        still_there = sum(await drip)
+    quiet = await seconds_until(system.is_quiet, 5)
+    return [
+        lost("GET", found),
+        Row("GET: the slowest", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        Row("uploads that occupied a slot", begun, 0),
+        Row("uploads that were refused although they were fast enough", UPLOADS - still_there, 0),
+        Row("until nothing of them was left", quiet, 3, "s", clocked=True),
+    ]
+
+
+async def _drip(connection: socket.socket, over: asyncio.Event) -> bool:
+    """Whether the server has said nothing until it is over."""
+    while not over.is_set():
+        await _send(connection, b"s" * round(UPLOAD_RATE * STEP_S))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), STEP_S)
+    try:
+        connection.recv(1)
+    except BlockingIOError:
+        return True
+    return False
+
+
+async def floods(system: System, short: bool) -> list[Row]:
+    seconds = 3 if short else 20
+    codes: Counter[str] = Counter()
+    closed_s: list[float] = []
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(system.deployed(LONELY, LONELY))
+        client = await stack.enter_async_context(app.client())
+        before = await asyncio.to_thread(app.replicas, "app")
+        over = asyncio.Event()
+        talking = asyncio.create_task(talk(app.address, f"{app.prefix}/echo", 0.2, over))
+
+        async def flood() -> None:
+            for first, others in FLOODS.values():
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    began = time.monotonic()
+                    codes[await _flood(app, client, first, others)] += 1
+                    closed_s.append(time.monotonic() - began)
+            over.set()
+
+        found, _ = await asyncio.gather(open_loop(client.get, 20, math.inf, over), flood())
+        dialogue = await talking
+        after = await asyncio.to_thread(app.replicas, "app")
+    seen = ", ".join(f"{count} {code}" for code, count in codes.most_common())
+    return [
+        Row("floods", len(closed_s), len(FLOODS), at_least=True),
+        Row("floods that ended other than with 1008", codes.total() - codes["1008"], 0, saw=seen),
+        Row("until a flood was closed, the slowest", max(closed_s), CLOSED_S, "s", clocked=True),
+        lost("GET meanwhile", found),
+        Row("GET: the slowest", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        lost("messages over another WebSocket", dialogue.messages),
+        Row("another WebSocket that ended", dialogue.closed not in PROPER, 0, saw=dialogue.closed),
+        Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
+    ]
+
+
+async def _flood(system: System, client: Client, first: int, others: int) -> str:
+    """The code with which the server closes the WebSocket; empty if it does so without one."""
+    loop = asyncio.get_running_loop()
+    fields = ("upgrade: websocket", "connection: Upgrade", "sec-websocket-version: 13")
+    key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+    connection = await connected(system.address)
+    frames = (bytes((others, 0x80)) + MASK) * AT_ONCE
+
+    async def send() -> None:
+        await _send(connection, bytes((first, 0x80)) + MASK)
+        with suppress(OSError):
+            while True:
+                await loop.sock_sendall(connection, frames)
+
+    sending: asyncio.Task[None] | None = None
+    try:
+        await _send(connection, client.head("GET", "/echo", new_id(), *fields, key))
+        said = b""
+        async with asyncio.timeout(2 * CLOSED_S):
+            while b"\r\n\r\n" not in said:
+                said += await loop.sock_recv(connection, 4_096)
+            sending = asyncio.create_task(send())
+            with suppress(OSError):
+                while more := await loop.sock_recv(connection, 65_536):
+                    said += more
+        return _close_code(said.partition(b"\r\n\r\n")[2])
+    except TimeoutError:
+        return "never"
+    finally:
+        if sending is not None:
+            sending.cancel()
+            with suppress(asyncio.CancelledError):
+                await sending
+        connection.close()
+
+
+def _close_code(frames: bytes) -> str:
+    """Of the close frame among short frames of a server."""
+    at = 0
+    while at + 1 < len(frames):
+        length = frames[at + 1]
+        if frames[at] & 0x0F == 0x8:
+            return str(int.from_bytes(frames[at + 2 : at + 4], "big"))
+        at += 2 + length
+    return ""
+
+
+async def no_descriptors(system: System, short: bool) -> list[Row]:
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(system.deployed(LONELY, LONELY))
+        client = await stack.enter_async_context(app.client())
+        (victim,) = (await asyncio.to_thread(app.replicas, "app")).values()
+        watch = await stack.enter_async_context(Watch(app))
+        done = await client.post(path="/no-more-files")
+        replaced = await seconds_until(lambda: _others(app, victim), 60)
+        named = any("RLIMIT_NOFILE" in str(look.status) for look in watch.looks)
+        found = await open_loop(client.get, 20, 1 if short else 10)
+    return [
+        lost("the request after which there were none", [done]),
+        Row("the status named the limit", named, 1, at_least=True),
+        Row("until another replica served", replaced, 30, "s", clocked=True),
+        lost("GET afterwards", found),
+    ]
+
+
+def _others(system: System, victim: int) -> bool:
+    return any(pid != victim for pid in system.replicas("app").values())
+
+
+async def impatient_clients(system: System, short: bool) -> list[Row]:
+    seconds = 5 if short else 30
+    path = f"/sleep/{SERVICE_S}"
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(system.deployed(CROWDED, CROWDED))
+        patient = await stack.enter_async_context(app.client())
+        get = partial(patient.get, path=path)
+        capacity = len(ok(await closed_loop(get, 8, seconds / 2))) / (seconds / 2)
+        client = await stack.enter_async_context(app.client(PATIENCE_S))
+        found = await open_loop(partial(client.get, path=path), 3.75 * capacity, seconds)
+        begun = len(app.ledger.of(done.id for done in found))
+        quiet = await seconds_until(app.is_quiet, 5)
+    served = len(ok(found))
+    return [
+        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 at a time, 50 ms each"),
+        Row("goodput, of C", served / seconds / capacity, 0.7, "×", at_least=True, saw=counted(found), clocked=True),
+        Row("handlers whose client was still there, of those that began", served / begun, 0.5, "×", at_least=True),
+        Row("until nobody waited and nothing was ongoing", quiet, 3, "s", clocked=True),
+    ]
+
+
+async def _send(connection: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # the server had enough; what it said is still to be read
+        await asyncio.get_running_loop().sock_sendall(connection, data)
