@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, FastAPI, params
 from fastapi.datastructures import Default
@@ -37,6 +37,9 @@ class Toolkit(FastAPI):
     `app-toolkit run` every replica imports this very object and serves the routes of one ingress; `/docs`, `url_for`,
     404, 405 and redirects are the whole app's everywhere.
     """
+
+    is_embedded: ClassVar[bool] = True
+    """In one process it keeps to the limits of its deployments itself."""
 
     def __init__(
         self, *, deployment: DeploymentConfig | None = None, deployments: Sequence[Bound[Any]] = (), **fastapi: Any

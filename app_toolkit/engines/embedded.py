@@ -8,7 +8,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, Request
@@ -123,14 +123,16 @@ class Embedded:
 
 
 def embedded(app: ASGIApp | Deployable, config: DeploymentConfig | None = None) -> ASGIApp:
-    """What serves a target in this process. A FastAPI app serves itself; any other app, and a deployment, is one
-    ingress. `config`: the options of an app that is not FastAPI.
+    """What serves a target in this process. A `Toolkit` serves itself; any other app, and a deployment, is one ingress.
+
+    `config`: the options of an app that is no `Toolkit`.
     """
-    if isinstance(app, FastAPI):
-        return app
+    if getattr(app, "is_embedded", False):
+        return cast(ASGIApp, app)
     if not isinstance(app, Deployable):
         config = config or DeploymentConfig(name="app")
-        return Embedded(app, {config.name: config}, partial(RouteTable, config.name, ()), tuple)
+        deployments = partial(find, app) if isinstance(app, FastAPI) else tuple
+        return Embedded(app, {config.name: config}, partial(RouteTable, config.name, ()), deployments)
     respond = partial(_respond, app)
     http = http_app(app.cls, respond) if answers_http(app.cls) else FastAPI(openapi_url=None)
     return Embedded(http, {app.name: app.config}, partial(RouteTable, app.name, ()), partial(find, app))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from fastapi import APIRouter, BackgroundTasks, Request, WebSocket
+from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
 from fastapi.responses import Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import AutoscalingConfig
-from app_toolkit.engines.embedded import Ingress
+from app_toolkit.engines.embedded import Ingress, embedded
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
 from app_toolkit.replica.replica import Statistics
 from app_toolkit.types import Receive, Scope, Send
@@ -499,3 +499,49 @@ def test_one_websocket_more_than_may_be_open_is_denied() -> None:
         assert denied.value.json()["error"] == "too_many_websockets"
         assert denied.value.json()["detail"] == "1 WebSockets are open at app, its max_open_websockets is 1"
         first.send_text("bye")
+
+
+async def test_a_plain_fastapi_app_has_the_limits_of_its_one_ingress_and_its_event_streams_hold_no_slot() -> None:
+    plain = FastAPI()
+    entered: asyncio.Queue[str] = asyncio.Queue()
+    let_go = asyncio.Event()
+
+    @plain.get("/hold")
+    async def hold() -> str:
+        entered.put_nowait("a request")
+        await let_go.wait()
+        return "held"
+
+    @plain.get("/who")
+    async def who() -> str:
+        return "plain"
+
+    @plain.get("/events")
+    async def events() -> StreamingResponse:
+        async def silent() -> AsyncIterator[str]:
+            yield "data: hello\n\n"
+            entered.put_nowait("a stream")
+            await let_go.wait()
+
+        return StreamingResponse(silent(), media_type="text/event-stream")
+
+    served = embedded(plain, DeploymentConfig(name="app", max_ongoing_requests=1, max_queued_requests=0))
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://plain") as client,
+    ):
+        streams = []
+        for _ in range(3):
+            streams.append(asyncio.create_task(client.get("/events")))
+            assert await entered.get() == "a stream"
+        assert (await client.get("/who")).json() == "plain"
+        held = asyncio.create_task(client.get("/hold"))
+        assert await entered.get() == "a request"
+        refused = await client.get("/who")
+        assert (refused.status_code, refused.json()["error"]) == (503, "queue_full")
+        let_go.set()
+        assert (await held).json() == "held"
+        for stream in streams:
+            response = await stream
+            assert response.text == "data: hello\n\n"
+            assert not [name for name in response.headers if name.startswith("x-app-toolkit")]
