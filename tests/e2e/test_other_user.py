@@ -1,6 +1,7 @@
 """What another user of this machine reaches of an instance that serves."""
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from app_toolkit.config.settings import runtime_folder
 from tests.cluster import Served
 from tests.e2e.test_run import HERE, ROOT, Run
 from tests.patience import PATIENCE_S
-from tests.security.other_user import needs_root, other_user
+from tests.security.other_user import needs_root, other_user, shared_folder
 
 pytestmark = needs_root
 
@@ -25,7 +26,7 @@ ATTACKS = """
             attack()
         except OSError:
             return
-        taken.append(name)
+        taken.extend([name] if name else [])
 
     def take_over(path):
         # Put another folder in the place of the socket's, and listen there under its name.
@@ -50,7 +51,8 @@ ATTACKS = """
         attempt(f"list {folder}", lambda: os.listdir(folder))
         attempt(f"plant a link in {folder}", lambda: os.symlink("/etc/hostname", folder + "/access-x.log"))
         attempt(f"replace {folder}", lambda: os.rename(folder, folder + ".was"))
-    access = [name for name in os.listdir(session + "/logs") if "access" in name]
+    access = []
+    attempt("", lambda: access.extend(name for name in os.listdir(session + "/logs") if "access" in name))
     say({"sockets": len(ours), "taken": taken, "logs": access})
 """
 
@@ -71,6 +73,15 @@ def test_another_user_can_neither_reach_nor_replace_sockets_logs_and_locks(victi
         assert status.st_uid == os.geteuid()
         if "artifacts" not in path.parts:  # whose files have the modes that were packed, below a closed folder
             assert not status.st_mode & 0o077, path
+
+
+def test_the_attacks_succeed_against_a_folder_in_one_that_others_may_write_to() -> None:
+    with shared_folder() as session, socket.socket(socket.AF_UNIX) as listener:
+        (session / "app_toolkit").mkdir(mode=0o700)
+        listener.bind(f"{session}/app_toolkit/r.sock")
+        listener.listen()
+        with other_user(ATTACKS, session, session / "none") as other:
+            assert other.says()["taken"] == [f"take over {session}/app_toolkit/r.sock"]
 
 
 def test_in_a_fresh_home_ray_makes_no_token_that_others_can_read(tmp_path: Path) -> None:
