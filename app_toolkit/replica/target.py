@@ -99,10 +99,15 @@ def served(value: Any, where: str) -> ASGIApp | Deployable:
     if callable(value) and _takes(value, 3):
         _refuse_deployments_inside(value, where)
         return value  # type: ignore[no-any-return]
-    kind = f"{'an' if type(value).__name__[:1] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
+    kind = _kind(value)
     if callable(value) and _takes(value, 2):
         kind += ", which takes two arguments as a WSGI app does (a2wsgi.WSGIMiddleware(app) is an ASGI app around one)"
     raise TargetError(f"{where} is {kind}, and a target is {ACCEPTED}")
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _unfit(value: object) -> str:
@@ -161,7 +166,7 @@ def _refuse_deployments_inside(app: object, where: str) -> None:
             names = [each.name for each in find(inner)] + [*getattr(inner, "ingresses", ())][1:]
             if names:
                 raise PlanningError(
-                    f"{where} is a {type(app).__name__} around a FastAPI app with deployments ({', '.join(names)}), "
+                    f"{where} is {_kind(app)} around a FastAPI app with deployments ({', '.join(names)}), "
                     "and an app that is not FastAPI is one ingress: mount it in the FastAPI app, and name that one"
                 )
             return

@@ -29,12 +29,13 @@ E2E = Path(__file__).parents[1] / "e2e"
 
 
 @pytest.fixture(autouse=True)
-def _imports_are_forgotten() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
+def _the_process_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What serves in this process changes its folder, and what it imports."""
+    monkeypatch.chdir(Path.cwd())
+    monkeypatch.setattr(sys, "path", list(sys.path))
     yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    for name in ("targets", "main"):
+        sys.modules.pop(name, None)
 
 
 def of_dev(client: TestClient, path: str) -> Any:

@@ -26,6 +26,7 @@ from app_toolkit.router import handle
 from app_toolkit.running import RunKeywords
 from tests.cluster import Cluster
 from tests.docs.pages import page
+from tests.e2e import targets
 from tests.engines.chain import app as chain
 from tests.patience import PATIENCE_S
 
@@ -188,6 +189,13 @@ async def test_a_function_answers_http() -> None:
     served = app_toolkit.run(hello, name="hello", route_prefix="/hello")
     async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
         assert (await client.get(served.url, params={"name": "Ada"})).json() == "hello Ada"
+
+
+@pytest.mark.parametrize("name", ["create_app", "star"])
+async def test_a_factory_and_any_other_app_are_served_from_their_module(name: str) -> None:
+    served = app_toolkit.run(getattr(targets, name), name="other", route_prefix="/other")
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
+        assert (await client.get(f"{served.url}/kind")).json() == targets.KINDS[name]
 
 
 def test_what_is_nothing_to_run_is_told() -> None:
