@@ -64,4 +64,4 @@ def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     _, _, ours = capsys.readouterr().out.partition("application default at ")
     ours = ours.partition("\n")[2]
     ours = ours.partition("application ")[0]
-    return f"$ app-toolkit status\napplication default at /\n{ours}"
+    return f"$ app-toolkit status\napplication default at http://127.0.0.1:8000, revision 1\n{ours}"
