@@ -50,6 +50,7 @@ from benchmarks.chaos.shared import (
     ratio,
     unhurt,
 )
+from benchmarks.chaos.streams import idle_streams
 from benchmarks.chaos.system import NOBODY, System, seconds_until
 from benchmarks.chaos.updates import scale_down, updates, wrong_updates
 
@@ -752,6 +753,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "slow readers",
         "Twenty readers each of a stream, of server-sent events and of a WebSocket, all endless, take 1 KB a second.",
         slow_readers,
+    ),
+    Scenario(
+        "streams",
+        "more open streams than request slots",
+        "Three times as many silent event streams as three replicas have request slots stay open under 0.3 C of GET. "
+        "Then all their clients hang up; half of them reset the connection.",
+        idle_streams,
     ),
     Scenario(
         "B11",

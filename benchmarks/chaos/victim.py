@@ -138,6 +138,13 @@ async def events(id: Id = None) -> AsyncIterator[ServerSentEvent]:
         note("chunk", id)
 
 
+@app.get("/idle", response_class=EventSourceResponse, dependencies=[Depends(noted_request)])
+async def idle() -> AsyncIterator[ServerSentEvent]:
+    """One event, and then nothing as long as the client stays."""
+    yield ServerSentEvent(raw_data="hello")
+    await asyncio.Event().wait()
+
+
 @app.websocket("/ws", dependencies=[Depends(noted_request)])
 async def frames(socket: WebSocket, id: Id = None) -> None:
     """Without end."""

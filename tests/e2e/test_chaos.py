@@ -16,6 +16,7 @@ from benchmarks.chaos.scenarios import (
     overload,
     slow_readers,
 )
+from benchmarks.chaos.streams import idle_streams
 from benchmarks.chaos.system import LEDGER, System
 from benchmarks.chaos.updates import updates
 from tests.cluster import Served
@@ -33,6 +34,7 @@ def system(victim: Served) -> System:
         clients_hang_up_behind_calls,
         clients_hang_up_behind_batches,
         slow_readers,
+        idle_streams,
         big_upload,
         overload,
         callers_share_a_slot,
