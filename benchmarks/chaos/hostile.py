@@ -67,8 +67,11 @@ async def slow_uploads(system: System, short: bool) -> list[Row]:
 
 async def _drip(connection: socket.socket, over: asyncio.Event) -> bool:
     """Whether the server has said nothing until it is over."""
+    began, sent = time.monotonic(), 0
     while not over.is_set():
-        await _send(connection, b"s" * round(UPLOAD_RATE * STEP_S))
+        due = round((time.monotonic() - began + STEP_S) * UPLOAD_RATE)  # also where this client was late
+        await _send(connection, b"s" * (due - sent))
+        sent = due
         with suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), STEP_S)
     try:
