@@ -46,6 +46,11 @@ def read_variables(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def wants_debugger() -> bool:
+    """Whether `breakpoint()` in a replica waits for a debugger."""
+    return os.environ.get("APP_TOOLKIT_DEBUGGER") == "1"
+
+
 def runtime_folder() -> Path:
     """Where the sockets, locks, logs and unpacked files of this user's processes are, on this machine."""
     return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"

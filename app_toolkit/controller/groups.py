@@ -1,5 +1,6 @@
 """What is known of every group: events come in, actions go out."""
 
+import logging
 import math
 from collections import deque
 from collections.abc import Mapping
@@ -23,9 +24,11 @@ from app_toolkit.core.reconcile import (
     recovered,
     take,
 )
-from app_toolkit.core.replica_state import Event, Exited, Found, Placed, ProbePassed, Started
+from app_toolkit.core.replica_state import Event, Exited, Found, Placed, ProbeFailed, ProbePassed, Started
 from app_toolkit.observability.story import Story
 from app_toolkit.types import ReplicaId
+
+logger = logging.getLogger("app_toolkit.controller")
 
 
 class Groups:
@@ -101,6 +104,8 @@ class Groups:
             self._quarantine(name, error)
             return True
         self.moved = self.moved or isinstance(event, (Started, Found, Exited))
+        if isinstance(event, ProbeFailed):
+            logger.warning("%s failed its health check %d: %s", event.replica, was.failed_probes + 1, event.why)
         nothing_new = (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
         if not nothing_new:
             self._tell(name, event)

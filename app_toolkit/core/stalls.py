@@ -12,6 +12,9 @@ LOOK_S = 0.5
 DEBUGGERS = frozenset({"bdb.py", "pdb.py", "cmd.py"})
 """Files of the standard library's debugger, on which ipdb, pudb and remote debuggers are built."""
 
+OURS = "app_toolkit/replica/breakpoints.py"
+"""Waits for the client of a debugger."""
+
 IDLE = ("asyncio/runners.py", "asyncio/base_events.py", "uvicorn/server.py")
 """The innermost frame lies here when the loop waits for events: the process got no CPU, and no code blocks it."""
 
@@ -67,7 +70,10 @@ class Watched:
 
 def is_debugging(stack: Iterable[Frame]) -> bool:
     """Whether a debugger holds the thread that has this stack."""
-    return any(frame.file.rpartition("/")[2] in DEBUGGERS or "pydevd" in frame.file for frame in stack)
+    return any(
+        frame.file.rpartition("/")[2] in DEBUGGERS or "pydevd" in frame.file or frame.file.endswith(OURS)
+        for frame in stack
+    )
 
 
 def is_starting(stack: Iterable[Frame]) -> bool:

@@ -273,6 +273,8 @@ class ReplicaServer:
             else:
                 logger.critical("the data loop of %s ended", spec.id, exc_info=error)
         finally:
+            if self._watchdog is not None:
+                self._watchdog.stop()
             if not ready.done():
                 ready.set_exception(StartupError(f"replica {spec.id} ended while it started"))
 

@@ -1,12 +1,14 @@
 """Each group is looked after by itself, when something happened to it or it came due."""
 
+import logging
+
 import pytest
 
 from app_toolkit.clock import ManualClock
 from app_toolkit.controller.changes import Changes
 from app_toolkit.controller.groups import Groups
 from app_toolkit.core.reconcile import Kill, Retire, Start
-from app_toolkit.core.replica_state import Drained, Exited, Found, Phase, Placed, ProbePassed, Started
+from app_toolkit.core.replica_state import Drained, Exited, Found, Phase, Placed, ProbeFailed, ProbePassed, Started
 from app_toolkit.interfaces import Location
 from app_toolkit.observability.story import Story
 from app_toolkit.types import Address, ReplicaId
@@ -57,6 +59,20 @@ def test_what_is_wanted_is_started_and_then_left_alone_until_it_comes_due(b):
     assert b.groups.plan(1.0) == [WEB, MODEL]
     assert b.groups.due == 1.0 + SPECS[WEB].health_check_period_s
     assert b.groups.plan(2.0) == []
+
+
+def test_each_failed_health_check_is_logged_with_its_exception(b, caplog):
+    caplog.set_level(logging.WARNING, "app_toolkit.controller")
+    b.want({WEB: SPECS[WEB]})
+    b.groups.plan(0.0)
+    [start] = b.orders()
+    b.comes_up(start.replica, 1.0)
+    b.groups.take(ProbeFailed(start.replica, "Traceback\nRuntimeError: no database", answered=True), 2.0)
+    b.groups.take(ProbeFailed(start.replica, "no answer within 5 s"), 3.0)
+    assert caplog.messages == [
+        f"{start.replica} failed its health check 1: Traceback\nRuntimeError: no database",
+        f"{start.replica} failed its health check 2: no answer within 5 s",
+    ]
 
 
 def test_only_those_are_looked_at_again_of_which_something_else_is_wanted(b):

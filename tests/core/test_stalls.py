@@ -51,7 +51,7 @@ def test_a_debugger_and_the_start_of_an_app_are_recognized():
     assert not is_starting([SLEEP, USER, RUNNER])
 
 
-@given(st.lists(FRAMES))
+@given(st.lists(FRAMES, max_size=8))
 def test_the_named_line_is_one_of_the_stack_and_of_user_code_if_any_runs(stack):
     line = blocking_line(stack, LIBRARIES, FOLDERS)
     if not stack or stack[0] is RUNNER:

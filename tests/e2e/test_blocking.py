@@ -1,5 +1,6 @@
 """A route that blocks its event loop: it costs one replica, and the requests beside it nothing."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -79,6 +80,39 @@ def test_with_one_replica_the_requests_beside_it_wait_and_status_names_the_line(
         assert time.monotonic() - began < 30
         said = served.ingress("app")["last_error"]
         assert "its event loop is blocked for" in said
-        assert "blocking.py:20 in block" in said
+        assert "blocking.py:25 in block" in said
+    finally:
+        served.delete()
+
+
+def test_a_breakpoint_costs_nothing(served: Served) -> None:
+    with served.client() as client:
+        assert client.get("/pause").json() == 42
+
+
+def test_a_breakpoint_that_is_debugged_fails_no_health_check(cluster: Cluster) -> None:
+    served = cluster.deploy("blocking:debugged")
+    try:
+        (replica,) = served.ingress("app")["replicas"]
+        address = Path(replica["address"].removeprefix("unix:")).with_suffix(".pdb")
+        answers: list[int] = []
+
+        def pause() -> None:
+            with served.client() as client:
+                answers.append(client.get("/pause").json())
+
+        asking = threading.Thread(target=pause)
+        asking.start()
+        while not address.exists():
+            assert asking.is_alive()
+            time.sleep(0.05)
+        with socket.socket(socket.AF_UNIX) as debugger:
+            debugger.settimeout(30)
+            debugger.connect(str(address))
+            time.sleep(6)  # as long as three health checks that fail
+            debugger.sendall(b"found = 43\nc\n")
+            asking.join()
+        assert answers == [43]
+        assert served.ingress("app")["restarts"] == 0
     finally:
         served.delete()

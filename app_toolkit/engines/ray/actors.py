@@ -39,6 +39,7 @@ from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica import sources
 from app_toolkit.replica.artifact import Unpacked
+from app_toolkit.replica.breakpoints import Breakpoints
 from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
@@ -228,6 +229,8 @@ class _Replica(Controlled):
             show_logs(settings.log_level())
             # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
             address = Address(f"unix:{_runtime().path / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
+            debugger = _runtime().path / f"{sha256(spec.id.encode()).hexdigest()[:16]}.pdb"
+            Breakpoints(debugger if settings.wants_debugger() else None).install()
             here = _with_files(spec)
             if here.sources:
                 sources.use(here.app_dir, sources.read(here.sources, _packed(here.sources)))
