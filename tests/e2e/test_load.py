@@ -1,6 +1,7 @@
 """Where requests are, as `app-toolkit status` tells it."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,4 +65,6 @@ def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     _, _, ours = capsys.readouterr().out.partition("application default at ")
     ours = ours.partition("\n")[2]
     ours = ours.partition("application ")[0]
+    for number, replica in enumerate(dict.fromkeys(re.findall(r"default\.writer-\d+-\d+", ours)), 1):
+        ours = ours.replace(replica, f"default.writer-1-{number}")
     return f"$ app-toolkit status\napplication default at http://127.0.0.1:8000, revision 1\n{ours}"
