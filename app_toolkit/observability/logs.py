@@ -21,6 +21,9 @@ def show_logs(level: str) -> None:
     root = logging.getLogger()
     if root.level == logging.WARNING:  # its default
         root.setLevel(level.upper())
+    server = logging.getLogger("uvicorn")
+    if server.level == logging.NOTSET:  # in a replica, where each start and end of the server would be a record
+        server.setLevel(logging.WARNING)
 
 
 def _with_request(record: logging.LogRecord) -> bool:
