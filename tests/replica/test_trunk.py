@@ -364,7 +364,9 @@ async def test_circuits_expire_and_are_given_up_as_connections_are(serve: Serve,
 
 
 @pytest.mark.parametrize(
-    "said", [OPENING[:-1] + b"?", OPENING.replace(b" 2 ", b" 1 "), OPENING.replace(b"trunk", b"tunnel")]
+    "said",
+    [OPENING[:-1] + b"?", OPENING.replace(b" 2 ", b" 1 "), OPENING.replace(b"trunk", b"tunnel")],
+    ids=["no end of line", "another version", "another purpose"],
 )
 async def test_a_trunk_opens_with_its_first_line_only(serve: Serve, said: bytes) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
