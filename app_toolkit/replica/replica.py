@@ -185,7 +185,7 @@ class Replica:
         if caller is not None and _has_gone(receive):  # while it waited for its slot
             self.line.freed()
             return
-        with Exchange(self, scope, receive, send, put, held=hop.EXPECT in said) as exchange:
+        with Exchange(self, scope, receive, send, put, held=hop.EXPECT in said, hopped=origin is not None) as exchange:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 exchange.bound(origin.timeout_ms / 1_000)
             try:
@@ -407,14 +407,19 @@ class Exchange:
         put: Put | None = None,
         *,
         held: bool = False,
+        hopped: bool = False,
     ) -> None:
-        """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for."""
+        """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for.
+
+        `hopped`: the connection is a caller's, and not the client's own.
+        """
         self._replica = replica
         self._scope = scope
         self._receive = receive
         self._send = send
         self._put = put
         self._held = held
+        self._hopped = hopped
         ours = _ours(scope)
         self.request_id: str | None = ours.get("request_id")
         self._trace: str | None = ours.get("trace")
@@ -550,6 +555,8 @@ class Exchange:
         fields, length = checked(status, head.get("headers", ()))
         if status == 503:
             fields = _without_internal(fields)
+        if self._hopped:
+            _leave_to_caller(fields)
         head = {**head, "headers": fields}  # the app's own it may use again
         if kind == "websocket.http.response.start":
             self._head, self._length = head, length
@@ -675,6 +682,13 @@ class Exchange:
         if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
             self._stopped = True
             self._task.cancel()
+
+
+def _leave_to_caller(fields: list[Header]) -> None:
+    """An app's `Connection: close` is about the connection of its client, which the caller closes."""
+    for index, (name, value) in enumerate(fields):
+        if name == b"connection" and value.lower() == b"close":
+            fields[index] = (hop.CLOSES, b"1")
 
 
 def _without_internal(fields: Iterable[Header]) -> list[Header]:

@@ -43,6 +43,9 @@ STREAM = b"x-app-toolkit-stream"
 
 OPEN, KEPT = b"open", b"kept"
 
+CLOSES = b"x-app-toolkit-closes"
+"""Of a response: the app wants its client's connection closed. A replica that stops closes its own connection alone."""
+
 PROBE = b"x-app-toolkit-probe"
 """Of a request: it only asks whether the gate answers."""
 

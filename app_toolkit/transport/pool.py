@@ -18,7 +18,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from app_toolkit.errors import AnswerUnreadable, NotRead, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.filling import FILLED, Filling
-from app_toolkit.transport.hop import INTERNAL_PREFIX, REFUSED, SHEET, STREAM
+from app_toolkit.transport.hop import CLOSES, INTERNAL_PREFIX, REFUSED, SHEET, STREAM
 from app_toolkit.transport.preface import Carries, Unproven, first_line, introduce
 from app_toolkit.transport.sheet import Following, Sheets
 from app_toolkit.transport.sockets import check_peer, close_in_children, keep_alive, send_ahead
@@ -57,7 +57,7 @@ class Answer:
     stream: bytes | None = None
     """`hop.OPEN` or `hop.KEPT` if the replica says that the body is a stream."""
     closes: bool = False
-    """It says `Connection: close`, as the app wants its client's connection to be."""
+    """The app has said `Connection: close`: its client's connection is to be closed."""
 
 
 class Listener(Protocol):
@@ -500,7 +500,6 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
         elif name in HOP_BY_HOP:
             if name == b"connection" and b"close" in field[1].lower():
                 answer.reusable = False
-                answer.closes = True
             if status not in (101, 426):  # the two that name a protocol to the client
                 continue
         elif name.startswith(INTERNAL_PREFIX):
@@ -510,6 +509,8 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
                 answer.sheet = field[1]
             elif name == STREAM:
                 answer.stream = field[1]
+            elif name == CLOSES:
+                answer.closes = True
             continue
         kept.append(field)
     if answer.extent == "until_close":

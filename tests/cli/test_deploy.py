@@ -334,10 +334,10 @@ def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_run
     instance = Scripted(status(STARTING), status(FAILED), InstanceEnded("the instance was shut down"))
     assert command(instance, "status", "--watch") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "application shop at /shop",
+        "application shop at /shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: starting, 0 of 1 running",
-        "application shop at /shop",
+        "application shop at /shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: failed, 1 of 1 running, 3 restarts (ValueError: no model)",
         "      Traceback",

@@ -28,7 +28,9 @@ from .pages import ROOT, Command, Page
 THEIRS = {"createdb", "export", "git", "initdb", "mypy", "pg_ctl", "printf", "ray", "ruff", "venv"}
 """Programs of others, whose options are not held to anything here."""
 
-SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn|python\S* -m|cd \S+ &&) \S")
+SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn(?! --)|python\S* -m|cd \S+ &&) \S")
+"""Without an app, `uvicorn --workers 2` names a way to serve and is no command."""
+
 AWAY = "git clone"
 """What comes below it on a page runs in somebody else's repository: its files are not looked for."""
 

@@ -89,7 +89,7 @@ def test_the_words_of_a_shell_are_read_as_a_shell_does() -> None:
 
 
 def test_the_page_lists_the_commands_that_there_are() -> None:
-    (shown,) = CLI.shown("text")
+    shown = CLI.shown("text")[0]
     listed = re.findall(r"^app-toolkit (\w+)( \[TARGET\])? ", shown, re.MULTILINE)
     assert listed == [
         (name, " [TARGET]" * any(parameter.name == "target" for parameter in each.params))
@@ -98,7 +98,8 @@ def test_the_page_lists_the_commands_that_there_are() -> None:
 
 
 def test_the_page_names_no_option_that_is_not_there() -> None:
-    parameters = [parameter for command in subcommands().values() for parameter in command.params]
+    commands = [typer.main.get_command(command_line.app), *subcommands().values()]
+    parameters = [parameter for command in commands for parameter in command.params]
     there = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
     assert set(re.findall(r"(--[a-z][a-z-]+)", CLI.text)) <= there
 

@@ -384,8 +384,11 @@ def test_a_failing_import_is_raised_with_its_traceback_and_leaves_no_socket(serv
         app = FastAPI(lifespan=lifespan)
         """,
         """
-        async def app(scope, receive, send):
-            raise RuntimeError("the model is missing")
+        class App(FastAPI):
+            async def __call__(self, scope, receive, send):
+                raise RuntimeError("the model is missing")
+
+        app = App()
         """,
     ],
 )
