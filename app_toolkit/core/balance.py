@@ -13,10 +13,10 @@ T = TypeVar("T")
 Load = tuple[int, int]
 """Of one replica: its ongoing requests, and its open streams and WebSockets. The first decides, unless it is equal."""
 
-SPARE_REQUESTS = 2
+SPARE_REQUESTS = 4
 SPARE_OPEN = 10
-"""A client keeps its replica as long as that has at most so many more requests, or open streams, than another one. Its
-own stream, and those of a few more clients, must not drive it away."""
+"""A client keeps its replica as long as that has at most so many more requests, or open streams, than another one. Ten
+clients at two replicas all keep theirs, and so does a client with an open stream among a few others."""
 
 SPARE_SHARE = 8
 """The same, in addition, for an eighth of what the other one has: what is many also varies."""

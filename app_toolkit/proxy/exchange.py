@@ -421,8 +421,8 @@ class Exchange:
         self._waiter = waiter
         self._proxy.waiting[waiter] = self
 
-    def _preferred(self) -> tuple[ReplicaId | None, bool]:
-        """The replica that serves this client, and whether its previous response was a stream.
+    def _preferred(self) -> tuple[ReplicaId | None, bool, bool]:
+        """The replica that serves this client, whether its previous response was a stream, and whether it will stay.
 
         A client is known by its connection. A new connection, and one that a trusted proxy shares among its clients,
         goes by the client's address: with an open stream at some replica, its other requests belong there.
@@ -430,9 +430,9 @@ class Exchange:
         if not self.request.forwarded:
             served = self._client.served.get(self._account.name)
             if served is not None:
-                return served
+                return *served, True
         opened = self._account.open_at.get(self._address)
-        return (None if opened is None else opened.endpoint.id), False
+        return (None if opened is None else opened.endpoint.id), False, not self.request.forwarded
 
     @property
     def _address(self) -> bytes:

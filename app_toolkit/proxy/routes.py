@@ -32,7 +32,9 @@ class Router(Protocol):
 
     policy: Policy
 
-    def try_turn(self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool) -> Turn | None: ...
+    def try_turn(
+        self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool
+    ) -> Turn | None: ...
 
     def wait(
         self, granted: Callable[[Any], None], since: float, *, avoid: Collection[ReplicaId], again: bool

@@ -81,20 +81,25 @@ class Router:
     # Turns
 
     def try_turn(
-        self, avoid: Collection[ReplicaId] = NOBODY, prefer: ReplicaId | None = None, streamed: bool = False
+        self,
+        avoid: Collection[ReplicaId] = NOBODY,
+        prefer: ReplicaId | None = None,
+        streamed: bool = False,
+        stays: bool = False,
     ) -> Turn | None:
         """A turn at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
 
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
         `prefer` is the replica that serves this client. It is taken unless it has no room, or another one has clearly
-        less to do. `streamed`: the previous response to this client was a stream.
+        less to do. `streamed`: the previous response to this client was a stream. `stays`: this client will keep the
+        replica, so of equals it gets another one than the client before it.
         """
         # Nearly always the first look finds one, and costs the same among a thousand replicas as among two.
         if not avoid:
             kept = None if prefer is None else self._targets.get(prefer)
             if kept is not None and kept.has_room:
                 return self._begin(self._kept(kept, streamed))
-            target = pick(self._all, Target.load, self._rng, self._last, moves=self._run >= RUN)
+            target = pick(self._all, Target.load, self._rng, self._last, moves=stays or self._run >= RUN)
             self._run = self._run + 1 if target is self._last else 1
             self._last = target
             if target is not None and target.has_room:

@@ -46,7 +46,7 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
     granted: list[Any] = []
     for _ in range(3):
         chat.wait(granted.append, 0.0, avoid=(), again=False)
-    turn = shop.try_turn(())
+    turn = shop.try_turn((), None, False, False)
     assert turn is not None
     assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
     proxy.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})

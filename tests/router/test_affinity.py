@@ -31,9 +31,29 @@ def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) 
 
 def test_a_client_keeps_its_replica_while_others_have_a_little_less_to_do() -> None:
     router = router_of("a", "b")
-    turns = [begin(router, "a") for _ in range(3)]
-    assert [turn.endpoint.id for turn in turns] == ["a", "a", "a"]
-    assert begin(router, "a").endpoint.id == "b", "three more are clearly more"
+    turns = [begin(router, "a") for _ in range(5)]
+    assert [turn.endpoint.id for turn in turns] == ["a", "a", "a", "a", "a"]
+    assert begin(router, "a").endpoint.id == "b", "five more are clearly more"
+
+
+def test_clients_that_come_while_nobody_is_served_are_divided_evenly() -> None:
+    router = router_of("a", "b")
+    met = Counter[str]()
+    for _ in range(10):
+        turn = router.try_turn((), None, stays=True)
+        assert turn is not None
+        met[turn.endpoint.id] += 1
+        router.give_back(turn)
+    assert met == {"a": 5, "b": 5}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_clients_at_two_replicas_all_keep_theirs(seed: int) -> None:
+    world = Clients(router_of("a", "b", seed=seed), Random(seed), 10)
+    world.kept = {client: ReplicaId("ab"[client % 2]) for client in range(10)}
+    world.start()
+    world.run(20.0)
+    assert world.moves == 0
 
 
 def test_a_clients_own_stream_and_those_of_a_few_others_do_not_drive_its_requests_away() -> None:
@@ -52,7 +72,7 @@ def test_a_clients_own_stream_and_those_of_a_few_others_do_not_drive_its_request
 
 def test_a_connection_that_streams_again_and_again_counts_streams_like_requests() -> None:
     router = router_of("a", "b")
-    for _ in range(3):
+    for _ in range(5):
         router.open(begin(router, "a"))
     assert begin(router, "a", streamed=True).endpoint.id == "b"
 
@@ -71,7 +91,7 @@ def test_a_replica_that_is_full_rests_or_has_left_is_not_kept() -> None:
 def test_a_client_stays_where_the_replica_with_less_to_do_has_no_room() -> None:
     router = Router("shop/chat", rng=Random(1))
     router.update([endpoint("a"), endpoint("b", 1)])
-    for _ in range(5):
+    for _ in range(7):
         begin(router, "a")
     begin(router, "b")
     assert begin(router, "a").endpoint.id == "a"
@@ -118,7 +138,7 @@ class Clients:
 
     def _ask(self, client: int) -> None:
         before = self.kept.get(client)
-        turn = self.router.try_turn((), before, bool(self.stream_s) and before is not None)
+        turn = self.router.try_turn((), before, bool(self.stream_s) and before is not None, True)
         assert turn is not None
         self.moves += before is not None and turn.endpoint.id != before
         ready = max(self.now, self._free_at.get(turn.endpoint.id, 0.0)) + self.rng.expovariate(1 / 0.002)
