@@ -33,9 +33,9 @@ def enveloped(key: str, checkpoint: Checkpoint) -> bytes:
 
 def opened(key: str, value: bytes) -> Checkpoint:
     """What was written under this key. Raises `Unreadable` where that was no controller, or one of a later version."""
-    line, _, content = value.partition(b"\n")
+    line, end, content = value.partition(b"\n")
     head = HEAD.fullmatch(line)
-    if head is None:
+    if head is None or not end:
         raise Unreadable("it does not begin as what a controller writes")
     version, epoch, checksum = head.groups()
     if int(version) > SCHEMA_VERSION:

@@ -50,6 +50,7 @@ def script(*arguments: str, environment: Mapping[str, str], cwd: Path | None = N
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
 
 

@@ -88,7 +88,7 @@ def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_ba
     assert {status for status, _ in answers} == {200}
     assert {text for _, text in answers} <= {'"one"', '"two"', '"unwell"'}
 
-    assert controller("rollback", served.spec.name) == 5
+    assert controller("rollback", served.spec.name).revision == 5
     served.wait(lambda now: now["status"] == "healthy")
     with served.client() as client:
         assert client.get("/").json() == "one"

@@ -180,6 +180,7 @@ def test_a_signal_for_the_whole_process_group_drains_as_one_for_the_command_does
 def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.chdir(ROOT)
         os.execv(sys.executable, [sys.executable, "-m", "app_toolkit.cli", "run", str(VICTIM), "--port", "0"])
     said = b""

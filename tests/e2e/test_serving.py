@@ -18,14 +18,13 @@ from app_toolkit.config.settings import runtime_folder
 from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS
-from app_toolkit.router.router import RUN
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
 
 
-def pids(served: Served, path: str = "/pid", tries: int = 20 * RUN) -> set[int]:
-    with served.client() as client:
-        return {client.get(path).json() for _ in range(tries)}
+def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
+    with served.client() as client:  # a connection would stay at one replica
+        return {client.get(path, headers={"connection": "close"}).json() for _ in range(tries)}
 
 
 def test_each_ingress_is_served_by_replicas_of_its_own(victim: Served) -> None:

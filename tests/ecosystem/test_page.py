@@ -43,7 +43,7 @@ def test_counters_in_a_shared_folder_are_those_of_all_replicas(tmp_path: Path, c
         deadline = time.monotonic() + PATIENCE_S
         while len(set(pids)) < 2:
             assert time.monotonic() < deadline, pids
-            pids.append(client.get("/visit").json())
+            pids.append(client.get("/visit", headers={"connection": "close"}).json())
         for _ in range(4):
             (total,) = re.findall(r"^visits_total ([\d.]+)$", client.get("/metrics").text, re.MULTILINE)
             assert float(total) == len(pids)
