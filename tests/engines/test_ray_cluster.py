@@ -1,17 +1,25 @@
 """A cluster is looked for, and asked whether it answers, before Ray tries to connect to it."""
 
+import os
 import secrets
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from app_toolkit.engines.ray import cluster as module
 from app_toolkit.engines.ray.cluster import _Node, _preference
 from app_toolkit.errors import ConfigError
 from tests.cluster import Cluster
+from tests.security.other_user import NOBODY, needs_root, shared_folder
 
 
 @pytest.mark.parametrize(
@@ -36,6 +44,127 @@ def test_a_port_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.M
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(ConfigError, match=rf"^no Ray cluster answers at {address} within 0\.2 s$"):
             module.find(address)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_given_up_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.4)
+    given_up = threading.Event()
+    settings_frame = bytes.fromhex("000000 04 00 00000000")
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            for byte in settings_frame * 20:
+                connection.send(bytes((byte,)))
+                if given_up.wait(0.1):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        before = time.monotonic()
+        try:
+            with pytest.raises(ConfigError, match=r"within 0\.4 s$"):
+                module.find(f"127.0.0.1:{server.getsockname()[1]}")
+            assert time.monotonic() - before < 8
+        finally:
+            given_up.set()
+            thread.join()
+
+
+def test_a_name_that_is_not_resolved_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    given_up = threading.Event()
+    monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: given_up.wait(60))
+    try:
+        with pytest.raises(ConfigError, match=r"^no Ray cluster answers at head:6379 within 0\.2 s$"):
+            module.find("head:6379")
+    finally:
+        given_up.set()
+
+
+@contextmanager
+def raylet_of(real: int, effective: int, cluster: str) -> Iterator[int]:
+    """A process of other users that says that it is a raylet of this cluster; gives its pid."""
+    with shared_folder() as folder:
+        (folder / "raylet").symlink_to("/bin/sh")
+        become = "import os, sys; os.setgroups([]); os.setresgid(*[int(sys.argv[1])] * 3);"
+        become += "os.setresuid(int(sys.argv[1]), *[int(sys.argv[2])] * 2); os.execv(sys.argv[3], sys.argv[3:])"
+        arguments = [str(real), str(effective), str(folder / "raylet"), "-p", "-c", "echo runs; read end"]
+        with subprocess.Popen(
+            [sys.executable, "-c", become, *arguments, "raylet", f"--gcs-address={cluster}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"runs\n"
+                yield process.pid
+            finally:
+                process.kill()
+
+
+@needs_root
+@pytest.mark.parametrize("effective", [NOBODY, 0], ids=["of another user", "started by another user as root"])
+def test_the_token_is_not_sent_to_a_cluster_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, effective: int
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "s3cret" * 10)
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(1_000))
+                if not heard[-1]:
+                    return
+                connection.sendall(bytes.fromhex("000000 01 05 00000001"))  # HEADERS: refused
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            with raylet_of(NOBODY, effective, address) as pid:
+                processes = psutil.process_iter
+
+                def only_this(attributes: list[str]) -> Iterator[Any]:
+                    return (process for process in processes(attributes) if process.pid == pid)
+
+                monkeypatch.setattr(module.psutil, "process_iter", only_this)
+                (tmp_path / "current").write_text(address)
+                monkeypatch.setattr(module, "CURRENT", tmp_path / "current")
+                said = f"^the Ray cluster on this machine belongs to user {NOBODY}: run the command as this user"
+                with pytest.raises(ConfigError, match=said):
+                    module.find("auto")
+                assert not heard
+                said = f"^the node of the Ray cluster at {address} on this machine belongs to user {NOBODY}: "
+                with pytest.raises(ConfigError, match=said):
+                    module.find(address)
+                assert len(heard) == 1
+                assert b"s3cret" not in heard[0]
+        finally:
+            with socket.create_connection(server.getsockname()):
+                pass
+            thread.join()
+
+
+@needs_root
+def test_the_address_of_the_last_cluster_is_believed_only_from_this_user_or_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, last = _Node("10.0.0.1:1", 0, 1.0), _Node("10.0.0.1:2", 0, 2.0)
+    current = tmp_path / "current"
+    current.write_text(f"{first.cluster}\n")
+    monkeypatch.setattr(module, "CURRENT", current)
+    assert max((first, last), key=_preference) == first
+    (tmp_path / "link").symlink_to(current)
+    monkeypatch.setattr(module, "CURRENT", tmp_path / "link")
+    assert max((first, last), key=_preference) == last
+    monkeypatch.setattr(module, "CURRENT", current)
+    os.chown(current, NOBODY, NOBODY)
+    assert max((first, last), key=_preference) == last
 
 
 @contextmanager
@@ -94,6 +223,7 @@ def test_a_cluster_whose_node_this_machine_is_not_is_told(cluster: Cluster, monk
 
 
 def test_a_cluster_of_ones_own_is_preferred_and_of_those_the_last_one() -> None:
-    older, newer = _Node("10.0.0.1:1", True, 1.0), _Node("10.0.0.1:2", True, 2.0)
-    others = _Node("10.0.0.1:3", False, 3.0)
+    me = os.geteuid()
+    older, newer = _Node("10.0.0.1:1", me, 1.0), _Node("10.0.0.1:2", me, 2.0)
+    others = _Node("10.0.0.1:3", me + 1, 3.0)
     assert max((older, newer, others), key=_preference) == newer

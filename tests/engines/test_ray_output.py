@@ -1,12 +1,14 @@
 """The output of workers appears once, line by line, with the name of its actor."""
 
+import errno
+import io
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from app_toolkit.engines.ray.output import MOST_BYTES, Output
+from app_toolkit.engines.ray.output import LOOK_S, MOST_BYTES, Output
 from tests.patience import PATIENCE_S
 
 
@@ -67,6 +69,8 @@ def test_a_file_that_is_begun_anew_is_read_from_its_start(tmp_path: Path, capsys
 
 def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed:
+        encoding = "utf-8"
+
         def isatty(self) -> bool:
             return False
 
@@ -77,6 +81,57 @@ def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monke
     (tmp_path / "worker-5-01-14.out").write_text("unheard\n")
     Output(tmp_path).close()
     assert not any(thread.name == "app-toolkit output" for thread in threading.enumerate())
+
+
+def test_what_the_terminal_cannot_show_is_replaced_and_later_lines_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    (tmp_path / "worker-7-01-16.out").write_text("price: 3 \N{EURO SIGN}\nlater\n")
+    Output(tmp_path).close()
+    assert written.getvalue() == b"worker | price: 3 ?\nworker | later\n"
+
+
+def output_has_ended() -> bool:
+    """Whether its thread has ended after some looks at the files."""
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "app-toolkit output"]
+    thread.join(3 * LOOK_S)
+    return not thread.is_alive()
+
+
+def test_a_file_that_is_gone_when_it_is_looked_at_does_not_end_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "worker-8-01-17.out").symlink_to("renamed")  # it is listed, and there is no such file
+    output = Output(tmp_path)
+    assert not output_has_ended()
+    (tmp_path / "worker-9-01-18.out").write_text("another one\n")
+    output.close()
+    assert capsys.readouterr().out == "worker | another one\n"
+
+
+def test_lines_are_shown_again_once_a_full_disk_has_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        encoding = "utf-8"
+        is_full = True
+
+        def write(self, text: str) -> int:
+            if self.is_full:
+                tried.set()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    tried = threading.Event()
+    monkeypatch.setattr("sys.stdout", stream := Full())
+    (tmp_path / "worker-1-01-19.out").write_text("lost\n")
+    output = Output(tmp_path)
+    assert tried.wait(PATIENCE_S)
+    stream.is_full = False
+    with (tmp_path / "worker-1-01-19.out").open("a") as file:
+        file.write("shown\n")
+    output.close()
+    assert stream.getvalue() == "worker | shown\n"
 
 
 def test_a_line_of_an_access_log_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,6 +126,41 @@ def test_where_others_can_replace_it_nothing_starts_and_the_error_says_what_to_d
     assert not list(shared.iterdir())
 
 
+UNREMOVABLE = """
+    base = Path(sys.argv[1])
+    ended = RuntimeFolder("one", base)
+    unwritable = ended.folder("artifacts") / "unwritable"
+    unwritable.mkdir()
+    (unwritable / "app.py").touch()
+    unwritable.chmod(0o500)
+    ended.close()
+    for session in ("two", "three"):
+        RuntimeFolder(session, base).close()
+    say(sorted(path.name for path in base.iterdir()))
+"""
+
+
+@needs_root
+def test_what_cannot_be_removed_of_an_ended_session_stays_and_fails_no_start(shared: Path) -> None:
+    shared.chmod(0o1777)  # as a user that is not root, which may remove everything
+    imports = "from pathlib import Path; from app_toolkit.engines.ray.runtime import RuntimeFolder\n"
+    with other_user(UNREMOVABLE, shared / "base", imports=imports) as other:
+        assert other.says() == ["one", "three"]
+
+
+def test_a_folder_that_is_in_disorder_fails_no_start_and_the_debug_log_says_why(
+    base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "app_toolkit")
+    with closing(RuntimeFolder("one", base)) as one:
+        (one.path / LOGS).touch()  # a file, and no folder
+    with closing(RuntimeFolder("two", base)):
+        pass
+    (said,) = [record for record in caplog.records if "could not be removed" in record.getMessage()]
+    assert said.levelname == "DEBUG"
+    assert str(base / "one") in said.getMessage()
+
+
 @needs_root
 def test_another_user_who_takes_its_name_first_stops_the_start_and_gets_nothing(shared: Path) -> None:
     shared.chmod(0o1777)

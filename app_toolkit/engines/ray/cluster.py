@@ -6,10 +6,14 @@ terminal with its log.
 
 import os
 import socket
+import stat
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -17,7 +21,7 @@ from app_toolkit.config import settings
 from app_toolkit.errors import ConfigError
 
 ANSWER_S = 8.0
-"""Seconds within which the head of a cluster has to answer a connection, and then a question."""
+"""Seconds to resolve the name of a cluster's head, to connect to it and to read its answer, all together."""
 
 CURRENT = Path("/tmp/ray/ray_current_cluster")
 """The address of the last cluster that `ray start` started on this machine."""
@@ -35,7 +39,8 @@ def find(address: str) -> str:
     """`HOST:PORT` of a cluster that answers. `auto` stands for the one that this machine is a node of.
 
     Raises `ConfigError` if the address is none, nobody answers there within `ANSWER_S`, the access token is refused, or
-    this machine is not a node of the cluster.
+    no raylet of this user or root makes this machine a node of the cluster. The access token is sent only where one
+    does: any user of this machine can start a process named `raylet`, or listen on a port.
     """
     if address.startswith("ray://"):
         raise ConfigError(
@@ -43,15 +48,28 @@ def find(address: str) -> str:
             "the cluster, with the address of its head (HOST:6379)"
         )
     nodes = list(_nodes())
+    trusted = [node for node in nodes if node.user in _trusted_users()]
     if address == "auto":
         if not nodes:
             raise ConfigError("no Ray cluster runs on this machine: start one with `ray start --head`")
-        address = max(nodes, key=_preference).cluster
+        if not trusted:
+            raise ConfigError(
+                f"the Ray cluster on this machine belongs to user {nodes[0].user}: run the command as this user, or "
+                "start a cluster of your own with `ray start --head`"
+            )
+        address = max(trusted, key=_preference).cluster
     host, port = _parsed(address)
-    _ask(address, host, port)
-    if not any(node.cluster.rpartition(":")[2] == str(port) for node in nodes):
-        raise ConfigError(f"this machine is not a node of the Ray cluster at {address}: run the command on one")
-    return address
+    here = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
+    is_node = any(node in trusted for node in here)
+    _ask(address, host, port, settings.ray_token() if is_node else None, is_node=is_node)
+    if is_node:
+        return address
+    if here:
+        raise ConfigError(
+            f"the node of the Ray cluster at {address} on this machine belongs to user {here[0].user}: run the command "
+            "as this user"
+        )
+    raise ConfigError(f"this machine is not a node of the Ray cluster at {address}: run the command on one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +77,13 @@ class _Node:
     """A raylet on this machine."""
 
     cluster: str
-    is_mine: bool
+    user: int
+    """The user that started it."""
     started: float
+
+
+def _trusted_users() -> set[int]:
+    return {0, os.geteuid()}
 
 
 def _nodes() -> Iterator[_Node]:
@@ -70,14 +93,23 @@ def _nodes() -> Iterator[_Node]:
                 for argument in process.cmdline():
                     name, _, cluster = argument.partition("=")
                     if name == "--gcs-address":
-                        yield _Node(cluster, process.uids().effective == os.geteuid(), process.create_time())
+                        # Its effective user says less: any user can start a program that runs as root, such as `su`.
+                        yield _Node(cluster, process.uids().real, process.create_time())
 
 
 def _preference(node: _Node) -> tuple[bool, bool, float]:
-    current = ""
-    with suppress(OSError):
-        current = CURRENT.read_text().strip()
-    return node.cluster == current, node.is_mine, node.started
+    return node.cluster == _current(), node.user == os.geteuid(), node.started
+
+
+def _current() -> str:
+    """What `CURRENT` says, if this user or root wrote it: every user can create and replace it."""
+    with suppress(OSError, ValueError):
+        file = os.open(CURRENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(file) as stream:
+            found = os.fstat(file)
+            if stat.S_ISREG(found.st_mode) and found.st_uid in _trusted_users():
+                return stream.read(1_000).strip()
+    return ""
 
 
 def _parsed(address: str) -> tuple[str, int]:
@@ -87,22 +119,22 @@ def _parsed(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _ask(address: str, host: str, port: int) -> None:
-    """Whether Ray answers there, and accepts our token."""
-    token = settings.ray_token()
+def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool) -> None:
+    """Raises `ConfigError` unless Ray answers there, and with `is_node` also unless it accepts this token."""
+    deadline = time.monotonic() + ANSWER_S
     try:
-        with socket.create_connection((host, port), timeout=ANSWER_S) as connection:
+        with _connected(host, port, deadline) as connection:
             if settings.ray_uses_tls():
                 return
             connection.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _question(address, token))
-            kind = _answer(connection)
+            kind = _answer(connection, deadline)
     except TimeoutError:
         raise ConfigError(f"no Ray cluster answers at {address} within {ANSWER_S:g} s") from None
     except OSError as error:
         raise ConfigError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
     if kind is None:
         raise ConfigError(f"no Ray cluster answers at {address}: something else listens there")
-    if kind == HEADERS and settings.ray_decides_by_token():
+    if is_node and kind == HEADERS and settings.ray_decides_by_token():
         if token is None:
             raise ConfigError(
                 f"the Ray cluster at {address} asks for an access token: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or "
@@ -114,17 +146,74 @@ def _ask(address: str, host: str, port: int) -> None:
         )
 
 
-def _answer(connection: socket.socket) -> int | None:
+def _connected(host: str, port: int, deadline: float) -> socket.socket:
+    """A connection to the first address of the host that accepts one. Raises `OSError`."""
+    failure: OSError = TimeoutError()
+    for family, kind, protocol, _, address in _resolved(host, port, deadline):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(_left(deadline))
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            failure = error
+        else:
+            return connection
+    raise failure
+
+
+def _resolved(host: str, port: int, deadline: float) -> list[Any]:
+    """`socket.getaddrinfo` takes no timeout, so a thread calls it. The thread outlasts a deadline that passes."""
+    found: list[Any] = []
+
+    def resolve() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=resolve, name="resolve the address of a Ray cluster", daemon=True)
+    thread.start()
+    thread.join(_left(deadline))
+    if not found:
+        raise TimeoutError
+    (result,) = found
+    if isinstance(result, UnicodeError):
+        raise OSError("its host is no valid name")
+    if isinstance(result, OSError):
+        raise result
+    return list(result)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _answer(connection: socket.socket, deadline: float) -> int | None:
     """`DATA`: a result. `HEADERS`: an error. None: this is not gRPC."""
-    with connection.makefile("rb") as stream:
-        while len(head := stream.read(9)) == 9:
-            size, kind, flags = int.from_bytes(head[:3]), head[3], head[4]
-            if size > 16_384 or kind in (RST_STREAM, GOAWAY):
-                return None
-            stream.read(size)
-            if kind == DATA or (kind == HEADERS and flags & END_STREAM):
-                return kind
+    while len(head := _read(connection, 9, deadline)) == 9:
+        size, kind, flags = int.from_bytes(head[:3]), head[3], head[4]
+        if size > 16_384 or kind in (RST_STREAM, GOAWAY):
+            return None
+        _read(connection, size, deadline)
+        if kind == DATA or (kind == HEADERS and flags & END_STREAM):
+            return kind
     return None
+
+
+def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """So many bytes, or fewer if the connection ends."""
+    data = b""
+    while len(data) < size:
+        connection.settimeout(_left(deadline))
+        part = connection.recv(size - len(data))
+        if not part:
+            break
+        data += part
+    return data
 
 
 def _question(address: str, token: str | None) -> bytes:

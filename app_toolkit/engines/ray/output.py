@@ -40,8 +40,8 @@ class Output:
         self._thread.join()
 
     def _follow(self) -> None:
-        # Standard output may be a pipe or a file that somebody has closed: then there is nobody to write for.
-        with suppress(OSError, ValueError):
+        # The reader of standard output has gone, or this process has closed it (a ValueError): nobody reads the output.
+        with suppress(BrokenPipeError, ValueError):
             while not self._ends.wait(LOOK_S):
                 self._look()
             self._look()
@@ -50,12 +50,13 @@ class Output:
 
     def _look(self) -> None:
         grown = []
-        with os.scandir(self._folder) as entries:
+        with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.name.startswith("worker-") and entry.name.endswith((".out", ".err")):
                     file = self._files.setdefault(entry.name, _File(Path(entry.path)))
-                    if entry.stat().st_size != file.position:
-                        grown.append(file)
+                    with suppress(FileNotFoundError):  # Ray has renamed it since, to begin a new one
+                        if entry.stat().st_size != file.position:
+                            grown.append(file)
         while grown:
             grown = [file for file in grown if file.show()]
 
@@ -71,18 +72,20 @@ class _File:
 
     def show(self) -> bool:
         """Write the lines of its next part; whether there is another one."""
-        with suppress(FileNotFoundError), self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self.position:
-                self.position = 0  # Ray has begun a new file of this name, and keeps the old one under another
-            file.seek(self.position)
-            data = file.read(MOST_BYTES)
-            self.position += len(data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if len(self._rest) > MOST_BYTES:
-                lines, self._rest = [*lines, self._rest], b""
-            self._write(lines)
-            return len(data) == MOST_BYTES
-        return False
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self.position:
+                    self.position = 0  # Ray has begun a new file of this name, and keeps the old one under another
+                file.seek(self.position)
+                data = file.read(MOST_BYTES)
+        except OSError:  # it may be there again at the next look
+            return False
+        self.position += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        self._write(lines)
+        return len(data) == MOST_BYTES
 
     def flush(self) -> None:
         """Write a last line that does not end."""
@@ -102,5 +105,11 @@ class _File:
             elif not line.startswith(MARKS):
                 said.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
         if said:
-            stream.write("".join(said))
-            stream.flush()
+            encoding = stream.encoding or "utf-8"
+            try:
+                stream.write("".join(said).encode(encoding, "replace").decode(encoding))
+                stream.flush()
+            except BrokenPipeError:
+                raise
+            except OSError:  # a full disk, for example: these lines are lost, later ones may not be
+                pass

@@ -1,6 +1,7 @@
 """The files that the processes of one Ray session keep on one host."""
 
 import fcntl
+import logging
 import os
 import shutil
 import time
@@ -11,6 +12,8 @@ from app_toolkit.config.settings import RUNTIME_DIR, runtime_folder
 from app_toolkit.errors import InsecurePath
 from app_toolkit.transport.sockets import close_in_children
 
+logger = logging.getLogger("app_toolkit.runtime")
+
 LOGS = "logs"
 LOGS_KEPT_S = 7 * 86_400.0
 """How long the logs of a session stay after their last line, once it has ended."""
@@ -20,7 +23,8 @@ class RuntimeFolder:
     """Sockets, locks, unpacked applications and access logs of one session: below a private folder of this user.
 
     Each process that uses the folder holds a shared lock on it until the process ends. The folders of other sessions
-    that nobody holds any more are removed. (`systemd-tmpfiles` does not clean up a folder that somebody has locked.)
+    that nobody holds any more are removed, as far as that is possible. (`systemd-tmpfiles` does not clean up a folder
+    that somebody has locked.)
     """
 
     def __init__(self, session: str, base: Path | None = None) -> None:
@@ -80,15 +84,15 @@ def _remove_ended(base: Path, session: str) -> None:
             continue
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:  # another process was faster
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _empty(folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _empty(folder)
+            finally:
+                os.close(lock)
         except BlockingIOError:
             pass  # the session lives
-        finally:
-            os.close(lock)
+        except OSError as error:  # another process was faster, or user code has left what cannot be removed
+            logger.debug("the folder %s of an ended session could not be removed: %s", folder, error)
 
 
 def _empty(folder: Path) -> None:
