@@ -41,10 +41,11 @@ def folder(path: Path) -> Path:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a regular file of this user, and create it with mode 0600 unless it exists; gives the descriptor.
+    """Open a regular file of this user that nobody else can open, and create it unless it exists; gives the descriptor.
 
-    Symbolic links are not followed. Raises `InsecurePath` for a link, for a file of another user, for one that other
-    users may write to, and for one that has a second name; and `OSError`.
+    A file that other users may read or write, as an umask of 0022 or 0002 leaves it, gets mode 0600. Symbolic links are
+    not followed. Raises `InsecurePath` for a link, for a file of another user, and for one that has a second name; and
+    `OSError`.
     """
     try:
         # A pipe that somebody put there would keep us waiting.
@@ -59,10 +60,10 @@ def open_file(path: Path, flags: int) -> int:
             raise InsecurePath(f"{path} must be a regular file, and is none")
         if found.st_uid != os.geteuid():
             raise InsecurePath(f"{path} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
-        if found.st_mode & OTHERS_WRITE:
-            raise InsecurePath(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others must not write to it")
         if found.st_nlink != 1:
             raise InsecurePath(f"{path} is a file with {found.st_nlink} names, and must have one")
+        if found.st_mode & OTHERS:
+            os.fchmod(file, 0o600)
     except BaseException:
         os.close(file)
         raise

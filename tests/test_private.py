@@ -196,11 +196,22 @@ def test_a_pipe_is_refused_and_nobody_waits_for_its_other_end(tmp_path: Path, fl
         private.open_file(tmp_path / "pipe", flags)
 
 
-def test_a_file_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "file").chmod(0o660)
-    with pytest.raises(InsecurePath, match="file has mode 0660: others must not write to it"):
-        private.open_file(tmp_path / "file", os.O_RDWR)
+@pytest.mark.parametrize("others", [0o644, 0o664, 0o666, 0o640])
+def test_an_own_file_that_others_may_open_is_closed_to_them_and_keeps_its_text(tmp_path: Path, others: int) -> None:
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "file").chmod(others)
+    os.close(private.open_file(tmp_path / "file", os.O_RDWR))
+    assert mode(tmp_path / "file") == 0o600
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_file_with_a_second_name_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "victim").touch(mode=0o644)
+    (tmp_path / "victim").chmod(0o644)
+    os.link(tmp_path / "victim", tmp_path / "link")
+    with pytest.raises(InsecurePath, match="with 2 names"):
+        private.open_file(tmp_path / "link", os.O_WRONLY)
+    assert mode(tmp_path / "victim") == 0o644
 
 
 @needs_root

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app_toolkit import private
+from app_toolkit.errors import InsecurePath
 
 Entry = tuple[float, bytes, bytes, bytes, int, str, int, float, bytes, str, str, int]
 """(arrived, as `time.monotonic()` counts; the client's address and port with a space between, whatever follows them;
@@ -37,8 +38,8 @@ def _now() -> tuple[float, float]:
 class AccessLog:
     """Takes entries one by one, and gives their lines to `write` in batches: at every `flush`, and when many wait.
 
-    Where `write` raises an `OSError` (a disk that is full) the batch is dropped; how many lines that were is the
-    first line of the next one.
+    Where `write` raises an `OSError` (a disk that is full), or `InsecurePath` (another user has put a file where the
+    next one should begin), the batch is dropped; how many lines that were is the first line of the next one.
     """
 
     def __init__(self, write: Callable[[str], object], now: Callable[[], tuple[float, float]] = _now) -> None:
@@ -77,7 +78,7 @@ class AccessLog:
             )
         try:
             self._write("".join(lines))
-        except OSError:
+        except (OSError, InsecurePath):
             self.dropped += len(entries)
         else:
             self.dropped = 0
@@ -93,7 +94,7 @@ class AccessLog:
 class LogFile:
     """A file that lines are appended to. One that would hold more than `most` bytes is begun anew, the last is kept.
 
-    No other user can read it: it is created with mode 0600.
+    No other user can open it: it has mode 0600, also if it existed before with another mode.
     """
 
     def __init__(self, path: Path, most: int = MOST_BYTES) -> None:

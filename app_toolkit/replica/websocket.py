@@ -47,6 +47,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
                 self.transport.resume_reading()
         return message
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.close_sent and self._unread:  # the client's close frame may be in it
+            self._go_on_later()
+
     def _parse(self, data: bytes) -> None:
         self._frames = self._idle_frames = 0
         part, self._unread = data[: self._slice], data[self._slice :]

@@ -11,11 +11,18 @@ UNSENDABLE = frozenset({1004, 1005, 1006})
 """Codes below 1015 that no endpoint may send (RFC 6455, 7.4.1)."""
 
 
-def why_not_closed_with(code: int, reason: str) -> str | None:
-    """Why a close frame cannot have this code or reason; None: it can."""
+def why_not_closed_with(code: object, reason: object) -> str | None:
+    """Why a close frame cannot have this code or reason, which an app gave; None: it can."""
+    if not isinstance(code, int):
+        return f"code {code!r:.100} is no integer"
+    if not isinstance(reason, str):
+        return f"the reason is of type {type(reason).__name__}, and must be text"
     if not (1000 <= code < 1015 or 3000 <= code < 5000) or code in UNSENDABLE:
         return f"code {code} cannot be sent: use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
-    size = len(reason.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(reason.encode())
+    except UnicodeEncodeError as error:
+        return f"the reason is no valid text: character {error.start} is a lone surrogate"
     if size > LONGEST_REASON:
         return f"the reason has {size} bytes, the limit is {LONGEST_REASON}"
     return None

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.access import BATCH, AccessLog, LogFile
 
 PEERS = b"192.0.2.7 50123 127.0.0.1 8000 http"
@@ -77,12 +78,15 @@ def test_lines_are_written_many_at_a_time_and_never_more_than_a_batch_waits():
     assert [text.count("\n") for text in written] == [BATCH, 3]
 
 
-def test_what_could_not_be_written_is_counted_and_said_with_the_next_lines():
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), InsecurePath("access.log is a symbolic link")]
+)
+def test_what_could_not_be_written_is_counted_and_said_with_the_next_lines(error):
     written, full = [], True
 
     def write(text):
         if full:
-            raise OSError(28, "No space left on device")
+            raise error
         written.append(text)
 
     log = AccessLog(write, lambda: (0.0, 0.0))
@@ -97,6 +101,14 @@ def test_what_could_not_be_written_is_counted_and_said_with_the_next_lines():
     first, *rest = [json.loads(line) for text in written for line in text.splitlines()]
     assert first["dropped"] == 3
     assert [line["status"] for line in rest] == [200, 200]
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path):
+    path = tmp_path / "access.log"
+    path.touch()
+    path.chmod(0o664)
+    LogFile(path).close()
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_is_full_is_begun_anew_and_the_one_before_it_is_kept(tmp_path):

@@ -4,6 +4,7 @@ import socket
 from typing import Any
 
 import pytest
+from fastapi import FastAPI, WebSocket
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
@@ -78,6 +79,21 @@ def test_a_reason_that_is_too_long_is_told_as_1011(world: World, length: int, to
     with connect(url) as ws, pytest.raises(ConnectionClosed) as closed:
         ws.recv()
     assert closed.value.rcvd == told
+
+
+@pytest.mark.parametrize(("code", "reason"), [(4000, "no \ud800"), ("4000", "over"), (4000, b"over")])
+def test_a_close_that_is_no_text_or_no_integer_is_told_as_1011(world: World, code: Any, reason: Any) -> None:
+    app = FastAPI()
+
+    @app.websocket("/closes")
+    async def closes(ws: WebSocket) -> None:
+        await ws.accept()
+        await ws.send({"type": "websocket.close", "code": code, "reason": reason})
+
+    world.one(app=app)
+    with connect(f"ws://127.0.0.1:{world.port}/closes") as ws, pytest.raises(ConnectionClosed) as closed:
+        ws.recv()
+    assert closed.value.rcvd == Close(1011, "")
 
 
 def test_nothing_is_put_into_the_middle_of_a_frame(world: World) -> None:

@@ -86,6 +86,41 @@ def test_a_flood_is_closed_with_1008_and_other_requests_are_served_meanwhile(own
     assert sorted(replica.journal.events) == ["ws closed DISCONNECTED", "ws closed DISCONNECTED"]
 
 
+def test_an_app_that_closes_reads_the_clients_close_behind_unread_messages(own: World) -> None:
+    app = FastAPI()
+
+    @app.websocket("/first")
+    async def first(ws: WebSocket) -> None:
+        await ws.accept()
+        await ws.receive_text()
+        await ws.close()
+
+    own.one(app=app)
+    with contextlib.ExitStack() as stack:
+        raw = talking(own, stack, b"/first")
+        began = time.monotonic()
+        raw.send(frame(TEXT, b"x" * 120) * 100 + frame(CLOSE, (1000).to_bytes(2, "big")))
+        assert close_code(raw) == 1000
+        assert raw.closed()
+        assert time.monotonic() - began < 5
+
+
+def test_a_message_of_some_thousand_short_fragments_is_no_flood(own: World) -> None:
+    app = FastAPI()
+
+    @app.websocket("/size")
+    async def size(ws: WebSocket) -> None:
+        await ws.accept()
+        await ws.send_text(str(len(await ws.receive_text())))
+
+    own.one(app=app)
+    with contextlib.ExitStack() as stack:
+        raw = talking(own, stack, b"/size")
+        more = frame(CONTINUATION, b"row", last=False) * 5_000
+        raw.send(frame(TEXT, last=False) + more + frame(CONTINUATION))
+        assert raw.exactly(2 + 5)[2:] == b"15000"
+
+
 def counting() -> FastAPI:
     app = FastAPI()
 

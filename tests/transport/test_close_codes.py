@@ -1,5 +1,6 @@
 """Which codes and reasons a WebSocket's close frame can have."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.exceptions import ProtocolError
@@ -22,3 +23,17 @@ def test_a_reason_is_measured_in_bytes() -> None:
     assert why_not_closed_with(1000, "é" * 61) is None
     assert why_not_closed_with(1000, "é" * 62) == "the reason has 124 bytes, the limit is 123"
     assert why_not_closed_with(1005, "") == "code 1005 cannot be sent: use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
+
+
+def test_a_reason_with_a_lone_surrogate_is_refused() -> None:
+    why = why_not_closed_with(1000, "no \ud800")
+    assert why == "the reason is no valid text: character 3 is a lone surrogate"
+
+
+@pytest.mark.parametrize("code", ["1000", 1000.0, b"4000", [1000]])
+def test_a_code_that_is_no_integer_is_refused(code: object) -> None:
+    assert why_not_closed_with(code, "") == f"code {code!r} is no integer"
+
+
+def test_a_reason_that_is_no_text_is_refused() -> None:
+    assert why_not_closed_with(1000, b"over") == "the reason is of type bytes, and must be text"
