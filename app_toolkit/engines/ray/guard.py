@@ -66,7 +66,10 @@ def _watch(folder: Path, options: list[str]) -> None:
             sys.stdin.read()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end()
+        end(os.getpid())
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _end_api_server(parent: int) -> None:
@@ -76,33 +79,33 @@ def _end_api_server(parent: int) -> None:
                 process.kill()
 
 
-def _members() -> list[psutil.Process]:
-    """All other processes of this session that have not ended."""
+def end(session: int) -> None:
+    """End the raylet, which ends its workers and agents; then whatever is left of the session of the guard.
+
+    `session`: the pid of the guard. If the guard was killed, another process calls this.
+    """
+    _signal(signal.SIGTERM, session, [process for process in _members(session) if _name(process) == "raylet"])
+    _signal(signal.SIGKILL, session, _members(session))
+
+
+def _members(session: int) -> list[psutil.Process]:
+    """The processes of this user in a session that have not ended, but for this one."""
     found = []
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
-            mine = os.getsid(process.pid) == os.getsid(0) and process.pid != os.getpid()
-            if mine and process.status() != psutil.STATUS_ZOMBIE:
+            belongs = os.getsid(process.pid) == session and process.pid != os.getpid()
+            if belongs and process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
 
-def _end() -> None:
-    """End the raylet, which ends its workers and agents; then whatever is left of the session."""
-    _signal(signal.SIGTERM, [process for process in _members() if _name(process) == "raylet"])
-    _signal(signal.SIGKILL, _members())
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _signal(number: signal.Signals, processes: list[psutil.Process]) -> None:
+def _signal(number: signal.Signals, session: int, processes: list[psutil.Process]) -> None:
     """Send it to all of these, and wait until they have ended, `GRACE_S` at most."""
     deadline = time.monotonic() + GRACE_S
     for process in processes:
         with suppress(psutil.Error):
             process.send_signal(number)
-    while time.monotonic() < deadline and any(process in processes for process in _members()):
+    while time.monotonic() < deadline and any(process in processes for process in _members(session)):
         time.sleep(0.02)
 
 

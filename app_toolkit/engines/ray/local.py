@@ -1,5 +1,6 @@
 """A Ray that belongs to this process, on this machine alone."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,9 +8,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from app_toolkit import private
 from app_toolkit.engines.ray import guard
 from app_toolkit.engines.ray.output import Output
-from app_toolkit.errors import ConfigError
+from app_toolkit.errors import ConfigError, InsecurePath
 
 
 class LocalRay:
@@ -24,10 +26,11 @@ class LocalRay:
     def __init__(self, num_cpus: float | None, parent: Path) -> None:
         """Start it with `num_cpus` logical CPUs, and with its files in a new folder below `parent`.
 
-        Raises `ConfigError` with the last line of Ray's output if Ray does not start.
+        Raises `ConfigError` with the last line of Ray's output if Ray does not start, and `InsecurePath` if another
+        user could replace the folder.
         """
         # Ray makes the folder that it is given accessible to everybody. The one around it is private.
-        self._private = Path(tempfile.mkdtemp(prefix="ray-", dir=parent))
+        self._private = _private_folder(parent)
         folder = self._private / "ray"
         folder.mkdir()
         self._output: Output | None = None
@@ -55,9 +58,32 @@ class LocalRay:
             return
         self._guard.terminate()  # it may still be waiting for `ray start`
         self._guard.communicate()
+        if self._guard.returncode != 0:  # it was killed, and Ray runs on
+            guard.end(self._guard.pid)
         if self._output is not None:
             self._output.close()
         shutil.rmtree(self._private, ignore_errors=True)
+
+
+def _private_folder(parent: Path) -> Path:
+    """A new folder below this one, which is made if it does not exist."""
+    try:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="ray-", dir=parent))
+    except OSError as error:
+        raise ConfigError(
+            f"the local Ray cannot keep its files in {parent}: {error.strerror}; set RAY_TMPDIR to a folder that user "
+            f"{os.geteuid()} can write to"
+        ) from None
+    try:
+        return private.folder(made)
+    except InsecurePath as error:
+        with suppress(OSError):
+            made.rmdir()
+        raise InsecurePath(
+            f"no private folder for the local Ray: {error}; set RAY_TMPDIR to a folder that only user {os.geteuid()} "
+            "and root can replace"
+        ) from None
 
 
 def _last_line(file: Path) -> str:

@@ -1,0 +1,68 @@
+"""The Ray of `run`: where it keeps its files, and how it ends if its guard was killed."""
+
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app_toolkit.engines.ray.local import LocalRay
+from app_toolkit.errors import ConfigError, InsecurePath
+from tests.security.other_user import shared_folder
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with shared_folder() as folder:
+        yield folder
+
+
+def test_where_others_can_replace_its_files_it_does_not_start(shared: Path) -> None:
+    said = f"no private folder for the local Ray: the folder {shared} has mode 0777: other users can replace"
+    with pytest.raises(InsecurePath, match=f"^{re.escape(said)}.*; set RAY_TMPDIR to a folder that only user"):
+        LocalRay(1, shared)
+    assert not list(shared.iterdir())
+
+
+def test_a_place_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = f"the local Ray cannot keep its files in {tmp_path / 'file' / 'ray'}: Not a directory; set RAY_TMPDIR to"
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        LocalRay(1, tmp_path / "file" / "ray")
+
+
+def members(session: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def test_it_makes_its_place_and_ends_as_a_whole_also_if_its_guard_was_killed(shared: Path) -> None:
+    shared.chmod(0o755)
+    ray = LocalRay(1, shared / "made")
+    try:
+        (folder,) = (shared / "made").iterdir()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (raylet,) = [process for process in psutil.process_iter(["name", "cmdline"]) if is_raylet(process, ray.address)]
+        guard = os.getsid(raylet.pid)
+        assert len(members(guard)) > 2
+        os.kill(guard, signal.SIGKILL)
+    finally:
+        ray.close()
+    left = members(guard)
+    for process in left:
+        process.kill()
+    assert not left
+    assert not list((shared / "made").iterdir())
+
+
+def is_raylet(process: psutil.Process, address: str) -> bool:
+    return process.info["name"] == "raylet" and f"--gcs-address={address}" in (process.info["cmdline"] or [])
