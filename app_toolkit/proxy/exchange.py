@@ -224,16 +224,8 @@ class Exchange:
 
     def _find_owner(self) -> None:
         """Find who owns it, and what may become of it there. Raises `RequestError`."""
-        request, proxy = self.request, self._proxy
-        kind = "websocket" if request.websocket else "http"
-        name = proxy.routes.find(kind, request.method.decode(), request.path)
-        self._router = proxy.routes.routers[name]
-        self._account = proxy.account(name)
-        self._account.budget.asked(self._arrived)
-        policy = self._router.policy
-        if policy.max_body_size is not None and not request.websocket:
-            self._most_body = policy.max_body_size
-            self._check_body()
+        request = self.request
+        policy = self._find_ingress().policy
         if policy.request_timeout_s is not None or request.timeout is not None:
             timeout = timeout_s(request.timeout, policy.request_timeout_s)
             assert timeout is not None
@@ -243,6 +235,18 @@ class Exchange:
                 self._deadlines.add(self, self._deadline)
             else:
                 self._timer = asyncio.get_running_loop().call_later(timeout, self.expire, timeout)
+
+    def _find_ingress(self) -> Router:
+        """Find the ingress that owns it now, and check the body against its limit. Raises `RequestError`."""
+        request, proxy = self.request, self._proxy
+        kind = "websocket" if request.websocket else "http"
+        name = proxy.routes.find(kind, request.method.decode(), request.path)
+        router = self._router = proxy.routes.routers[name]
+        self._account = proxy.account(name)
+        self._account.budget.asked(self._since)
+        self._most_body = None if request.websocket else router.policy.max_body_size
+        self._check_body()
+        return router
 
     def _await_body(self) -> None:
         """Ask for a turn once a small body has arrived; one that is announced as larger is passed on as it comes."""
@@ -259,6 +263,12 @@ class Exchange:
         """All of the body, or as much of it as is waited for."""
         self._forget_arrival()
         self._since = time.monotonic()
+        if self._router is not self._proxy.routes.routers.get(self._account.name):  # removed while the body arrived
+            try:
+                self._find_ingress()
+            except RequestError as error:
+                self.fail(error)
+                return
         self._ask()
 
     def _forget_arrival(self) -> None:

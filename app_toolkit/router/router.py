@@ -94,6 +94,8 @@ class Router:
         less to do. `streamed`: the previous response to this client was a stream. `stays`: this client will keep the
         replica, so of equals it gets another one than the client before it.
         """
+        if self._closed:
+            return None
         # Nearly always the first look finds one, and costs the same among a thousand replicas as among two.
         if not avoid:
             kept = None if prefer is None else self._targets.get(prefer)

@@ -12,7 +12,7 @@ import pytest
 from app_toolkit.proxy.exchange import CHUNKS_S
 from app_toolkit.proxy.request import KEPT_BODY
 
-from .world import Edge, Raw, World, eventually, later
+from .world import Edge, Raw, Served, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -52,6 +52,53 @@ def test_a_small_body_that_comes_in_pieces_reaches_the_app_whole_once_it_is_ther
         got = raw.send(body[size - 1 :] + GET % b"/hello").answer()
         assert (got.status, got.body) == (200, body)
         assert raw.answer().status == 200
+
+
+def replaced_by(other: Served | None, **policy: Any) -> dict[str, Any]:
+    """What is posted where another ingress, or none, takes the place of the only one."""
+    applications = [{"name": "shop", "prefix": "/", "default": "other", "routes": []}] if other else []
+    return {
+        "routes": {"applications": applications},
+        "replicas/shop/web": None,
+        "replicas/shop/other": other
+        and {
+            "policy": {"max_queued_requests": 100, "max_queue_wait_s": 5.0, **policy},
+            "replicas": [other.endpoint()],
+            "reported": True,
+            "cannot_start": None,
+        },
+    }
+
+
+def test_a_body_that_arrives_while_its_ingress_is_replaced_goes_to_the_new_one(own: World) -> None:
+    replica, other = own.one(), own.replica()
+    with own.raw() as raw:
+        raw.send(POST % (b"/echo", 4) + b"so")
+        begun(own, 1)
+        own.edge.post(replaced_by(other))
+        assert raw.send(b"me").answer().body == b"some"
+        assert raw.send(GET % b"/hello").answer().json() == {"replica": other.name}
+    assert replica.journal.consumed == 0
+
+
+def test_a_body_that_arrives_while_its_application_is_removed_is_answered_404(own: World) -> None:
+    own.one()
+    with own.raw() as raw:
+        raw.send(POST % (b"/echo", 4) + b"so")
+        begun(own, 1)
+        own.edge.post(replaced_by(None))
+        got = raw.send(b"me").answer()
+        assert (got.status, got.error) == (404, "not_found")
+
+
+def test_a_body_that_arrives_while_its_ingress_is_replaced_is_held_against_the_new_limit(own: World) -> None:
+    own.one()
+    other = own.replica()
+    with own.raw() as raw:
+        raw.send(POST % (b"/echo", 4) + b"so")
+        begun(own, 1)
+        own.edge.post(replaced_by(other, max_body_size=3))
+        assert raw.send(b"me").answer().status == 413
 
 
 def test_a_larger_body_is_passed_on_as_it_comes(world: World) -> None:

@@ -549,6 +549,12 @@ async def test_waiting_ends_with_a_sentence() -> None:
     assert router.waiting == 0
 
 
+async def test_a_closed_router_gives_no_turn_at_a_replica_with_room() -> None:
+    router = router_of(endpoint("a"))
+    router.close()
+    assert router.try_turn() is None
+
+
 async def test_a_closed_router_serves_nobody() -> None:
     router = router_of()
     waiting = router.wait(never, since=0.0)
