@@ -10,6 +10,7 @@ import inspect
 import logging
 import sys
 from collections.abc import AsyncGenerator, Callable
+from contextlib import _AsyncGeneratorContextManager
 from typing import Any
 from weakref import ref
 
@@ -23,6 +24,9 @@ logger = logging.getLogger("app_toolkit.replica")
 THREAD_S = 0.05
 """How often a thread that steps a generator is looked at."""
 
+ENTER = _AsyncGeneratorContextManager.__aenter__.__code__
+"""Begins the generator of an `@asynccontextmanager`."""
+
 Generator = AsyncGenerator[Any, Any]
 
 
@@ -30,7 +34,8 @@ class Noticing:
     """The hook of an event loop's thread that is called when an asynchronous generator begins.
 
     A generator that begins in a request is one of its readings: if the request is broken off, and the task that began
-    the generator has ended or is the request's own, the generator is closed.
+    the generator has ended or is the request's own, the generator is closed. The generator of an `@asynccontextmanager`
+    is none: `async with` ends it, and it may be a client that all requests share.
     """
 
     def __init__(self, before: Callable[[Generator], None] | None) -> None:
@@ -41,7 +46,7 @@ class Noticing:
         if self._before is not None:
             self._before(generator)
         readings = READINGS.get()
-        if readings is not None:
+        if readings is not None and sys._getframe(1).f_code is not ENTER:
             # Held weakly: a request that goes on for hours may begin many.
             weak, stepped = ref(generator, lambda _: readings.discard(reading)), _stepped_by_threads(generator)
             reading = Reading(lambda: self._close(weak, stepped))

@@ -483,7 +483,7 @@ class Exchange:
     def _broke_off(self, error: BaseException | None) -> bool:
         """Whether it was not served to its end; a coroutine that is thrown away is in no event loop."""
         if error is None:
-            return self._client is not None and self._client.gone
+            return self._client is not None and self._client.gone and not self.complete
         return not isinstance(error, GeneratorExit)
 
     async def receive(self) -> Message:

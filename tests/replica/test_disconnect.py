@@ -717,3 +717,69 @@ def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_colle
     wait_until(lambda: served.server.statistics().running == 0, "the handlers have ended")
     served.open_gate("go")
     wait_until(lambda: served.marked("went-on"), "a task that goes on keeps its generator")
+
+
+SHARED = """
+    from contextlib import AsyncExitStack, asynccontextmanager
+
+    app = FastAPI()
+    stack = AsyncExitStack()
+    feeds = []
+
+    @asynccontextmanager
+    async def connect():
+        try:
+            yield "connected"
+        finally:
+            mark("client-closed")
+
+    @app.get("/connects")
+    async def connects():
+        await stack.enter_async_context(connect())
+        mark("began")
+        await gate("go")
+
+    @app.get("/served")
+    async def served(request: Request, tasks: BackgroundTasks):
+        async def feed():
+            try:
+                while True:
+                    yield 1
+            finally:
+                mark("feed-closed")
+
+        async def listen():
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            mark("heard")
+
+        feeds.append(feed())
+        await anext(feeds[0])
+        tasks.add_task(listen)
+        return "done"
+
+    @app.get("/turn")
+    async def turn():
+        for _ in range(5):
+            await asyncio.sleep(0)
+"""
+
+
+def test_a_client_that_all_requests_share_stays_open_when_the_request_that_opened_it_breaks_off(serve: Serve) -> None:
+    served = serve(SHARED)
+    connection = served.connect()
+    connection.send_head("GET", "/connects", [field()])
+    wait_until(lambda: served.marked("began"), "the handler began")
+    connection.close()
+    wait_until(lambda: served.server.statistics().running == 0, "the handler has ended")
+    served.connect().ask("/turn")
+    assert not served.marked("client-closed")
+
+
+def test_a_generator_of_a_request_that_was_served_to_its_end_stays_open(serve: Serve) -> None:
+    served = serve(SHARED)
+    served.connect().ask("/served")
+    wait_until(lambda: served.marked("heard"), "the background task hears that the request is over")
+    wait_until(lambda: served.server.statistics().running == 0, "the background task has ended")
+    served.connect().ask("/turn")
+    assert not served.marked("feed-closed")
