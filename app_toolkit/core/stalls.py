@@ -1,6 +1,7 @@
 """When an event loop counts as blocked, and which line of code blocks it. Nothing here asks a clock or a thread."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 WARN_AFTER_S = 1.0
@@ -9,11 +10,11 @@ WARN_AFTER_S = 1.0
 LOOK_S = 0.5
 """How often a loop is asked whether it turns."""
 
-DEBUGGERS = frozenset({"bdb.py", "pdb.py", "cmd.py"})
-"""Files of the standard library's debugger, on which ipdb, pudb and remote debuggers are built."""
-
 OURS = "app_toolkit/replica/breakpoints.py"
 """Waits for the client of a debugger."""
+
+PYDEVD = re.compile(r"/(pydevd|_pydevd_\w+)/|/(pydev|site-packages|dist-packages)/pydevd\.py$")
+"""The debugger behind debugpy, VS Code and PyCharm, wherever it is installed."""
 
 IDLE = ("asyncio/runners.py", "asyncio/base_events.py", "uvicorn/server.py")
 """The innermost frame lies here when the loop waits for events: the process got no CPU, and no code blocks it."""
@@ -68,11 +69,14 @@ class Watched:
         return self if self.asked is None else replace(self, asked=now)
 
 
-def is_debugging(stack: Iterable[Frame]) -> bool:
-    """Whether a debugger holds the thread that has this stack."""
+def is_debugging(stack: Iterable[Frame], debugger: Collection[str]) -> bool:
+    """Whether a debugger holds the thread that has this stack.
+
+    `debugger`: full paths of the standard library's debugger, on which ipdb, pudb and remote debuggers are built. A
+    user's own file may have the name of one of them.
+    """
     return any(
-        frame.file.rpartition("/")[2] in DEBUGGERS or "pydevd" in frame.file or frame.file.endswith(OURS)
-        for frame in stack
+        frame.file in debugger or frame.file.endswith(OURS) or PYDEVD.search(frame.file) is not None for frame in stack
     )
 
 

@@ -50,7 +50,7 @@ class Watchdog:
     @property
     def is_debugging(self) -> bool:
         """Whether a debugger holds the loop's thread. From any thread."""
-        return is_debugging(self._stack())
+        return is_debugging(self._stack(), DEBUGGER)
 
     def blocked(self) -> Blocked | None:
         """How long the loop has not turned, and where it is; None: it owes no turn. From any thread."""
@@ -88,7 +88,7 @@ class Watchdog:
         with self._lock:
             if self._state.asked is None:  # it has turned since
                 return
-            if at is None or is_debugging(stack) or is_starting(stack):
+            if at is None or is_debugging(stack, DEBUGGER) or is_starting(stack):
                 self._state = self._state.paused(now)
                 return
             self._state = replace(self._state, reported=True)
@@ -138,3 +138,6 @@ def _libraries() -> list[str]:
 
 LIBRARIES = _libraries()
 """Folders that hold no user code."""
+
+DEBUGGER = frozenset(os.path.join(sysconfig.get_paths()["stdlib"], name) for name in ("bdb.py", "pdb.py", "cmd.py"))
+"""Files of the standard library's debugger. They are not imported: a user's `cmd.py` may come before the library's."""

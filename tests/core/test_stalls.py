@@ -1,5 +1,6 @@
 """When a loop counts as blocked, and which line is named."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from app_toolkit.core.stalls import (
 )
 
 LIBRARIES = ["/usr/lib/python3", "/venv/site-packages"]
+DEBUGGER = ["/usr/lib/python3/bdb.py", "/usr/lib/python3/pdb.py", "/usr/lib/python3/cmd.py"]
 FOLDERS = ["/usr/lib/python3", "/srv", "/srv/shop", ""]
 
 SLEEP = Frame("/usr/lib/python3/socket.py", 7, "recv")
@@ -43,12 +45,29 @@ def test_a_loop_that_waits_for_events_is_blocked_by_no_line():
 
 def test_a_debugger_and_the_start_of_an_app_are_recognized():
     pdb = Frame("/usr/lib/python3/pdb.py", 435, "interaction")
-    pydevd = Frame("/venv/site-packages/debugpy/_vendored/pydevd/_pydevd_bundle/pydevd_frame.py", 9, "wait")
-    assert is_debugging([pdb, USER])
-    assert is_debugging([pydevd, USER])
-    assert not is_debugging([SLEEP, LIBRARY, USER])
+    assert is_debugging([pdb, USER], DEBUGGER)
+    assert not is_debugging([SLEEP, LIBRARY, USER], DEBUGGER)
     assert is_starting([SLEEP, USER, Frame("/venv/site-packages/uvicorn/importer.py", 1, "import_from_string")])
     assert not is_starting([SLEEP, USER, RUNNER])
+
+
+@pytest.mark.parametrize(
+    ("file", "debugs"),
+    [
+        ("/venv/site-packages/debugpy/_vendored/pydevd/_pydevd_bundle/pydevd_frame.py", True),
+        ("/opt/pycharm/helpers/pydev/_pydevd_bundle/pydevd_frame.py", True),
+        ("/opt/pycharm/helpers/pydev/pydevd.py", True),
+        ("/venv/site-packages/pydevd.py", True),
+        ("/srv/app_toolkit/replica/breakpoints.py", True),
+        ("/srv/shop/cmd.py", False),
+        ("/srv/shop/pdb.py", False),
+        ("/srv/shop/bdb.py", False),
+        ("/srv/shop/pydevd_notes.py", False),
+        ("/home/pydev/shop.py", False),
+    ],
+)
+def test_a_debugger_is_known_by_the_path_of_its_files_and_not_by_a_name_that_users_may_choose(file, debugs):
+    assert is_debugging([SLEEP, Frame(file, 9, "wait"), USER], DEBUGGER) is debugs
 
 
 @given(st.lists(FRAMES, max_size=8))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.core.stalls import is_debugging
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.breakpoints import Breakpoints
 from tests.patience import PATIENCE_S
@@ -87,7 +86,7 @@ def test_who_waits_for_a_debugger_is_not_blocked(tmp_path: Path, caplog: pytest.
     wait_until(address.exists, "it waits")
     watchdog._thread_id = thread.ident or 0
     try:
-        assert is_debugging(watchdog._stack())
+        assert watchdog.is_debugging
     finally:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(address))
