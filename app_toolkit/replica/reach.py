@@ -4,6 +4,10 @@ import socket
 import time
 
 from app_toolkit.transport import hop
+from app_toolkit.transport.sockets import check_peer
+
+AGAIN_S = 0.01
+"""How soon a connection is tried again where too many others wait to be accepted."""
 
 PEERS = hop.peers(None, None, "http")
 
@@ -11,7 +15,8 @@ PEERS = hop.peers(None, None, "http")
 def ask(path: str, secret: bytes, timeout: float) -> None:
     """Connect to the file, and read an answer of the gate; no user code runs. Blocks for `timeout` seconds at most.
 
-    Raises `TimeoutError` where none comes in time, and another `OSError` where the file leads to no replica.
+    Raises `TimeoutError` where none comes in time, and another `OSError` where the file leads to no replica: also where
+    another user listens at it, who is sent nothing.
     """
     until = time.monotonic() + timeout
     head = b"HEAD / HTTP/1.1\r\n%b: %b\r\n%b: 1\r\nhost: replica\r\nconnection: close\r\n\r\n" % (
@@ -21,7 +26,8 @@ def ask(path: str, secret: bytes, timeout: float) -> None:
     )
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(timeout)
-        asking.connect(path)
+        _connect(asking, path, until)
+        check_peer(asking)
         asking.sendall(head)
         said = b""
         while b"\r\n" not in said:
@@ -33,3 +39,13 @@ def ask(path: str, secret: bytes, timeout: float) -> None:
     status = said.partition(b"\r\n")[0]
     if not status.startswith(b"HTTP/1.1 204"):
         raise ConnectionError(f"the answer was {status!r}")
+
+
+def _connect(asking: socket.socket, path: str, until: float) -> None:
+    while True:
+        try:
+            return asking.connect(path)
+        except BlockingIOError:  # the queue of those that wait to be accepted is full
+            if time.monotonic() + AGAIN_S > until:
+                raise TimeoutError(f"nothing was accepted at {path}") from None
+            time.sleep(AGAIN_S)

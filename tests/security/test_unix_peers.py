@@ -14,6 +14,7 @@ import pytest
 
 from app_toolkit.errors import QueueTimeout, ReplicaGone
 from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.replica.reach import ask
 from app_toolkit.router.remote import Callers
 from app_toolkit.transport.calls import encode_value
 from app_toolkit.transport.pool import Connection, Pool
@@ -101,6 +102,14 @@ async def test_a_caller_says_nothing_to_another_user_who_has_taken_over_a_socket
         assert f"nothing was sent to {address}" in caplog.text
         assert await asyncio.to_thread(other.says) == ""
     await pool.aclose()
+
+
+def test_a_health_check_says_nothing_to_another_user_who_has_taken_over_a_socket(shared: Path) -> None:
+    with other_user(TAKE_OVER, shared / "r.sock", b"HTTP/1.1 204 No Content\r\n\r\n".hex()) as other:
+        assert other.says() == "listens"
+        with pytest.raises(PermissionError, match=f"user {NOBODY} is at the other end"):
+            ask(str(shared / "r.sock"), SECRET, PATIENCE_S)
+        assert other.says() == ""
 
 
 class Trap:
