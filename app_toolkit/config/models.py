@@ -604,6 +604,14 @@ class ApplicationSpec(Origin):
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
+_SWITCHES = dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True) | dict.fromkeys(
+    ("false", "f", "no", "n", "off", "0"), False
+)
+"""The words that pydantic reads as booleans."""
+
+_SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml")
+
+
 class HTTPOptions(Model):
     """Where the proxies listen, whom they believe, and how long they wait for a client."""
 
@@ -657,8 +665,19 @@ class HTTPOptions(Model):
     @field_validator("access_log", mode="before")
     @classmethod
     def _read_access_log(cls, said: object) -> object:
-        words = {"true": True, "1": True, "false": False, "0": False}
-        return words.get(said.lower(), said) if isinstance(said, str) else said
+        if not isinstance(said, str) or said.lower() not in _SWITCHES:
+            return said
+        return _SWITCHES[said.lower()]
+
+    @field_validator("access_log")
+    @classmethod
+    def _refuse_source_as_log(cls, said: bool | str) -> bool | str:
+        if isinstance(said, str) and said.lower().endswith(_SOURCE_SUFFIXES):
+            raise ValueError(
+                "an access log cannot be a file whose name ends in .py, .yaml, .yml or .toml: "
+                "name another file, or say true for a file of each proxy"
+            )
+        return said
 
     @field_validator("forwarded_allow_ips")
     @classmethod

@@ -124,13 +124,36 @@ def test_a_flag_can_say_the_default_again(project: Path, options_of) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [("true", True), ("False", False), ("-", "-"), ("/var/log/access.json", "/var/log/access.json")]
+    ("said", "meant"),
+    [
+        *((word, True) for word in ("true", "yes", "Y", "on", "t", "1")),
+        *((word, False) for word in ("False", "no", "N", "off", "f", "0")),
+        ("-", "-"),
+        ("/var/log/access.json", "/var/log/access.json"),
+    ],
 )
 def test_the_access_log_is_a_file_or_standard_output_or_switched(
     project: Path, options_of, said: str, meant: bool | str
 ) -> None:
     assert options_of("--access-log", said).http.access_log == meant
     assert options_of("--access-log", "access.json").http.access_log == str(project / "access.json")
+
+
+def test_words_for_a_switch_mean_the_same_in_the_environment(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APP_TOOLKIT_ACCESS_LOG", "off")
+    assert options_of().http.access_log is False
+    monkeypatch.setenv("APP_TOOLKIT_ACCESS_LOG", "YES")
+    assert options_of().http.access_log is True
+
+
+@pytest.mark.parametrize("name", ["main.py", "app.yaml", "app.YML", "pyproject.toml"])
+@pytest.mark.usefixtures("project")
+def test_a_source_file_is_not_taken_for_an_access_log(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["run", "--access-log", name])
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"--access-log = '{name}': an access log cannot be a file whose name ends in .py, .yaml, .yml or" in said
 
 
 def test_the_log_level_is_told_to_the_processes_of_a_local_ray(project: Path, options_of) -> None:
