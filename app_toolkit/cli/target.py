@@ -11,14 +11,17 @@ from fastapi import FastAPI
 from app_toolkit.errors import TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.host import import_from, names
-from app_toolkit.replica.target import candidates, is_served, served
+from app_toolkit.replica.target import candidates, is_function, is_served, served
 from app_toolkit.types import ASGIApp
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
 """Where an app is looked for when nothing names it: FastAPI's own list, in its order."""
 
 PREFERRED = ("app", "api")
-"""What an app, a factory or a deployment is called when nothing names it; else it is the first FastAPI object."""
+"""What an app, a factory or a deployment is called when nothing names it; else it is the first FastAPI object.
+
+Functions of these names count only in a module without an app.
+"""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -129,12 +132,12 @@ def _import(target: Target) -> ModuleType:
 
 
 def _find(module: ModuleType) -> str:
-    for name in PREFERRED:
-        if is_served(getattr(module, name, None)):
-            return name
-    for name, value in vars(module).items():
-        if isinstance(value, FastAPI):
-            return name
+    usual = [name for name in PREFERRED if is_served(getattr(module, name, None))]
+    # A function may be an endpoint of an app in the same module: it counts only where there is no app.
+    certain = [name for name in usual if not is_function(getattr(module, name))]
+    apps = [name for name, value in vars(module).items() if isinstance(value, FastAPI)]
+    for name in (*certain, *apps, *usual):
+        return name
     raise TargetError(
         f"the module {module.__name__!r} ({module.__file__}) holds no FastAPI app, and nothing named app or api that "
         f"can be served: {candidates(module)}"

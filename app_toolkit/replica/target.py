@@ -18,6 +18,8 @@ from app_toolkit.types import ASGIApp
 
 ACCEPTED = "a FastAPI app, another ASGI app, a function that makes one, or a bound deployment"
 
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 MOST_WRAPPERS = 16
 """How many apps around an app are looked into for the deployments of a FastAPI app inside."""
 
@@ -50,7 +52,7 @@ def class_of(respond: Callable[[Any], Any]) -> type:
 
 def is_factory(value: object) -> bool:
     """Whether the value is a function that can be called without arguments. Classes are no functions."""
-    return _is_function(value) and _required(value) == 0
+    return is_function(value) and _required(value) == 0
 
 
 def candidates(module: ModuleType) -> str:
@@ -94,7 +96,9 @@ def served(value: Any, where: str) -> ASGIApp | Deployable:
         return value
     if why := _unfit(value):
         raise TargetError(f"{where} is {why}")
-    if _is_function(value) and _required(value) == 1:
+    if is_function(value) and _required(value) == 1:
+        if isinstance(value, partial):
+            raise TargetError(f"{where} is a functools.partial, which has no name: call it in a `def`, and name that")
         return Function(value)
     if callable(value) and _takes(value, 3):
         _refuse_deployments_inside(value, where)
@@ -133,7 +137,8 @@ def _made(factory: Callable[[], Any], where: str) -> Any:
         raise fails(f"the factory {where} fails", error) from error
 
 
-def _is_function(value: object) -> bool:
+def is_function(value: object) -> bool:
+    """Whether the value is a function, also one with some arguments given by `functools.partial`."""
     return inspect.isroutine(value) or (isinstance(value, partial) and inspect.isroutine(value.func))
 
 
@@ -143,18 +148,19 @@ def _required(function: Any) -> int | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return sum(each.default is each.empty and each.kind not in optional for each in parameters)
+    return sum(each.default is each.empty and each.kind not in _ANY_NUMBER for each in parameters)
 
 
 def _takes(value: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with so many arguments. One that takes any arguments says nothing, and does not."""
     try:
-        inspect.signature(value).bind(*[None] * count)
+        signature = inspect.signature(value)
+        signature.bind(*[None] * count)
     except TypeError:
         return False
     except ValueError:  # one made in C may have no signature
         return True
-    return True
+    return any(each.kind not in _ANY_NUMBER for each in signature.parameters.values())
 
 
 def _refuse_deployments_inside(app: object, where: str) -> None:

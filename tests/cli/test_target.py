@@ -182,3 +182,31 @@ def test_a_factory_or_a_deployment_is_found_by_the_usual_names_alone(tmp_path: P
     write(tmp_path, {"makes.py": "from fastapi import FastAPI\nN = 3\ndef create(): return FastAPI()\n"})
     with pytest.raises(TargetError, match=r"name one of its objects, as in makes:create; it has create$"):
         load(resolve("makes.py", folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("source", "attribute"),
+    [
+        ("server = FastAPI()\n@server.get('/api')\nasync def api(): ...", "server"),
+        ("server = FastAPI()\n@server.get('/api')\ndef api(): ...", "server"),
+        ("server = FastAPI()\n@server.get('/api/{n}')\ndef api(n: int): ...", "server"),
+        ("def app(): ...\napi = FastAPI()", "api"),
+        ("def app(): ...\napi = Starlette()", "api"),
+        ("class Commands:\n    def __call__(self, *args, **kwargs): ...\napp = Commands()\napi = FastAPI()", "api"),
+        ("app = partial(print, end='')\nserver = FastAPI()", "server"),
+        ("def answer(limit, request): ...\napp = partial(answer, 3)\nserver = FastAPI()", "server"),
+    ],
+)
+def test_discovery_prefers_an_app_to_functions_and_other_callables(tmp_path: Path, source: str, attribute: str) -> None:
+    imports = "from functools import partial\nfrom fastapi import FastAPI\nfrom starlette.applications import Starlette"
+    write(tmp_path, {"mixed.py": f"{imports}\n{source}\n"})
+    assert load(resolve("mixed.py", folder=tmp_path))[1] == f"mixed:{attribute}"
+
+
+def test_discovery_names_the_candidates_of_a_module_with_a_partial(tmp_path: Path) -> None:
+    source = (
+        "from functools import partial\ndef answer(limit, request): ...\ndef create(): ...\napp = partial(answer, 3)\n"
+    )
+    write(tmp_path, {"partly.py": source})
+    with pytest.raises(TargetError, match=r"name one of its objects, as in partly:create; it has create$"):
+        load(resolve("partly.py", folder=tmp_path))

@@ -36,6 +36,12 @@ class Awaited:
     def __await__(self) -> Any: ...
 
 
+class Commands:
+    """Takes any arguments, as a Typer does, which is no app."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
 async def raw(scope: Any, receive: Any, send: Any) -> None: ...
 def answer(request: Any, limit: int = 3) -> None: ...
 async def answer_later(request: Any) -> None: ...
@@ -92,6 +98,11 @@ def wsgi(environ: Any, start_response: Any) -> Any: ...
         (Site, "shop:x is the class Site: name an object of it"),
         (APIRouter(), "shop:x is an APIRouter: include it in a FastAPI app"),
         (wsgi, r"shop:x is a function, which takes two arguments as a WSGI app does \(a2wsgi"),
+        (
+            partial(answer, limit=3),
+            "shop:x is a functools.partial, which has no name: call it in a `def`, and name that",
+        ),
+        (Commands(), "shop:x is a Commands, and a target is"),
         (create_later, "shop:x is an async function without parameters, and a factory has to be a `def` function"),
         (create_nothing, r"shop:x\(\) is a NoneType, and a target is"),
         (create_function, r"shop:x\(\) gives <function create_nothing .* call that function in it"),
