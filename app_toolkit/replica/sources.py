@@ -63,10 +63,10 @@ class _Found:
         self.complete = True
 
     def below(self, top: Path) -> Iterator[tuple[str, Path]]:
-        folders, seen = deque([(top, "")]), {os.path.realpath(top)}
+        folders = deque([(top, "", (os.path.realpath(top),))])
         looked = size = 0
         while folders:
-            folder, name = folders.popleft()
+            folder, name, around = folders.popleft()
             for entry in _entries(folder):
                 looked += 1
                 if looked > MOST_ENTRIES or size > MOST_BYTES:
@@ -80,9 +80,8 @@ class _Found:
                     yield f"{name}{entry.name}", Path(entry.path)
                 elif not suffix and entry.is_dir() and not _is_environment(entry.path):
                     real = os.path.realpath(entry.path)
-                    if real not in seen:  # a link to a folder that it is in
-                        seen.add(real)
-                        folders.append((Path(entry.path), f"{name}{entry.name}/"))
+                    if real not in around:  # a link to a folder that it is in
+                        folders.append((Path(entry.path), f"{name}{entry.name}/", (*around, real)))
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -72,6 +72,15 @@ def test_it_has_the_python_files_that_can_be_imported_from_the_folder(app: Path)
     ]
 
 
+def test_a_folder_that_a_link_names_again_is_there_under_both_names(app: Path) -> None:
+    (app / "snapped_shop" / "common").symlink_to(app / "snapped_space")
+    (app / "snapped_space" / "back").symlink_to(app / "snapped_shop")
+    found = files(app)
+    assert found["snapped_shop/common/later.py"] == found["snapped_space/later.py"]
+    assert found["snapped_space/back/inner.py"] == found["snapped_shop/inner.py"]
+    assert "snapped_shop/common/back/inner.py" not in found, "the link leads to a folder that it is in"
+
+
 def test_the_same_files_are_the_same_snapshot(app: Path) -> None:
     first = take(app)
     (app / "snapped_shop" / "data.txt").write_text("other data")
