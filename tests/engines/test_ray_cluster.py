@@ -30,6 +30,7 @@ from tests.security.other_user import NOBODY, needs_root, shared_folder
         ("head", "the address 'head' is neither 'auto' nor of the form HOST:PORT"),
         ("head:port", "the address 'head:port' is neither"),
         ("head:70000", "the address 'head:70000' is neither"),
+        ("http://127.0.0.1:8265", "the address 'http://127.0.0.1:8265' is a URL: name the head .* as HOST:6379"),
         ("ray://head:10001", "the address 'ray://head:10001' is one of Ray Client, which carries no requests"),
     ],
 )

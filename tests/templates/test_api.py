@@ -2,6 +2,8 @@
 
 import compileall
 import os
+import runpy
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -164,3 +166,29 @@ def test_it_installs_from_the_checkout_and_passes_its_tests_there(tmp_path: Path
     ):
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://git.example/org/repo.git", "git+https://git.example/org/repo.git"),
+        ("https://user:TOKEN@git.example:8443/org/repo.git", "git+https://git.example:8443/org/repo.git"),
+        ("https://TOKEN@git.example/org/repo.git", "git+https://git.example/org/repo.git"),
+        ("git@git.example:org/repo.git", "git+ssh://git@git.example/org/repo.git"),
+        ("git.example:org/repo.git", "git+ssh://git.example/org/repo.git"),
+        ("ssh://git@git.example/org/repo.git", "git+ssh://git@git.example/org/repo.git"),
+        ("ssh://git:SECRET@git.example:2222/org/repo.git", "git+ssh://git@git.example:2222/org/repo.git"),
+        ("file:///srv/repo.git", "git+file:///srv/repo.git"),
+        ("/srv/repo.git", "git+file:///srv/repo.git"),
+    ],
+)
+def test_a_project_installs_from_the_remote_of_a_clone_without_its_credentials(
+    tmp_path: Path, remote: str, url: str
+) -> None:
+    clone = tmp_path / ".cookiecutters" / "app-toolkit"
+    template = clone / "templates" / "api"
+    shutil.copytree(TEMPLATE, template)
+    shutil.copy(CHECKOUT / "pyproject.toml", clone)
+    (clone / ".git").mkdir()
+    (clone / ".git" / "config").write_text(f'[remote "origin"]\n\turl = {remote}\n')
+    assert runpy.run_path(str(template / "local_extensions.py"))["source"]() == url

@@ -47,6 +47,10 @@ def find(address: str) -> str:
             f"the address {address!r} is one of Ray Client, which carries no requests: run this on a node of "
             "the cluster, with the address of its head (HOST:6379)"
         )
+    if "://" in address:
+        raise ConfigError(
+            f"the address {address!r} is a URL: name the head of the Ray cluster as HOST:6379, without one"
+        )
     nodes = list(_nodes())
     trusted = [node for node in nodes if node.user in _trusted_users()]
     if address == "auto":
