@@ -63,7 +63,7 @@ class _Found:
         self.complete = True
 
     def below(self, top: Path) -> Iterator[tuple[str, Path]]:
-        folders = deque([(top, "", (os.path.realpath(top),))])
+        folders: deque[tuple[Path, str, tuple[str, ...]]] = deque([(top, "", (os.path.realpath(top),))])
         looked = size = 0
         while folders:
             folder, name, around = folders.popleft()
