@@ -320,7 +320,7 @@ class Controller:
         for name, target in self._scaling.decide(self._groups.known, now):
             self._groups.scale(name, target)
         for name in self._groups.plan(now):
-            self._publish(name)
+            self._publish(name, now)
         self._take_leave(now)
         await self._act()
 
@@ -367,8 +367,8 @@ class Controller:
             if await self._wanted.advance(name, self._groups.known):
                 self._lift(self._wanted.applications[name])
 
-    def _publish(self, name: str) -> None:
-        if self._publication.publish(name, self._groups.known[name]):
+    def _publish(self, name: str, now: float) -> None:
+        if self._publication.publish(name, self._groups.known[name], now):
             self._inbox.wake()  # perhaps nobody has to let go of it
         if self._groups.drop_gone(name):
             self._publication.remove(name)

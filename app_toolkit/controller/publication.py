@@ -34,7 +34,7 @@ class Publication:
         """Somebody is on the way out who stays until callers have let go."""
         return bool(self._unrouting)
 
-    def publish(self, name: str, group: Group) -> bool:
+    def publish(self, name: str, group: Group, now: float) -> bool:
         """Post what has changed of a group; whether that put anybody on the way out."""
         if are_proxies(name):
             return False
@@ -42,7 +42,7 @@ class Publication:
         if self._recover_until is not None and groups.recovering({name: group}):
             return False  # a smaller set than the last one published is worse than that one
         key = _key(name)
-        value = posted.replica_set(group.spec, replicas, group.record.failures, group.record.last_error)
+        value = posted.replica_set(group.spec, replicas, now, group.record.failures, group.record.last_error)
         if value is not None:
             self._board.post(key, value)
         version = self._board.version(key) or Version(self._board.epoch, 0)

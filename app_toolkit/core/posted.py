@@ -31,6 +31,7 @@ def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[st
 def replica_set(
     spec: GroupSpec | None,
     replicas: Iterable[ReplicaRecord],
+    now: float,
     failures: tuple[Failure, ...] = (),
     last_error: str | None = None,
 ) -> dict[str, Any] | None:
@@ -40,7 +41,7 @@ def replica_set(
     replicas = list(replicas)
     return {
         "policy": spec.policy.model_dump(),
-        "cannot_start": _cannot_start(spec, replicas, failures, last_error),
+        "cannot_start": _cannot_start(spec, replicas, now, failures, last_error),
         "idempotent": list(spec.idempotent),
         "reported": spec.autoscaling is not None,
         "replicas": [
@@ -61,13 +62,17 @@ def replica_set(
 
 
 def _cannot_start(
-    spec: GroupSpec, replicas: Iterable[ReplicaRecord], failures: tuple[Failure, ...], last_error: str | None
+    spec: GroupSpec,
+    replicas: Iterable[ReplicaRecord],
+    now: float,
+    failures: tuple[Failure, ...],
+    last_error: str | None,
 ) -> dict[str, Any] | None:
     """Where no replica serves and none will: the class of the exception. Its text is for the operator alone."""
     if not spec.target or any(each.phase in (Phase.RUNNING, Phase.RECOVERING) for each in replicas):
         return None
     tries = [each.since for each in replicas if each.phase is Phase.STARTING and each.revision == spec.revision]
-    if not restarts.cannot_start(failures, spec.revision, tries):
+    if not restarts.cannot_start(failures, spec.revision, tries, now, spec.startup_timeout_s):
         return None
     return {"exception": restarts.exception_name(last_error)}
 

@@ -74,17 +74,28 @@ def is_given_up(failures: tuple[Failure, ...], revision: str) -> bool:
     return len(mine) >= FAILED_STARTS or any(failure.given_up for failure in mine)
 
 
-def cannot_start(failures: tuple[Failure, ...], revision: str, tries: Iterable[float]) -> bool:
+def cannot_start(
+    failures: tuple[Failure, ...], revision: str, tries: Iterable[float], now: float, startup_timeout_s: float
+) -> bool:
     """Whether requests for a revision, of which no replica serves, are refused instead of queued.
 
     One start that the app's own code ended is enough, and so is one that took its whole `startup_timeout_s`. A process
     that died may have been the machine's fault, so that takes `FAILED_STARTS` in a row. Nobody is refused while a start
-    is under way (`tries`: when each began) that began before the first one failed.
+    is under way (`tries`: when each began) that began before the first one failed. Only recent failures count: as long
+    as starts fail, the next one fails within `WINDOW_S`, the longest wait, and `startup_timeout_s`.
     """
-    mine = [failure for failure in failures if failure.revision == revision and not failure.served]
+    mine: list[Failure] = []  # newest first, until there was calm between two
+    after = now
+    for failure in reversed(failures):
+        if failure.revision != revision or failure.served:
+            continue
+        if after - failure.at > WINDOW_S + startup_timeout_s:
+            break
+        mine.append(failure)
+        after = failure.at
     if not any(failure.raised or failure.given_up for failure in mine) and len(mine) < FAILED_STARTS:
         return False
-    return all(began > mine[0].at for began in tries)
+    return all(began > mine[-1].at for began in tries)
 
 
 def exception_name(why: str | None) -> str | None:

@@ -40,7 +40,7 @@ async def test_who_recovers_holds_back_its_own_group_until_its_time_is_over():
     b = Bench()
     known = {WEB: web(RUN, RECOVER), "shop/other": web(RUN)}
     for name, each in known.items():
-        assert not b.publication.publish(name, each)
+        assert not b.publication.publish(name, each, 0.0)
     assert b.board.version(KEY) is None
     assert b.board.version("replicas/shop/other") is not None
     assert b.publication.due == ENDS
@@ -48,7 +48,7 @@ async def test_who_recovers_holds_back_its_own_group_until_its_time_is_over():
     assert b.publication.end_recovery(known, ENDS)
     assert not b.publication.end_recovery(known, ENDS), "it ends once"
     assert b.publication.due is None
-    b.publication.publish(WEB, known[WEB])
+    b.publication.publish(WEB, known[WEB], 0.0)
     assert b.board.version(KEY) is not None
 
 
@@ -59,11 +59,11 @@ async def test_the_recovery_ends_early_where_everybody_has_spoken():
 async def test_whoever_leaves_is_let_go_of_once_the_last_caller_has_come_back():
     b = Bench()
     b.publication.end_recovery({}, 0.0)
-    b.publication.publish(WEB, web(RUN, RUN))
+    b.publication.publish(WEB, web(RUN, RUN), 0.0)
     seen = {key: s.version for key, s in (await b.board.watch("a caller", {}, 0.0)).items()}
     leaving = {WEB: web(RUN, DRAIN)}
-    assert b.publication.publish(WEB, leaving[WEB])
-    assert not b.publication.publish(WEB, leaving[WEB]), "it is on its way already"
+    assert b.publication.publish(WEB, leaving[WEB], 0.0)
+    assert not b.publication.publish(WEB, leaving[WEB], 0.0), "it is on its way already"
     assert b.publication.is_awaited
     assert b.publication.let_go(leaving) == []
     assert b.publication.due == b.board.next_expiry()
@@ -82,23 +82,23 @@ async def test_whoever_leaves_is_let_go_of_once_the_last_caller_has_come_back():
 async def test_who_ended_otherwise_is_not_waited_for(after):
     b = Bench()
     b.publication.end_recovery({}, 0.0)
-    assert b.publication.publish(WEB, web(RUN, DRAIN))
+    assert b.publication.publish(WEB, web(RUN, DRAIN), 0.0)
     assert b.publication.let_go(after) == []
     assert not b.publication.is_awaited
 
 
 async def test_proxies_and_who_is_let_go_of_already_wait_for_nobody():
     b = Bench()
-    assert not b.publication.publish(proxies_of(HOME), group(proxies_of(HOME), RUN, DRAIN))
+    assert not b.publication.publish(proxies_of(HOME), group(proxies_of(HOME), RUN, DRAIN), 0.0)
     known = web(RUN, DRAIN)
     free = replace(known.record.replicas[1], unrouted=True)
     record = replace(known.record, replicas=(known.record.replicas[0], free))
-    assert not b.publication.publish(WEB, replace(known, record=record))
+    assert not b.publication.publish(WEB, replace(known, record=record), 0.0)
     assert await b.told() == {KEY: 1}
 
 
 async def test_a_group_that_is_gone_is_on_the_board_no_more():
     b = Bench()
-    b.publication.publish(WEB, web(RUN))
+    b.publication.publish(WEB, web(RUN), 0.0)
     b.publication.remove(WEB)
     assert await b.told() == {}

@@ -43,7 +43,7 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
         replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
         for number, (phase, placed, unrouted) in enumerate(rows)
     ]
-    posted = replica_set(WEB, reversed(replicas))
+    posted = replica_set(WEB, reversed(replicas), 0.0)
     assert json.loads(json.dumps(posted)) == posted
     told = [each["id"] for each in posted["replicas"]]
     serving = {r.id for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING) and r.location}
@@ -54,7 +54,7 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
 
 
 def test_callers_are_told_what_they_keep_to():
-    posted = replica_set(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)])
+    posted = replica_set(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
     assert posted["policy"]["max_queued_requests"] == 9
     assert posted["reported"] is False
     assert posted["replicas"] == [
@@ -83,7 +83,7 @@ def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
             ]
         )
     ]
-    posted = replica_set(WEB, [fine, silent, unknown, ill])
+    posted = replica_set(WEB, [fine, silent, unknown, ill], 0.0)
     assert json.loads(json.dumps(posted)) == posted
     told = [each["unresponsive"] for each in posted["replicas"]]
     assert told == [None, {"running": ["a", "b"]}, {"running": None}, None]
@@ -93,24 +93,25 @@ def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone(
     failures = (Failure(5.0, WEB.revision, served=False, raised=True),)
     error = "Traceback\nRuntimeError: the password hunter2 is wrong"
 
-    def told(*replicas, spec=WEB):
-        return replica_set(spec, replicas, failures, error)["cannot_start"]
+    def told(*replicas, spec=WEB, now=7.0):
+        return replica_set(spec, replicas, now, failures, error)["cannot_start"]
 
     assert told() == {"exception": "RuntimeError"}
-    assert replica_set(WEB, [])["cannot_start"] is None
+    assert replica_set(WEB, [], 0.0)["cannot_start"] is None
     assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.revision)) is None
     assert told(replica("shop/web", 1, Phase.RECOVERING, revision="")) is None
     assert told(replica("shop/web", 1, Phase.STARTING, revision=WEB.revision)) is None, "it began before that failed"
     again = replace(replica("shop/web", 2, Phase.STARTING, revision=WEB.revision), since=6.0)
     assert told(again) == {"exception": "RuntimeError"}
     assert told(spec=replace(WEB, target=0)) is None
+    assert told(again, now=86_400.0) is None, "it failed a day ago"
 
 
 def test_callers_of_what_follows_its_load_are_told_to_report_it():
     followed = group_specs([application(num_replicas="auto")], spread=False)["shop/web"]
-    assert replica_set(followed, [])["reported"] is True
+    assert replica_set(followed, [], 0.0)["reported"] is True
 
 
 def test_proxies_and_groups_of_which_only_replicas_are_known_are_not_told():
-    assert replica_set(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)]) is None
-    assert replica_set(None, [replica("shop/web", 1, Phase.RUNNING, HOME)]) is None
+    assert replica_set(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert replica_set(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None

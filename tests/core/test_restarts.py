@@ -1,5 +1,8 @@
 """When a group that fails may try again."""
 
+from dataclasses import replace
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,19 +121,26 @@ def test_deaths_that_come_together_count_once_however_long_each_had_served():
     assert noted(failures, Failure(1.1, "v1", served=True, lived_s=2.0)) == failures
 
 
+STARTUP_S = 60.0
+
+
+def refuses(failures, revision, tries, now=100.0):
+    return cannot_start(failures, revision, tries, now, STARTUP_S)
+
+
 def test_one_start_that_the_app_ended_itself_is_enough_to_refuse_requests():
     raised = Failure(5.0, "v1", served=False, raised=True)
-    assert cannot_start((raised,), "v1", [])
-    assert cannot_start((raised,), "v1", [6.0]), "the next try began after it failed"
-    assert not cannot_start((raised,), "v1", [6.0, 4.0]), "another first try is under way"
-    assert not cannot_start((raised,), "v2", [])
-    assert cannot_start((Failure(5.0, "v1", served=False, given_up=True),), "v1", [])
+    assert refuses((raised,), "v1", [])
+    assert refuses((raised,), "v1", [6.0]), "the next try began after it failed"
+    assert not refuses((raised,), "v1", [6.0, 4.0]), "another first try is under way"
+    assert not refuses((raised,), "v2", [])
+    assert refuses((Failure(5.0, "v1", served=False, given_up=True),), "v1", [])
 
 
 def test_processes_that_die_while_they_start_refuse_nobody_before_the_third():
     died = tuple(Failure(float(at), "v1", served=False) for at in range(FAILED_STARTS))
-    assert not cannot_start(died[:-1], "v1", [])
-    assert cannot_start(died, "v1", [])
+    assert not refuses(died[:-1], "v1", [])
+    assert refuses(died, "v1", [])
 
 
 FAILURES = st.lists(
@@ -141,10 +151,25 @@ FAILURES = st.lists(
 
 @given(FAILURES, st.lists(st.floats(0, 100), max_size=3))
 def test_who_has_served_and_died_refuses_nobody_and_who_comes_up_ends_it(failures, tries):
-    assert not cannot_start(tuple(each for each in failures if each.served), "v1", tries)
-    assert not cannot_start(cleared(failures, "v1"), "v1", tries)
-    if cannot_start(failures, "v1", tries):
-        assert cannot_start(failures, "v1", [])
+    assert not refuses(tuple(each for each in failures if each.served), "v1", tries)
+    assert not refuses(cleared(failures, "v1"), "v1", tries)
+    if refuses(failures, "v1", tries):
+        assert refuses(failures, "v1", [])
+
+
+@given(FAILURES, FAILURES, st.lists(st.floats(1_000, 1_100), max_size=3))
+def test_failed_starts_before_a_calm_refuse_nobody(old, recent, tries):
+    recent = tuple(sorted((replace(each, at=each.at + 1_000) for each in recent), key=lambda each: each.at))
+    old = tuple(sorted(old, key=lambda each: each.at))
+    assert refuses(old + recent, "v1", tries, now=1_100.0) == refuses(recent, "v1", tries, now=1_100.0)
+    assert not refuses(old, "v1", tries, now=1_100.0)
+
+
+@given(st.floats(0, 60), st.lists(st.floats(0, WINDOW_S + STARTUP_S), min_size=FAILED_STARTS, max_size=8))
+def test_starts_that_keep_failing_count_however_slow_each_is(first, pauses):
+    at = list(accumulate(pauses, initial=first))
+    died = tuple(Failure(each, "v1", served=False) for each in at)
+    assert refuses(died, "v1", [], now=at[-1] + WINDOW_S)
 
 
 @pytest.mark.parametrize(
