@@ -45,8 +45,8 @@ DEPLOYMENT = """
 ## A deployment
 
 In `applications.NAME.deployments.NAME`. Of an *ingress*, which serves routes, and of a *class*, whose methods are
-called. A class takes `max_body_size` and `on_disconnect` if it answers HTTP with a `__call__`. A change of what is
-marked ↻ replaces the replicas; no other change does.
+called. A class takes `max_body_size`, `max_open_streams` and `on_disconnect` if it answers HTTP with a `__call__`. A
+change of what is marked ↻ replaces the replicas; no other change does.
 """
 
 

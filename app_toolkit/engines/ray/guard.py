@@ -1,6 +1,6 @@
 """Starts and ends a local Ray, in a session of its own.
 
-Signals for the process group of `run` (from a terminal, systemd or `timeout`) must not reach Ray, because requests
+Signals for the process group of `run` (from a terminal or `timeout`) must not reach Ray, because requests
 that are in progress finish on it. So `ray start` runs in the session of another process, the guard. The guard holds
 one end of a pipe. When the other end closes, because `run` has ended or was killed, the guard ends every process of
 its session. Run as a script, this file imports nothing of ours, so the guard needs little memory.
