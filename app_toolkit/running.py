@@ -151,6 +151,10 @@ def deploy(
     """
     if isinstance(only, str):
         raise ConfigError(f"only = {only!r}: it should be a list of names")
+    if "log_level" in said:
+        raise ConfigError(
+            "deploy() has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL in the environment of the cluster's nodes"
+        )
     chosen = choose(read_project(Path.cwd()), Options(**said))
     with _lock:
         _, spec, code = _planned(app, chosen)

@@ -166,6 +166,11 @@ def run(
     say_plain_logs(colour=sys.stdout.isatty())
     say_log_level(chosen.log_level)
     keep_priority()
+    if log_level is not None and chosen.address is not None:
+        Screen().say(
+            "--log-level has no effect on replicas of a cluster that is joined: set APP_TOOLKIT_LOG_LEVEL in the "
+            "environment of its nodes."
+        )
     serve_on_ray(options, Screen(), _ray)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.run import RunOptions
@@ -19,6 +20,7 @@ from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.router.router import Router
+from app_toolkit.running import deploy
 from tests.proxy.certificates import certificate
 
 VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
@@ -161,6 +163,15 @@ def test_the_log_level_is_told_to_the_processes_of_a_local_ray(project: Path, op
     assert log_level() == "debug"
     options_of()
     assert log_level() == "debug", "what the environment says is the default"
+
+
+def test_a_log_level_without_an_effect_is_told(options_of, capsys: pytest.CaptureFixture[str]) -> None:
+    options_of("--log-level", "debug")
+    assert "has no effect" not in capsys.readouterr().out
+    options_of("--log-level", "debug", "--address", "auto")
+    assert "--log-level has no effect" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"^deploy\(\) has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL"):
+        deploy(FastAPI(), log_level="debug")
 
 
 def test_uvicorns_name_for_whom_to_believe_counts_too(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
