@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ SHOWN = {
     "docs/operations.md console": "tests/docs/test_operations.py::test_what_a_deploy_shows_is_what_the_page_shows",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
+    "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
@@ -78,6 +80,13 @@ def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
             (tmp_path / f"page_{Path(each.name).stem}.py").write_text(each.code)
     done = mypy("--strict", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_unit_of_the_page_signals_the_command_alone() -> None:
+    unit = ConfigParser(interpolation=None)
+    unit.read_string(next(each.text for each in page("docs/operations.md").blocks if each.language == "ini"))
+    assert unit["Service"]["KillMode"] == "mixed"
+    assert unit["Service"]["ExecStart"].endswith("app-toolkit run main.py")
 
 
 def test_every_other_block_is_held_by_a_test() -> None:
