@@ -429,15 +429,18 @@ def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]
     failed, threshold = replica.failed_probes, spec.health_check_failure_threshold
     if failed >= threshold:
         why = f"it failed {failed} probes in a row; the last: {replica.last_failure}"
-        leaves = Retire(replica.id, why, failed=True) if replica.answered and spec.routed else Kill(replica.id, why)
-        return replica.since, leaves
+        if replica.answered and spec.routed:
+            return replica.since, Retire(replica.id, why, failed=True)
+        # Callers learn first that it does not answer and what runs in it: they do not try that elsewhere.
+        failed_at = max(replica.probed_at, replica.probing_since or 0.0)
+        return failed_at + AGAIN_S if failed == 1 and spec.routed else replica.since, Kill(replica.id, why)
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
         # After a failure it is asked again soon: who waits for a replica that hangs has only so much patience.
         period = min(spec.health_check_period_s, AGAIN_S) if failed else spec.health_check_period_s
         return replica.probed_at + period, probe
     unanswered_at = replica.probing_since + spec.health_check_timeout_s + ANSWER_S
-    if failed + 1 < threshold:
+    if failed + 1 < threshold or (not failed and spec.routed):
         return unanswered_at, probe
     return unanswered_at, Kill(replica.id, f"it failed {failed + 1} probes in a row; the last was never answered")
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from app_toolkit.core.reconcile import (
     GroupRecord,
+    Probe,
     Reconfigure,
     Start,
     due,
@@ -315,6 +316,23 @@ def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served()
     failed = take(record, ProbeFailed(start.replica, "not well"), 3.0)
     assert "Retire r1" not in planned(spec, failed, 3.0)
     assert planned(spec, take(record, ProbePassed(start.replica), 3.0), 3.0) == ["Probe r1", "Retire r1"]
+
+
+def test_callers_have_a_second_to_learn_what_runs_in_a_replica_whose_first_failed_probe_is_its_last():
+    spec, record = group_spec("v1", 1, health_check_failure_threshold=1), group(("v1", RUN))
+    failed = take(record, ProbeFailed(ReplicaId("r1"), "no answer", running=("a",)), 7.0)
+    assert planned(spec, failed, 7.0) == []
+    assert due(spec, failed) == 8.0
+    assert failed.replicas[0].unresponsive, "so it is published"
+    assert planned(spec, failed, 8.0) == ["Kill r1", "Start v1"]
+
+    asked = noted(record, Probe(ReplicaId("r1"), 5.0), 10.0)
+    [again] = plan(spec, asked, 17.0, 1)
+    assert isinstance(again, Probe), "it never answered"
+    silent = noted(asked, again, 17.0)
+    assert silent.replicas[0].unresponsive
+    assert planned(spec, silent, 17.0) == []
+    assert planned(spec, silent, 18.0) == ["Kill r1", "Start v1"]
 
 
 def test_once_one_of_the_new_has_died_the_next_has_to_be_well_for_longer_than_that_one_was():
