@@ -185,7 +185,9 @@ class Replica:
         if caller is not None and _has_gone(receive):  # while it waited for its slot
             self.line.freed()
             return
-        with Exchange(self, scope, receive, send, put, held=hop.EXPECT in said, hopped=origin is not None) as exchange:
+        with Exchange(
+            self, scope, receive, send, put, held=hop.EXPECT in said, from_caller=origin is not None
+        ) as exchange:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 exchange.bound(origin.timeout_ms / 1_000)
             try:
@@ -407,11 +409,11 @@ class Exchange:
         put: Put | None = None,
         *,
         held: bool = False,
-        hopped: bool = False,
+        from_caller: bool = False,
     ) -> None:
         """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for.
 
-        `hopped`: the connection is a caller's, and not the client's own.
+        `from_caller`: a proxy or another replica sent the request over a connection of its own.
         """
         self._replica = replica
         self._scope = scope
@@ -419,7 +421,7 @@ class Exchange:
         self._send = send
         self._put = put
         self._held = held
-        self._hopped = hopped
+        self._from_caller = from_caller
         ours = _ours(scope)
         self.request_id: str | None = ours.get("request_id")
         self._trace: str | None = ours.get("trace")
@@ -555,7 +557,7 @@ class Exchange:
         fields, length = checked(status, head.get("headers", ()))
         if status == 503:
             fields = _without_internal(fields)
-        if self._hopped:
+        if self._from_caller:
             _leave_to_caller(fields)
         head = {**head, "headers": fields}  # the app's own it may use again
         if kind == "websocket.http.response.start":
