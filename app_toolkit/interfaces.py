@@ -224,8 +224,6 @@ class Location:
     node: NodeId
     remote_address: Address | None = None
     """Of a replica: where callers on other nodes reach it; None: they do not."""
-    trunks: bool = False
-    """Of a replica: it takes trunks; one that does not say so speaks plain HTTP/1.1."""
 
 
 class Watch(Protocol):

@@ -50,7 +50,6 @@ def replica_set(
                 "address": replica.location.address,
                 "remote_address": replica.location.remote_address,
                 "node": replica.location.node,
-                "trunks": replica.location.trunks,
                 "max_ongoing_requests": spec.live.max_ongoing_requests,
                 "max_open_streams": spec.live.max_open_streams,
                 "unresponsive": _unresponsive(replica),

@@ -57,10 +57,9 @@ class World:
 
     The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take;
     `room` how many processes fit (None: any number); `nodes` where replicas are placed, each where the fewest
-    are; `trunks` whether those that are placed from now on take them; `broken` what a group's starts fail with,
-    `stubborn` what its reconfigurations do; `lost` and `late` which events never come, or come so many seconds
-    later. `performed` is the history of all orders that were obeyed, `refused` of those that came from an earlier
-    epoch.
+    are; `broken` what a group's starts fail with, `stubborn` what its reconfigurations do; `lost` and `late` which
+    events never come, or come so many seconds later. `performed` is the history of all orders that were obeyed,
+    `refused` of those that came from an earlier epoch.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -74,7 +73,6 @@ class World:
         self.exit_s = 0.1
         self.room: int | None = None
         self.nodes = [HOME]
-        self.trunks = False
         self._ports = itertools.count(FREE_PORTS)
         self.broken: dict[str, str] = {}
         self.stubborn: dict[str, str] = {}
@@ -199,7 +197,7 @@ class World:
         busy = [process.location.node for process in self.processes.values() if process.location is not None]
         node = min(self._open_nodes(order), key=busy.count)
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None
-        return Location(Address(f"unix:/simulated/{spec.id}"), node, remote, self.trunks)
+        return Location(Address(f"unix:/simulated/{spec.id}"), node, remote)
 
     def _come_up(self, process: Process) -> None:
         id = process.order.spec.id

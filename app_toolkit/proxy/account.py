@@ -5,7 +5,6 @@ from app_toolkit.core.retries import RetryBudget
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.deadlines import Deadlines
 from app_toolkit.proxy.routes import Turn
-from app_toolkit.transport.lengths import LongAnswers
 
 TELL_AGAIN_S = 1.0
 
@@ -19,7 +18,6 @@ class Account:
         "answers",
         "budget",
         "counts",
-        "long",
         "name",
         "open_at",
         "streams",
@@ -31,8 +29,6 @@ class Account:
         self.budget = RetryBudget()
         self.answers = Recent()
         self.counts = Counts()
-        #: By method and path.
-        self.long = LongAnswers()
         #: The exchanges that are open WebSockets.
         self.websockets: set[object] = set()
         #: The exchanges that are open streams, and hold no slot at their replica.

@@ -33,7 +33,6 @@ from app_toolkit.proxy.routes import Router, Turn
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import Frames, close_frame
 from app_toolkit.transport.pool import Answer, Connection
-from app_toolkit.transport.trunk import LARGE
 from app_toolkit.types import Header, ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -87,17 +86,10 @@ class Client(Protocol):
     @property
     def writable(self) -> bool: ...
 
-    def write(self, data: bytes | memoryview) -> None: ...
+    def write(self, data: bytes) -> None: ...
 
-    def pass_on(self, data: bytes | memoryview) -> None:
+    def pass_on(self, data: bytes) -> None:
         """Write what is said in a tunnel."""
-
-    @property
-    def tells_when_drained(self) -> bool:
-        """Whether, where `drained` says no, `client_paused(False)` comes as soon as it would say yes."""
-
-    def drained(self) -> bool:
-        """Write what is kept. Gives whether all that was ever written has left, so that nobody looks at it again."""
 
     def regulate(self) -> None:
         """Read from the client, or stop reading, as the exchange now wants it."""
@@ -455,14 +447,13 @@ class Exchange:
         self._tries += 1
         address = turn.endpoint.address
         request = self.request
-        small = not (request.held or request.websocket or (request.method, request.raw_path) in self._account.long)
         # A handshake is never tried again once it was read: a new connection says whether it was.
-        connection = None if request.websocket else self._proxy.pool.take(address, small=small)
+        connection = None if request.websocket else self._proxy.pool.take(address)
         if connection is not None:
             self._send(connection)
             return
         self._stage = Stage.DIALLING
-        self._proxy.pool.dial(address, self._reached, self._unreached, small=small)
+        self._proxy.pool.dial(address, self._reached, self._unreached)
 
     def _reached(self, connection: Connection) -> None:
         if self._stage is Stage.DIALLING:
@@ -489,10 +480,6 @@ class Exchange:
         assert self._turn is not None
         if self._turn.claim():
             identity += self._proxy.lines.claim
-        if self._client.tells_when_drained and not request.websocket:
-            sign = connection.ask_for_sheet(again=request.method in RETRYABLE)
-            if sign is not None:
-                identity += b"\r\n%b: %b" % (hop.SHEET, sign)
         head = request.head(identity)
         if self._holding:
             connection.write(head)
@@ -538,23 +525,18 @@ class Exchange:
                     self._open_stream(answer.stream)
                 self._start(head)
 
-    def received(self, data: bytes | memoryview) -> bool:
+    def received(self, data: bytes) -> None:
         if self._refusal is not None:
-            return True
+            return
         self._bytes_out += len(data)
-        write = self._client.write
         if self._frames is not None:
-            self._frames.follow(bytes(data))
-            write = self._client.pass_on
-        head = self._head
+            self._frames.follow(data)
+            self._client.pass_on(data)
+            return
+        head, self._head = self._head, None
         if head is not None:
-            self._head = None
-            if len(data) < LARGE:
-                self._start(head + data)
-                return True
             self._start(head)
-        write(data)
-        return isinstance(data, bytes) or self._client.drained()
+        self._client.write(data)
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None
@@ -602,7 +584,6 @@ class Exchange:
         assert self._answer is not None
         request = self.request
         self._release()
-        self._account.long.note((request.method, request.raw_path), self._bytes_out)
         self._client.served[self._account.name] = ReplicaId(self._replica), self._answer.stream is not None
         self._record(self._answer.status, OK)
         self._client.finished(request, self._keep)

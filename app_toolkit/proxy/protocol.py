@@ -122,8 +122,6 @@ class ClientConnection(asyncio.Protocol):
         self._state.connections.add(self)
         client, server = _address(transport, "peername"), _address(transport, "sockname")
         self._tls = transport.get_extra_info("sslcontext") is not None
-        if self.tells_when_drained:
-            transport.set_write_buffer_limits(high=0)
         scheme = "https" if self._tls else "http"
         self._host = "" if client is None else client[0]
         self._peers = hop.peers(client, server, scheme)
@@ -203,23 +201,13 @@ class ClientConnection(asyncio.Protocol):
         """Whether a request of this client is waiting or being answered; an open WebSocket is neither."""
         return self._exchange is not None and not self._exchange.tunnels
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         if self._transport is not None and data:
             self._transport.write(data)
 
-    def pass_on(self, data: bytes | memoryview) -> None:
+    def pass_on(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write_through(data)
-
-    @property
-    def tells_when_drained(self) -> bool:
-        return not self._tls  # there, a limit of nothing would be reached by nothing
-
-    def drained(self) -> bool:
-        if self._transport is None:
-            return True
-        self._transport.flush()
-        return not self._transport.get_write_buffer_size()
 
     def regulate(self) -> None:
         """Read, or stop reading."""

@@ -1,21 +1,18 @@
-"""Who connects to a replica: how a connection begins says what it carries, and over TCP proves that it may."""
+"""Who connects to a replica: over TCP a connection begins with a proof that it may."""
 
 import asyncio
 import hmac
 import logging
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.circuit import CallerCircuit
 from app_toolkit.replica.connection import CallerConnection
-from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
-from app_toolkit.transport.preface import LAST, NONCE, Carries, answer, beginning
+from app_toolkit.transport.preface import BEGINNING, LAST, NONCE, answer
 from app_toolkit.transport.sockets import check_peer, close_in_children, send_ahead
-from app_toolkit.transport.trunk import Room, Trunk
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -83,24 +80,16 @@ class Arrival(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        gate: Replica,
         secret: bytes,
-        room: Room,
         strangers: Strangers,
     ) -> None:
-        """`gate` is what `config` serves, too: over a connection, and behind the app's lifespan."""
         self._http = partial(CallerConnection, config, server_state, app_state, _loop)
-        self._accept = partial(CallerCircuit, gate, config, server_state, app_state)
         self._connections = cast(set[Any], server_state.connections)
         self._secret = secret
         self._strangers = strangers
-        self._by_file = False
-        self._room = room
         self._begun = b""
-        #: Over TCP, once the caller has said what the connection is to carry: the proof that it has to give.
+        #: Once the caller has said its first line: the proof that it has to give.
         self._expected = b""
-        self._carries: Carries = "http"
-        self._trunk: Trunk | None = None
         #: What uvicorn knows of a connection is this, and `shutdown`.
         self.transport: asyncio.Transport
 
@@ -108,8 +97,7 @@ class Arrival(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         close_in_children(transport)
         self._connections.add(self)
-        self._by_file = not isinstance(transport.get_extra_info("sockname"), tuple)
-        if not self._by_file:
+        if isinstance(transport.get_extra_info("sockname"), tuple):
             self._strangers.add(self.transport)
             return
         try:
@@ -119,6 +107,7 @@ class Arrival(asyncio.Protocol):
             self.transport.abort()
         else:
             send_ahead(transport)
+            self._become_http(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._strangers.discard(self.transport)
@@ -130,76 +119,48 @@ class Arrival(asyncio.Protocol):
         begun = self._begun = self._begun + data
         if self._expected:
             self._compare(begun)
-            return
-        for carries in get_args(Carries):
-            said = beginning(carries)
-            if said.startswith(begun):
-                return  # it may become that
-            if begun.startswith(said):
-                self._answer(carries, begun, len(said) + NONCE + 1)
-                return
-        if self._by_file:
-            self._become("http", begun)
-        else:
+        elif begun.startswith(BEGINNING):
+            self._answer(begun)
+        elif not BEGINNING.startswith(begun):  # else it may become that
             self._refuse()
 
-    def _answer(self, carries: Carries, begun: bytes, end: int) -> None:
+    def _answer(self, begun: bytes) -> None:
         """The caller's first line, once it is there."""
-        if len(begun) < end:
+        missing = len(BEGINNING) + NONCE + 1 - len(begun)
+        if missing > 0:
             return
-        if begun[end - 1 : end] != b"\n":
+        if missing < 0 or not begun.endswith(b"\n"):  # it does not wait for our proof, or this is no line
             self._refuse()
-        elif self._by_file:
-            self._become(carries, begun[end:])
-        elif len(begun) > end:  # it does not wait for our proof
-            self._refuse()
-        else:
-            self._carries, self._begun = carries, b""
-            said, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
-            self.transport.write(said)
-            # Its time begins anew, once: a handler may have kept the loop until now, and may again.
-            self._strangers.discard(self.transport)
-            self._strangers.add(self.transport)
+            return
+        self._begun = b""
+        said, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
+        self.transport.write(said)
+        # Its time begins anew, once: a handler may have kept the loop until now, and may again.
+        self._strangers.discard(self.transport)
+        self._strangers.add(self.transport)
 
     def _compare(self, begun: bytes) -> None:
         """The caller's proof, once it is there."""
         if len(begun) < LAST:
             return
         if hmac.compare_digest(begun[:LAST], self._expected):
-            self._become(self._carries, begun[LAST:])
+            self._strangers.discard(self.transport)
+            self._become_http(begun[LAST:])
         else:
             self._refuse()
 
     def shutdown(self) -> None:
-        """Nothing new; what runs may end."""
-        if self._trunk is None:
-            self.transport.close()
-        else:
-            self._trunk.retire()
+        self.transport.close()
 
     def _refuse(self) -> None:
         self._strangers.discard(self.transport)
         self.transport.write(REFUSAL)
         self.transport.close()
 
-    def _become(self, carries: Carries, data: bytes) -> None:
-        if carries == "trunk":
-            self._become_trunk(data)
-        else:
-            self._become_http(data)
-
     def _become_http(self, data: bytes) -> None:
-        self._strangers.discard(self.transport)
         self._connections.discard(self)
         talker = self._http()
         self.transport.set_protocol(talker)
         talker.connection_made(self.transport)
         if data:
             talker.data_received(data)
-
-    def _become_trunk(self, data: bytes) -> None:
-        self._strangers.discard(self.transport)
-        self._trunk = Trunk(self._room, self._accept, lambda _: self._connections.discard(self))
-        self.transport.set_protocol(self._trunk)
-        self._trunk.connection_made(self.transport)
-        self._trunk.feed(memoryview(data))

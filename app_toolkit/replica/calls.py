@@ -105,7 +105,7 @@ class Calls:
             if isinstance(call, Call):
                 await self._answer_here(call, ours["reply"], send)
             else:
-                await self._answer_over_the_wire(call, ours, receive, send)
+                await self._answer_over_the_wire(call, receive, send)
         finally:
             REPLICA.set(outer)
 
@@ -132,7 +132,7 @@ class Calls:
             await _begin(send)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer_over_the_wire(self, said: str, ours: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def _answer_over_the_wire(self, said: str, receive: Receive, send: Send) -> None:
         method, key, elsewhere = hop.decode_call(said)
         deposits = self._deposits
         answer = _Answer(receive, send, key, deposits if key else None)
@@ -140,7 +140,7 @@ class Calls:
             if elsewhere and deposits is not None:
                 frames = await _deposited(method, key, deposits, receive)
             else:
-                frames = await _read(method, ours, receive)
+                frames = await _read(method, receive)
             if frames is None:
                 return
             call = decode_call(method, _arguments(method, frames))
@@ -227,10 +227,8 @@ def _cancelled_inside(method: str) -> RemoteError:
     return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
 
 
-async def _read(method: str, ours: dict[str, Any], receive: Receive) -> list[Frame] | None:
+async def _read(method: str, receive: Receive) -> list[Frame] | None:
     """The frames of the body; None where the caller goes before they are there.
-
-    What is long may come beside the messages, in one piece.
 
     Raises `BadRequest` for a body that is none.
     """
@@ -242,7 +240,7 @@ async def _read(method: str, ours: dict[str, Any], receive: Receive) -> list[Fra
         if message["type"] == "http.disconnect":
             return None
         try:
-            found += frames.feed(message.get("body", b"") or ours.pop("body", b""))
+            found += frames.feed(message.get("body", b""))
         except ValueError as error:
             raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)

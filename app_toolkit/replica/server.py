@@ -27,7 +27,6 @@ from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.arrival import Arrival, Strangers
 from app_toolkit.replica.batching import overrule
 from app_toolkit.replica.calls import host_class
-from app_toolkit.replica.circuit import CallerCircuit
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
@@ -38,7 +37,6 @@ from app_toolkit.replica.signals import Signals
 from app_toolkit.replica.target import served
 from app_toolkit.replica.websocket import BoundedWebSocket
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
-from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, ReplicaId
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -376,7 +374,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             startup,
             # what makes protocols; it need not be a class
-            http=cast(Any, partial(Arrival, gate=gate, secret=secret, room=Room(), strangers=Strangers())),
+            http=cast(Any, partial(Arrival, secret=secret, strangers=Strangers())),
             ws=BoundedWebSocket,
             lifespan=lifespan,
             interface="asgi3",
@@ -398,7 +396,7 @@ class Server(uvicorn.Server):
     def has_unsent_answers(self) -> bool:
         """Whether a caller has yet to take what its last request was answered; WebSockets do not count."""
         return any(
-            isinstance(connection, CallerConnection | CallerCircuit) and connection.transport.get_write_buffer_size()
+            isinstance(connection, CallerConnection) and connection.transport.get_write_buffer_size()
             for connection in self.server_state.connections
         )
 

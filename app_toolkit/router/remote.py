@@ -24,12 +24,10 @@ from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Turn
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, Piece, Sealed
-from app_toolkit.transport.lengths import LongAnswers
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
-from app_toolkit.transport.trunk import LARGE
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 logger = logging.getLogger("app_toolkit.router")
@@ -236,8 +234,6 @@ class RemoteCaller:
         self._budget = RetryBudget()
         #: The methods that are marked as such.
         self.idempotent: frozenset[str] = frozenset()
-        #: By method.
-        self._long = LongAnswers()
 
     async def call(self, call: Call) -> Any:
         _, turn, sent, frame = await self._first_in_time(call)
@@ -289,7 +285,6 @@ class RemoteCaller:
         payloads = self._callers.payloads
         elsewhere = payloads is not None and calls.goes_elsewhere(body)
         length = sum(map(len, body))
-        small = length < LARGE and call.method not in self._long
         request_id = REQUEST_ID.get() or self._callers.mint_id()
         since = self.loop.time()
         self._budget.asked(since)
@@ -310,7 +305,7 @@ class RemoteCaller:
             sent: Sent | None = None
             try:
                 address = endpoint.address
-                connection = self._pool.take(address, small=small) or await self._dial(address, small)
+                connection = self._pool.take(address) or await self._dial(address)
                 key = "" if payloads is None else self._callers.mint_id()
                 if elsewhere:
                     head = self._head(call, turn, request_id, until, key)
@@ -320,7 +315,6 @@ class RemoteCaller:
                     head = self._head(call, turn, request_id, until, key, length)
                     sent = Sent(self._pool, connection, (head, *body), key)
                     frame = await sent.frame()
-                self._long.note(call.method, frame.size)
                 if frame.kind == "elsewhere":
                     frame = await self._collected(sent, turn)
                 return turn, sent, frame
@@ -391,7 +385,7 @@ class RemoteCaller:
             return f"replica {replica} was lost; the retry budget of {self.name} is spent"
         return None
 
-    async def _dial(self, address: Address, small: bool) -> Connection:
+    async def _dial(self, address: Address) -> Connection:
         reached: asyncio.Future[Connection] = self.loop.create_future()
 
         def take(connection: Connection) -> None:
@@ -404,7 +398,7 @@ class RemoteCaller:
             if not reached.done():
                 reached.set_exception(gone)
 
-        self._pool.dial(address, take, fail, small=small)
+        self._pool.dial(address, take, fail)
         try:
             connection = await reached
         except asyncio.CancelledError:

@@ -34,10 +34,6 @@ LINE = b"x-app-toolkit-line"
 CLAIM = b"x-app-toolkit-claim"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
-SHEET = b"x-app-toolkit-sheet"
-"""Of a request: its caller reads sheets (`transport.sheet`) that are given with this sign. Of an answer: the sign, and
-the sheet that it comes on."""
-
 STREAM = b"x-app-toolkit-stream"
 """Of a response: it is a stream. Its value says whether it is `OPEN`, and its slot is free, or has `KEPT` its slot."""
 

@@ -89,11 +89,10 @@ class _Place:
     def answered(self, answer: Answer) -> None:
         self._stands = answer.status == 200 and answer.refusal is None
 
-    def received(self, data: bytes | memoryview) -> bool:
+    def received(self, data: bytes) -> None:
         for _ in data:
             if self._stands and not self._left:
                 self._offered()
-        return True
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None

@@ -7,12 +7,11 @@ has answered its challenge:
     replica:  NONCE PROOF
     caller:   PROOF
 
-A proof is an HMAC-SHA256, keyed with the secret, of the side that proves, what the connection is to carry, the address
-that the caller has dialled, and both nonces. So nobody learns the secret from it; it is worth nothing on another
+A proof is an HMAC-SHA256, keyed with the secret, of the side that proves, the caller's first line, the address that
+the caller has dialled, and both nonces. So nobody learns the secret from it; it is worth nothing on another
 connection; it cannot be sent back to the side that made it; and a replica at another address cannot be asked for it.
 
-On a Unix socket the kernel says who is at the other end (`sockets.check_peer`). There a connection begins with the
-caller's first line if it is to carry a trunk, and with HTTP otherwise.
+On a Unix socket the kernel says who is at the other end (`sockets.check_peer`). There a connection begins with HTTP.
 """
 
 import asyncio
@@ -22,8 +21,10 @@ import secrets
 import socket
 from typing import Any, Literal
 
-Carries = Literal["trunk", "http"]
 Side = Literal["caller", "replica"]
+
+BEGINNING = b"app-toolkit http 2 "
+"""Of a caller's first line; its nonce and an end of line follow."""
 
 NONCE = 32
 PROOF = 64
@@ -38,13 +39,8 @@ class Unproven(ConnectionError):
     """The other end does not know the secret."""
 
 
-def beginning(carries: Carries) -> bytes:
-    """What a caller's first line begins with; its nonce and an end of line follow."""
-    return b"app-toolkit %b 2 " % carries.encode()
-
-
-def first_line(carries: Carries) -> bytes:
-    return b"%b%b\n" % (beginning(carries), new_nonce())
+def first_line() -> bytes:
+    return b"%b%b\n" % (BEGINNING, new_nonce())
 
 
 def new_nonce() -> bytes:
@@ -75,10 +71,10 @@ def read_answer(secret: bytes, asked: bytes, address: Any, answered: bytes) -> b
     return b"%b\n" % prove(secret, "caller", asked, address, nonce)
 
 
-async def introduce(connection: socket.socket, carries: Carries, secret: bytes) -> None:
+async def introduce(connection: socket.socket, secret: bytes) -> None:
     """The caller's side of it, on a connection that does not block. Raises `Unproven` and other `OSError`s."""
     loop = asyncio.get_running_loop()
-    asked = first_line(carries)
+    asked = first_line()
     await loop.sock_sendall(connection, asked)
     answered = b""
     while len(answered) < ANSWER:

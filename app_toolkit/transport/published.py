@@ -38,10 +38,8 @@ class Published:
                 self.reported.add(name)
             if (failed := value.get("cannot_start")) is not None:
                 self.failing[name] = _why(name, failed["exception"])
-            # What stands in for a replica need not know them.
-            trunks = {replica["id"] for replica in value["replicas"] if replica.get("trunks", False)}
             for endpoint in endpoints:
-                self._pool.allow(endpoint.address, endpoint.max_ongoing_requests, trunks=endpoint.id in trunks)
+                self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
         for address in before - self._sets.get(name, set()):
             self._pool.forget(address)
         return endpoints

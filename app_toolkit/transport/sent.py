@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
-from app_toolkit.transport.calls import MOST_BYTES, Frame, Frames
+from app_toolkit.transport.calls import Frame, Frames
 from app_toolkit.transport.pool import Answer, Connection, Pool
 
 HELD = 1024 * 1024
@@ -55,7 +55,7 @@ class Sent:
         self._document: list[bytes] | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        connection.begin(self, decode=True, whole=MOST_BYTES)
+        connection.begin(self, decode=True)
         connection.write_all(pieces)
 
     async def invited(self) -> None:
@@ -110,24 +110,23 @@ class Sent:
             self._document = []
             self._error = _of_status(answer.status)
 
-    def received(self, data: bytes | memoryview) -> bool:
+    def received(self, data: bytes) -> None:
         if self._refusal is not None:
-            return True
+            return
         if self._document is not None:
-            self._document.append(bytes(data))
-            return True
+            self._document.append(data)
+            return
         try:
             frames = self._reader.feed(data)
         except ValueError as error:
             self.fail(ReplicaLost(f"what came instead of a result is none: {error}"))
-            return True
+            return
         self._frames += frames
         self._ahead += sum(frame.size for frame in frames)
         if self._ahead >= HELD and not self._paused and self._connection is not None:
             self._paused = True
             self._connection.pause_reading()
         self._wake()
-        return False
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None

@@ -1,11 +1,13 @@
 """What the kernel is told of the sockets between two of our processes."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import resource
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
@@ -25,6 +27,9 @@ probe meanwhile, and would by itself go on trying for a quarter of an hour. It h
 SENT_AHEAD = 512 * 1024
 """Bytes that it is asked to hold on one machine (it counts twice as many, and has a limit of its own). With the usual
 208 KiB the two wake each other twice as often while a large body goes over."""
+
+LAST_WORDS = 1024 * 1024
+"""Bytes that are still read where a write has failed: what a socket holds, and not without end."""
 
 CREDENTIALS = struct.Struct("iII")
 """A process, its user and its group."""
@@ -82,14 +87,30 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 
-def expect_acknowledgement(connection: socket.socket) -> None:
-    """Break a TCP connection on which somebody speaks once the other machine is gone, where the system can.
+def expect_acknowledgement(transport: asyncio.BaseTransport, wanted: bool) -> None:
+    """Break a TCP connection on which somebody speaks once the other machine is gone, where the system can; or do not.
 
-    For what is always read at its other end: a reader that lives, and lets nothing more come for so long, is broken off
+    Wanted where the other end reads all that is sent: a reader that lives, and takes nothing for so long, is broken off
     with it.
     """
-    if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_S * 1_000)
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if connection is not None and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+        patience = UNACKNOWLEDGED_S * 1_000 if wanted else 0
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+
+
+def last_words(transport: asyncio.BaseTransport) -> Iterable[bytes]:
+    """What the kernel still holds for a connection that was lost; at most `LAST_WORDS` bytes."""
+    left = LAST_WORDS
+    connection: socket.socket = transport.get_extra_info("socket")
+    # No more came, or a reset behind it, or no descriptor is left to look with.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as rest:
+        while left > 0:
+            data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
+            if not data:
+                return
+            left -= len(data)
+            yield data
 
 
 def send_ahead(transport: asyncio.BaseTransport) -> None:

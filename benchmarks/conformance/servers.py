@@ -104,7 +104,7 @@ def _board(address: str) -> Watch:
             version,
             {
                 "policy": {},
-                "replicas": [{"id": "replica", "address": address, "trunks": True, "max_ongoing_requests": MOST}],
+                "replicas": [{"id": "replica", "address": address, "max_ongoing_requests": MOST}],
             },
         ),
     }

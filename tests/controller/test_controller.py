@@ -441,28 +441,6 @@ async def test_every_node_with_a_replica_has_proxies_and_is_told_under_one_port(
         assert all(replica["remote_address"].startswith(f"tcp:{replica['node']}:") for replica in shown)
 
 
-async def test_whether_a_replica_takes_trunks_it_says_itself_also_to_the_next_controller():
-    async with house() as h:
-        await h.controller.apply(application(chat=1))
-        await h.until_healthy()
-        [old] = h.world.of(CHAT)
-        h.world.trunks = True
-        await h.controller.apply(application(chat=2))
-        await h.until_healthy()
-        said = {id: id != old for id in h.world.of(CHAT)}
-        assert len(said) == 2
-
-        def shown():
-            return {each["id"]: each["trunks"] for each in h.proxy.view["replicas/shop/chat"]["replicas"]}
-
-        await h.until(lambda: shown() == said)
-        await h.controller_dies()
-        h.proxy.view.clear()
-        await h.controller_starts()
-        await h.until(lambda: "replicas/shop/chat" in h.proxy.view)
-        assert shown() == said
-
-
 async def test_requests_wait_at_home_for_the_first_replica():
     async with house() as h:
         h.world.start_s = 1.0

@@ -63,7 +63,6 @@ def test_callers_are_told_what_they_keep_to():
             "address": "unix:/shop.web-1-1",
             "remote_address": None,
             "node": HOME,
-            "trunks": False,
             "max_ongoing_requests": 7,
             "max_open_streams": 1_000,
             "unresponsive": None,

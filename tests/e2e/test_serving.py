@@ -42,12 +42,6 @@ def test_what_a_replica_began_with_is_not_looked_through_again_for_what_may_be_t
         assert client.get("/frozen").json() > 50_000, "FastAPI, Ray, and the app"
 
 
-def test_its_callers_are_told_that_each_replica_takes_trunks(victim: Served) -> None:
-    news = asyncio.run(actors.watch("who asks once", {}, f"{REPLICAS}{victim.spec.name}/"))
-    shown = {replica["trunks"] for snapshot in news.values() for replica in snapshot.value["replicas"]}
-    assert shown == {True}
-
-
 def test_a_websocket_passes_through(victim: Served) -> None:
     with connect(victim.url.replace("http", "ws") + "/other/echo", proxy=None) as socket:
         for text in ("one", "two"):

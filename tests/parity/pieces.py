@@ -89,7 +89,6 @@ def serve(replicas: int) -> None:
                         {
                             "id": replica_spec.id,
                             "address": pipe.recv(),
-                            "trunks": True,
                             "max_ongoing_requests": replica_spec.live.max_ongoing_requests,
                         }
                         for replica_spec, pipe in started

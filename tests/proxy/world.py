@@ -149,11 +149,11 @@ class Served:
             runner.run(self._server.serve([self._listener]))
 
     def endpoint(self, most: int | None = None) -> dict[str, Any]:
-        return {"id": self.name, "address": self.address, "trunks": True, "max_ongoing_requests": most or self.most}
+        return {"id": self.name, "address": self.address, "max_ongoing_requests": most or self.most}
 
     @property
     def connections(self) -> int:
-        """That its callers have with it; each circuit is one, and so is their trunk."""
+        """That its callers have with it."""
         return len(self._server.server_state.connections)
 
     def release(self) -> None:
@@ -194,7 +194,7 @@ class Killable:
         eventually(listens, 20)
 
     def endpoint(self) -> dict[str, Any]:
-        return {"id": self.name, "address": f"unix:{self.path}", "trunks": True, "max_ongoing_requests": self.most}
+        return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": self.most}
 
     def stop(self) -> None:
         self.process.kill()

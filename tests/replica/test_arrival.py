@@ -78,8 +78,8 @@ def rest(connection: socket.socket) -> bytes:
         b"\x16\x03\x01",
         b"app-toolkit  ",
         b"app-toolkit http 1 " + SECRET + b"\n" + ASKED,
-        first_line("trunk")[:-1] + b"\r\n",
-        first_line("http") + ASKED,
+        first_line()[:-1] + b"\r\n",
+        first_line() + ASKED,
     ],
     ids=["http", "a byte", "tls", "no word", "another version", "another end", "does not wait"],
 )
@@ -101,7 +101,7 @@ def answered(connection: socket.socket, asked: bytes) -> bytes:
 
 def test_who_proves_to_know_the_secret_is_served(served: Served) -> None:
     with stranger(served) as connection:
-        said = answered(connection, asked := first_line("http"))
+        said = answered(connection, asked := first_line())
         connection.sendall(read_answer(SECRET, asked, connection.getpeername(), said) + ASKED)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
 
@@ -117,14 +117,14 @@ def test_a_wrong_proof_is_refused(served: Served, carries: Carries) -> None:
 
 def test_the_proof_of_the_replica_sent_back_is_refused(served: Served) -> None:
     with stranger(served) as connection:
-        said = answered(connection, first_line("http"))
+        said = answered(connection, first_line())
         connection.sendall(said[NONCE + 1 :] + ASKED)
         assert rest(connection) == REFUSAL
 
 
 def test_what_was_recorded_of_a_caller_opens_no_other_connection(served: Served) -> None:
     with stranger(served) as known:
-        said = answered(known, asked := first_line("http"))
+        said = answered(known, asked := first_line())
         known.sendall(proof := read_answer(SECRET, asked, known.getpeername(), said))
         with stranger(served) as replaying:
             again = answered(replaying, asked)
@@ -136,7 +136,7 @@ def test_what_was_recorded_of_a_caller_opens_no_other_connection(served: Served)
 def test_the_proof_for_another_replica_is_refused(served: Served) -> None:
     """A process that listens where a replica was could pass on what a real one asks."""
     with stranger(served) as connection:
-        nonce = answered(connection, asked := first_line("http"))[:NONCE]
+        nonce = answered(connection, asked := first_line())[:NONCE]
         elsewhere = connection.getpeername()[0], connection.getpeername()[1] - 1
         connection.sendall(prove(SECRET, "caller", asked, elsewhere, nonce) + b"\n" + ASKED)
         assert rest(connection) == REFUSAL
@@ -194,7 +194,7 @@ async def door(strangers: Strangers) -> AsyncIterator[Door]:
 
 async def test_a_stranger_has_little_time() -> None:
     async with door(Strangers(shown_s=0.05)) as at:
-        for said, answered in (b"", 0), (beginning("http"), 0), (first_line("trunk"), ANSWER):
+        for said, answered in (b"", 0), (beginning("http"), 0), (first_line(), ANSWER):
             reader, writer = await at.knock(said)
             with contextlib.suppress(ConnectionResetError):
                 assert len(await reader.read()) == answered
@@ -235,7 +235,7 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers(
         here, there = socket.socketpair()
         async with door(strangers) as at:
             with here, there, socket.create_connection(at.address) as caller:
-                asked = first_line("http")
+                asked = first_line()
                 says = [lambda: asked, lambda: read_answer(SECRET, asked, at.address, caller.recv(ANSWER))]
 
                 def handle() -> None:

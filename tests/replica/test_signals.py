@@ -288,7 +288,7 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
                     assert time.monotonic() < deadline, answer
                     connection = http.client.HTTPConnection("127.0.0.1", int(address.rpartition(":")[2]))
                     connection.connect()
-                    connection.send(asked := first_line("http"))
+                    connection.send(asked := first_line())
                     said = connection.sock.recv(ANSWER, socket.MSG_WAITALL)
                     connection.send(read_answer(b"secret", asked, connection.sock.getpeername(), said))
                     connection.putrequest("GET", "/", skip_host=True, skip_accept_encoding=True)

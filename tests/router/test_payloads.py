@@ -140,7 +140,7 @@ async def world(server: tuple[ReplicaServer, Address]) -> AsyncIterator[World]:
     serving, address = server
     way = Way(serving)
     callers = Callers(SECRET, "shop", ["writer"], payloads=way)
-    replica = {"id": ID, "address": address, "trunks": True, "max_ongoing_requests": 100}
+    replica = {"id": ID, "address": address, "max_ongoing_requests": 100}
     board = {"policy": Policy().model_dump(), "replicas": [replica]}
     callers.update({f"{REPLICAS}shop/writer": Snapshot(Version(1, 1), board)})
     there = World(serving, way, callers)

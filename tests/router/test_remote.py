@@ -67,7 +67,6 @@ class Calling:
             {
                 "id": f"shop.model-1-{number}",
                 "address": replica.address if isinstance(replica, Served) else replica,
-                "trunks": True,
                 "max_ongoing_requests": 2,
             }
             for number, replica in enumerate(replicas)

@@ -130,7 +130,7 @@ async def test_a_calling_replica_unpickles_nothing_of_another_user_who_has_taken
     frame = b"".join(bytes(piece) for piece in encode_value(Trap(trap)))
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(frame)
     callers = Callers(SECRET, "shop", ("model",))
-    shown = {"id": "r", "address": f"unix:{shared}/r.sock", "trunks": False, "max_ongoing_requests": 2}
+    shown = {"id": "r", "address": f"unix:{shared}/r.sock", "max_ongoing_requests": 2}
     value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [shown]}
     callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
     with other_user(TAKE_OVER, shared / "r.sock", (head + frame).hex()) as other:
@@ -168,7 +168,7 @@ def test_a_replica_reads_nothing_from_another_user(serve: Serve, caplog: pytest.
     path = served.address.removeprefix("unix:")
     name, value = field()
     asked = b"GET /secret HTTP/1.1\r\n%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
-    attacks = [(path, said.hex()) for said in (asked, b"GET /secret HTTP/1.1\r\nhost: a\r\n\r\n", first_line("trunk"))]
+    attacks = [(path, said.hex()) for said in (asked, b"GET /secret HTTP/1.1\r\nhost: a\r\n\r\n", first_line())]
     with other_user(KNOCK, json.dumps(attacks)) as other:
         assert [other.says() for _ in attacks] == ["PermissionError"] * 3
     # As if the folder, and the file, had been opened up.

@@ -46,13 +46,13 @@ def test_both_ends_that_know_the_secret_agree(carries: Carries) -> None:
 
 
 def test_no_two_connections_are_alike() -> None:
-    said = {first_line("http") for _ in range(100)} | {answer(SECRET, b"", ADDRESS)[0] for _ in range(100)}
+    said = {first_line() for _ in range(100)} | {answer(SECRET, b"", ADDRESS)[0] for _ in range(100)}
     assert len(said) == 200
 
 
 @given(st.integers(0, ANSWER - 1), st.integers(1, 255))
 def test_an_answer_of_which_one_byte_was_changed_proves_nothing(at: int, change: int) -> None:
-    asked = first_line("http")
+    asked = first_line()
     said = bytearray(answer(SECRET, asked, ADDRESS)[0])
     said[at] ^= change
     with pytest.raises(Unproven):
@@ -60,10 +60,10 @@ def test_an_answer_of_which_one_byte_was_changed_proves_nothing(at: int, change:
 
 
 def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing() -> None:
-    asked = first_line("http")
+    asked = first_line()
     for secret, heard, address in [
         (b"another secret", asked, ADDRESS),
-        (SECRET, first_line("http"), ADDRESS),
+        (SECRET, first_line(), ADDRESS),
         (SECRET, asked, ("10.0.0.7", 4243)),
         (SECRET, asked, ("10.0.0.8", 4242)),
         (SECRET, asked.replace(b"http", b"trunk"), ADDRESS),
@@ -73,7 +73,7 @@ def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing()
 
 
 def test_the_proof_of_a_caller_is_none_of_a_replica() -> None:
-    asked, nonce = first_line("http"), new_nonce()
+    asked, nonce = first_line(), new_nonce()
     with pytest.raises(Unproven):
         read_answer(SECRET, asked, ADDRESS, nonce + b" " + prove(SECRET, "caller", asked, ADDRESS, nonce) + b"\n")
 
@@ -121,7 +121,7 @@ async def guesses(first: bytes, own: tuple[str, int]) -> bytes:
 
 async def replays(first: bytes, own: tuple[str, int]) -> bytes:
     """Says what a real replica has said to another caller here."""
-    return answer(SECRET, first_line("http"), own)[0]
+    return answer(SECRET, first_line(), own)[0]
 
 
 async def asks_another_replica(first: bytes, own: tuple[str, int]) -> bytes:
@@ -191,12 +191,12 @@ async def test_nothing_is_unpickled_of_a_server_that_does_not_know_the_secret(tm
 
     callers = Callers(SECRET, "shop", ("model",))
     async with hostile(answers) as (address, heard):
-        shown = {"id": "r", "address": address, "trunks": True, "max_ongoing_requests": 2}
+        shown = {"id": "r", "address": address, "max_ongoing_requests": 2}
         value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [shown]}
         callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
         with pytest.raises(QueueTimeout):
             await callers.caller_of("shop", "model").call(Call("double", ("mine",), {}))
         await callers.aclose()
     assert not (tmp_path / "unpickled").exists()
-    assert all(len(said) == len(first_line("trunk")) for said in heard.connections)
-    assert len(first_line("trunk")) > NONCE
+    assert all(len(said) == len(first_line()) for said in heard.connections)
+    assert len(first_line()) > NONCE

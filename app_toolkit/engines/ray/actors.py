@@ -240,7 +240,7 @@ class _Replica(Controlled):
             remote_host = _host() if len(_living_nodes()) > 1 else None
             around = partial(_calling, here, secret)
             local = self.server.start(here, secret, address, remote_host, around, _code(here.code))
-            return Location(local, node(), self.server.remote_address, trunks=True)
+            return Location(local, node(), self.server.remote_address)
 
         return self.run_as(group, revision, epoch, start)
 
