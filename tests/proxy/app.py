@@ -18,7 +18,6 @@ from fastapi.responses import StreamingResponse
 from app_toolkit.replica.arrival import Arrival, Strangers
 from app_toolkit.replica.replica import Replica
 from app_toolkit.replica.websocket import BoundedWebSocket
-from app_toolkit.transport.trunk import Room
 
 SECRET = b"open-sesame"
 CHUNK = b"x" * 65_536
@@ -296,7 +295,7 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=cast(Any, partial(Arrival, gate=app, secret=SECRET, room=Room(), strangers=Strangers())),
+            http=cast(Any, partial(Arrival, secret=SECRET, strangers=Strangers())),
             ws=BoundedWebSocket,
             loop="uvloop",
             interface="asgi3",

@@ -12,8 +12,6 @@ from fastapi import FastAPI, Request, Response
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from app_toolkit.transport.lengths import LONG
-
 from .app import VAST
 from .world import Raw, World, eventually, still
 
@@ -55,22 +53,6 @@ def test_a_stream_arrives_in_parts(world: World) -> None:
     with httpx.stream("GET", world.url + "/quiet") as got:
         assert next(got.iter_bytes()) == b"first\n"
     eventually(lambda: "quiet ended" in replica.journal.events)
-
-
-def test_what_was_answered_at_length_is_asked_for_over_a_connection_of_its_own(world: World) -> None:
-    app = FastAPI()
-
-    @app.get("/zeros")
-    async def zeros(size: int) -> Response:
-        return Response(bytes(size))
-
-    replica = world.one(app=app)
-
-    def connections_after(size: int) -> int:
-        assert httpx.get(world.url + "/zeros", params={"size": size}).content == bytes(size)
-        return replica.connections
-
-    assert [connections_after(size) for size in (LONG - 1, LONG, LONG, 0)] == [2, 2, 3, 3]
 
 
 def test_connections_to_a_replica_are_used_again(world: World) -> None:

@@ -209,7 +209,7 @@ def test_a_client_sees_that_an_answer_broke_off(world: World, said: bytes) -> No
             next(pieces)
 
 
-@pytest.mark.parametrize("length", [0, 70_000], ids=["by-circuit", "over-a-connection"])
+@pytest.mark.parametrize("length", [0, 70_000], ids=["small", "large"])
 @pytest.mark.parametrize("how", ["behind-its-head", "with-too-much", "with-a-field-that-is-none"])
 def test_an_app_that_fails_before_any_of_its_body_is_a_plain_500(world: World, how: str, length: int) -> None:
     replica = world.one()
@@ -220,7 +220,7 @@ def test_an_app_that_fails_before_any_of_its_body_is_a_plain_500(world: World, h
     assert replica.journal.events == [f"fails {how}"]
 
 
-@pytest.mark.parametrize("length", [0, 70_000], ids=["by-circuit", "over-a-connection"])
+@pytest.mark.parametrize("length", [0, 70_000], ids=["small", "large"])
 def test_an_answer_that_nobody_can_read_is_not_asked_for_again(world: World, length: int) -> None:
     replica = world.one()
     with world.raw() as raw:

@@ -23,7 +23,7 @@ from websockets.uri import parse_uri
 from app_toolkit.interfaces import LiveOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
-from app_toolkit.transport.preface import ANSWER, Carries, first_line, read_answer
+from app_toolkit.transport.preface import ANSWER, first_line, read_answer
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -155,9 +155,9 @@ def dial(address: Address) -> socket.socket:
     return dialled
 
 
-def introduce(dialled: socket.socket, carries: Carries = "http", secret: bytes = SECRET) -> None:
+def introduce(dialled: socket.socket, secret: bytes = SECRET) -> None:
     """The caller's side of what a connection over TCP begins with."""
-    asked = first_line(carries)
+    asked = first_line()
     dialled.sendall(asked)
     answered = b""
     while len(answered) < ANSWER and (more := dialled.recv(ANSWER - len(answered))):

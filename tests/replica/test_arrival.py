@@ -22,15 +22,13 @@ from app_toolkit.replica.replica import Replica
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.preface import (
     ANSWER,
+    BEGINNING,
     NONCE,
-    Carries,
-    beginning,
     first_line,
     introduce,
     prove,
     read_answer,
 )
-from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address, Receive, Scope, Send
 from tests.patience import until
 
@@ -106,10 +104,9 @@ def test_who_proves_to_know_the_secret_is_served(served: Served) -> None:
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-@pytest.mark.parametrize("carries", ["http", "trunk"])
-def test_a_wrong_proof_is_refused(served: Served, carries: Carries) -> None:
+def test_a_wrong_proof_is_refused(served: Served) -> None:
     with stranger(served) as connection:
-        nonce = answered(connection, asked := first_line(carries))[:NONCE]
+        nonce = answered(connection, asked := first_line())[:NONCE]
         proof = prove(b"x" * len(SECRET), "caller", asked, connection.getpeername(), nonce)
         connection.sendall(proof + b"\n" + ASKED)
         assert rest(connection) == REFUSAL
@@ -157,9 +154,7 @@ class Door:
         config = uvicorn.Config(gate, lifespan="off", log_config=None)
         config.load()
         self.state = ServerState()
-        self.arrive = partial(
-            Arrival, config, self.state, {}, None, gate=gate, secret=SECRET, room=Room(), strangers=strangers
-        )
+        self.arrive = partial(Arrival, config, self.state, {}, None, secret=SECRET, strangers=strangers)
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -176,7 +171,7 @@ class Door:
         connection = socket.socket()
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, self.address)
-        await introduce(connection, "http", SECRET)
+        await introduce(connection, SECRET)
         return await asyncio.open_connection(sock=connection)
 
 
@@ -194,7 +189,7 @@ async def door(strangers: Strangers) -> AsyncIterator[Door]:
 
 async def test_a_stranger_has_little_time() -> None:
     async with door(Strangers(shown_s=0.05)) as at:
-        for said, answered in (b"", 0), (beginning("http"), 0), (first_line(), ANSWER):
+        for said, answered in (b"", 0), (BEGINNING, 0), (first_line(), ANSWER):
             reader, writer = await at.knock(said)
             with contextlib.suppress(ConnectionResetError):
                 assert len(await reader.read()) == answered
@@ -270,12 +265,11 @@ async def test_a_pool_proves_to_know_the_secret_on_connections_that_nobody_uses_
 
 
 @given(
-    carries=st.sampled_from(["http", "trunk"]),
     change=st.none() | st.tuples(st.integers(0, 114), st.integers(1, 255)),
     cuts=st.lists(st.integers(1, 130), max_size=4),
 )
 def test_whatever_is_changed_on_the_way_and_in_whatever_pieces_only_the_proof_opens(
-    carries: Carries, change: tuple[int, int] | None, cuts: list[int]
+    change: tuple[int, int] | None, cuts: list[int]
 ) -> None:
     """`change`: which byte of the two lines, and how; `cuts`: where the pieces of both end."""
 
@@ -295,7 +289,7 @@ def test_whatever_is_changed_on_the_way_and_in_whatever_pieces_only_the_proof_op
                 if not wire.ended:
                     wire.protocol.data_received(bytes(said[one:other]))
 
-        asked = first_line(carries)
+        asked = first_line()
         say(asked, 0)
         if not wire.ended:
             nonce = wire.written[:NONCE]

@@ -10,9 +10,7 @@ from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import Callers, RemoteCaller
-from app_toolkit.transport.lengths import LONG
 from app_toolkit.transport.pool import Connection, connect
-from app_toolkit.transport.trunk import Room
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
@@ -97,15 +95,6 @@ async def test_a_call_is_answered_and_its_connection_serves_the_next(serve: Serv
     assert calling.callers.pool.idle == 1
 
 
-async def test_what_gave_a_long_result_is_called_over_a_connection_of_its_own(serve: Serve, calling: Calling) -> None:
-    caller = calling.tell(serve(SOURCE))
-    connections = []
-    for size in (0, LONG, LONG, 0, 0):
-        assert await caller.call(Call("zeros", (size,), {})) == bytes(size)
-        connections.append(calling.callers.pool.idle)
-    assert connections == [1, 1, 2, 2, 2]
-
-
 async def test_a_stream_that_is_not_read_to_its_end_is_closed(serve: Serve, calling: Calling) -> None:
     caller = calling.tell(serve(SOURCE))
     assert [item async for item in caller.stream(Call("count", (5,), {}))] == [0, 1, 2, 3, 4]
@@ -123,7 +112,7 @@ async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
 
     async def lose(address: Address, reached: Callable[[Connection], None]) -> None:
         gone = asyncio.Event()
-        _, connection = await connect(address, lambda: Connection(address, lambda _: gone.set(), Room()))
+        _, connection = await connect(address, lambda: Connection(address, lambda _: gone.set()))
         connection.abort()
         await gone.wait()
         lost.append(connection)
@@ -133,11 +122,9 @@ async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
         address: Address,
         reached: Callable[[Connection], None],
         failed: Callable[[ReplicaGone], None],
-        *,
-        small: bool,
     ) -> None:
         if lost:
-            dial(address, reached, failed, small=small)
+            dial(address, reached, failed)
         else:
             losing.append(asyncio.create_task(lose(address, reached)))
 

@@ -85,17 +85,16 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("small", [False, True], ids=["a connection", "a trunk"])
 async def test_a_caller_says_nothing_to_another_user_who_has_taken_over_a_socket(
-    shared: Path, small: bool, caplog: pytest.LogCaptureFixture
+    shared: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = Address(f"unix:{shared}/r.sock")
     pool = Pool(SECRET)
-    pool.allow(address, 10, trunks=True)
+    pool.allow(address, 10)
     outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
     with other_user(TAKE_OVER, shared / "r.sock", b"HTTP/1.1 200 OK\r\n\r\n".hex()) as other:
         assert other.says() == "listens"
-        pool.dial(address, outcome.set_result, outcome.set_result, small=small)
+        pool.dial(address, outcome.set_result, outcome.set_result)
         gone = await asyncio.wait_for(outcome, PATIENCE_S)
         assert isinstance(gone, ReplicaGone)
         assert f"user {NOBODY} is at the other end, and must be user 0 or root" in str(gone)

@@ -1,7 +1,6 @@
 """Connections to a replica: where an answer ends, and when a connection may be used again."""
 
 import asyncio
-import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -36,9 +35,8 @@ class Notes:
         self.answer = answer
         self.events.append(answer.status)
 
-    def received(self, data: bytes | memoryview) -> bool:
+    def received(self, data: bytes) -> None:
         self.body += data
-        return True
 
     def ended(self, reusable: bool) -> None:
         self.events.append("reusable" if reusable else "ended")
@@ -141,56 +139,6 @@ async def test_an_answer_ends_where_it_says(tmp_path: Path, reply: bytes, events
     notes = await exchange(tmp_path, reply)
     assert notes.events == events
     assert notes.body == body
-
-
-class Keeper(Notes):
-    """A listener that looks at pieces of a body later, or is done with them at once."""
-
-    def __init__(self, done: bool) -> None:
-        super().__init__()
-        self.pieces: list[bytes | memoryview] = []
-        self._done = done
-
-    def received(self, data: bytes | memoryview) -> bool:
-        self.pieces.append(data)
-        return self._done
-
-
-async def large_body(folder: Path, body: bytes, keeper: Keeper) -> None:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body))
-        writer.write(body)
-        await writer.drain()
-        writer.close()
-
-    pool = Pool()
-    async with listening(folder, say) as address:
-        pool.allow(address, 1)
-        connection = await dialled(pool, address)
-        connection.begin(keeper)
-        connection.write(b"GET / HTTP/1.1\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_S):
-            await keeper.over.wait()
-        connection.close()
-        await pool.aclose()
-
-
-async def test_what_is_kept_of_a_large_body_is_not_read_into_again(tmp_path: Path) -> None:
-    body = random.Random(1).randbytes(3_000_000)
-    keeper = Keeper(done=False)
-    await large_body(tmp_path, body, keeper)
-    views = [piece for piece in keeper.pieces if isinstance(piece, memoryview)]
-    assert len(views) > 5
-    assert len({id(view.obj) for view in views}) == len(views)
-    assert b"".join(keeper.pieces) == body
-
-
-async def test_a_large_body_that_nobody_keeps_is_read_into_one_place(tmp_path: Path) -> None:
-    keeper = Keeper(done=True)
-    await large_body(tmp_path, bytes(3_000_000), keeper)
-    assert sum(map(len, keeper.pieces)) == 3_000_000
-    assert len({id(piece.obj) for piece in keeper.pieces if isinstance(piece, memoryview)}) == 1
 
 
 async def test_a_chunked_answer_is_decoded_for_those_who_ask(tmp_path: Path) -> None:

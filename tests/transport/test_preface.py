@@ -18,7 +18,6 @@ from app_toolkit.transport.preface import (
     ANSWER,
     LAST,
     NONCE,
-    Carries,
     Unproven,
     answer,
     first_line,
@@ -36,9 +35,8 @@ Hostile = Callable[[bytes, tuple[str, int]], Awaitable[bytes]]
 """What a server that does not know the secret answers a first line; it knows its own address."""
 
 
-@given(st.sampled_from(["http", "trunk"]))
-def test_both_ends_that_know_the_secret_agree(carries: Carries) -> None:
-    asked = first_line(carries)
+def test_both_ends_that_know_the_secret_agree() -> None:
+    asked = first_line()
     said, expected = answer(SECRET, asked, ADDRESS)
     assert (len(said), len(expected)) == (ANSWER, LAST)
     assert read_answer(SECRET, asked, ADDRESS, said) == expected
@@ -66,7 +64,7 @@ def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing()
         (SECRET, first_line(), ADDRESS),
         (SECRET, asked, ("10.0.0.7", 4243)),
         (SECRET, asked, ("10.0.0.8", 4242)),
-        (SECRET, asked.replace(b"http", b"trunk"), ADDRESS),
+        (SECRET, asked.replace(b"http", b"other"), ADDRESS),
     ]:
         with pytest.raises(Unproven):
             read_answer(SECRET, asked, ADDRESS, answer(secret, heard, address)[0])
@@ -134,15 +132,14 @@ HOSTILE = [answers_http, reflects, guesses, replays, asks_another_replica]
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("answers", HOSTILE)
-@pytest.mark.parametrize("small", [False, True], ids=["a connection", "a trunk"])
 async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_nothing_else(
-    answers: Hostile, small: bool, caplog: pytest.LogCaptureFixture
+    answers: Hostile, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hostile(answers) as (address, heard):
         pool = Pool(SECRET)
-        pool.allow(address, 10, trunks=True)
+        pool.allow(address, 10)
         outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
-        pool.dial(address, outcome.set_result, outcome.set_result, small=small)
+        pool.dial(address, outcome.set_result, outcome.set_result)
         gone = await asyncio.wait_for(outcome, PATIENCE_S)
         assert isinstance(gone, ReplicaGone)
         assert "the process that listens there does not know the secret of this instance" in str(gone)
@@ -151,7 +148,7 @@ async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_n
         await pool.aclose()
         await until(lambda: bool(heard.connections))
     [said] = heard.connections
-    assert len(said) == len(first_line("trunk" if small else "http"))
+    assert len(said) == len(first_line())
     assert said.startswith(b"app-toolkit ")
     assert SECRET not in said
 

@@ -13,9 +13,9 @@ from textwrap import dedent
 
 import pytest
 
-from app_toolkit.transport.pool import connect
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.transport.pool import SMALL, Answer, Connection, connect
 from app_toolkit.transport.preface import answer
-from app_toolkit.transport.trunk import Room, Trunk
 from app_toolkit.types import Address
 from tests.transport.answering import SECRET, Answering
 
@@ -24,20 +24,19 @@ CALLER = """
     import uvloop
     from app_toolkit.transport.pool import Pool
 
-    async def dialled(pool, address, **options):
+    async def dialled(pool, address):
         reached = asyncio.get_running_loop().create_future()
-        pool.dial(address, reached.set_result, reached.set_exception, **options)
+        pool.dial(address, reached.set_result, reached.set_exception)
         return await reached
 
     async def main(*addresses):
         pool = Pool(b"secret")
         kept = []
         for address in addresses:
-            pool.allow(address, 10, trunks=True)
+            pool.allow(address, 10)
             used, idle = await dialled(pool, address), await dialled(pool, address)
-            circuit = await dialled(pool, address, small=True)
             pool.give_back(idle)
-            kept += [used, circuit]
+            kept.append(used)
         child = os.fork()
         if child == 0:
             time.sleep(60)
@@ -63,8 +62,8 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
         child = None
         try:
             assert caller.stdout is not None
-            connections = [stack.enter_context(listener.accept()[0]) for listener in (unix, unix, unix)]
-            for _ in range(3):
+            connections = [stack.enter_context(listener.accept()[0]) for listener in (unix, unix)]
+            for _ in range(2):
                 connections.append(connection := stack.enter_context(tcp.accept()[0]))
                 said, expected = answer(SECRET, connection.recv(65_536), connection.getsockname())
                 connection.sendall(said)
@@ -74,8 +73,7 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
             caller.wait(5)
             for connection in connections:
                 connection.settimeout(1)
-                while connection.recv(1024):
-                    pass  # how a trunk begins
+                assert connection.recv(1024) == b""
         finally:
             if child is not None:
                 os.kill(child, signal.SIGKILL)
@@ -85,30 +83,38 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
 
 @pytest.mark.anyio
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system tries for as long as it likes")
-async def test_a_trunk_waits_for_an_acknowledgement_as_long_as_for_a_word_and_others_may_be_read_slowly() -> None:
-    def patience(transport: asyncio.BaseTransport) -> int:
-        connection: socket.socket = transport.get_extra_info("socket")
-        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-
+async def test_a_small_request_has_to_be_acknowledged_in_time_and_a_large_one_may_be_read_slowly() -> None:
     loop = asyncio.get_running_loop()
-    arrived: asyncio.Future[asyncio.BaseTransport] = loop.create_future()
-
-    class Arriving(Trunk):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            super().connection_made(transport)
-            arrived.set_result(transport)
-
-    async with await loop.create_server(lambda: Answering(Arriving(Room())), "127.0.0.1", 0) as server:
-        address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        caller, _ = await connect(address, lambda: Trunk(Room()), SECRET, "trunk")
-        replica = await arrived
-        assert patience(caller) == patience(replica) == 25_000
-        caller.abort()
     async with await loop.create_server(lambda: Answering(asyncio.Protocol()), "127.0.0.1", 0) as server:
         address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        plain, _ = await connect(address, asyncio.Protocol, SECRET)
-        assert patience(plain) == 0
-        plain.abort()
+        transport, connection = await connect(address, lambda: Connection(address, lambda lost: None), SECRET)
+
+        def patience() -> int:
+            return transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+        for _ in range(2):
+            connection.begin(Unheard())
+            connection.write(b"small")
+            assert patience() == 25_000
+            connection.write_all([bytes(SMALL)])
+            assert patience() == 0
+        connection.abort()
+
+
+class Unheard:
+    """A listener that no answer comes to."""
+
+    def informed(self, answer: Answer) -> None: ...
+
+    def answered(self, answer: Answer) -> None: ...
+
+    def received(self, data: bytes) -> None: ...
+
+    def ended(self, reusable: bool) -> None: ...
+
+    def lost(self, error: ReplicaGone) -> None: ...
+
+    def writing_paused(self, paused: bool) -> None: ...
 
 
 def may_make_networks() -> bool:
@@ -118,7 +124,7 @@ def may_make_networks() -> bool:
 
 
 @pytest.mark.skipif(not may_make_networks(), reason="needs a Linux that lets this user make networks")
-def test_a_trunk_to_a_machine_that_is_gone_without_a_word_ends_and_takes_no_more_circuits() -> None:
+def test_a_connection_to_a_machine_that_is_gone_without_a_word_ends() -> None:
     script = Path(__file__).with_name("cut_off.py")
     done = subprocess.run(["unshare", "--net", sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
