@@ -63,8 +63,7 @@ def table(figures: Figures) -> str:
         medians = [f"{median(found[each]):,.4g}" if each in found else "" for each in (BARE, OLD, NEW)]
         beside = ratios(found[NEW], found[BARE]) if BARE in found else ""
         lines.append(
-            f"| {TITLES[name]}: {_unit(name)} | {' | '.join(medians)} "
-            f"| {ratios(found[NEW], found[OLD])} | {beside} |"
+            f"| {TITLES[name]}: {_unit(name)} | {' | '.join(medians)} | {ratios(found[NEW], found[OLD])} | {beside} |"
         )
     return "\n".join(lines)
 

@@ -1,6 +1,5 @@
 """An app on Ray: proxy, router, replicas, and what becomes of requests when one of these dies."""
 
-import asyncio
 import json
 import os
 import signal
@@ -15,9 +14,7 @@ import ray
 from websockets.sync.client import connect
 
 from app_toolkit.config.settings import runtime_folder
-from app_toolkit.engines.ray import actors
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import REPLICAS
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
 

@@ -206,5 +206,3 @@ def connected(app: ASGIApp) -> tuple[CallerConnection, Recorder]:
     connection = CallerConnection(config, ServerState(), {})
     connection.connection_made(below)
     return connection, below
-
-
