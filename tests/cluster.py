@@ -31,9 +31,14 @@ class Cluster:
         self.instance = instance
         self._numbers = itertools.count(1)
 
-    def deploy(self, target: str, folder: Path = E2E, **options: Any) -> "Served":
-        """Deploy an app that is imported from this folder, and wait until it is healthy, or has failed."""
-        name = f"t{next(self._numbers)}"
+    def deploy(
+        self, target: str, folder: Path = E2E, *, name: str | None = None, held: bool = True, **options: Any
+    ) -> "Served":
+        """Deploy an app that is imported from this folder, and wait until it is healthy, or has failed.
+
+        `name`: of the application and its prefix, by default a new one. `held`: no other process updates it.
+        """
+        name = name or f"t{next(self._numbers)}"
         spec = plan(
             served(load(target, str(folder)), target),
             target=target,
@@ -42,10 +47,10 @@ class Cluster:
             route_prefix=f"/{name}",
             **options,
         )
-        return self.apply(spec)
+        return self.apply(spec, held=held)
 
-    def apply(self, spec: ApplicationSpec) -> "Served":
-        self.instance.deploy(spec, HTTPOptions(port=0))
+    def apply(self, spec: ApplicationSpec, *, held: bool = True) -> "Served":
+        self.instance.deploy(spec, HTTPOptions(port=0), held=held)
         served = Served(self, spec)
         served.wait(lambda now: now["status"] in ("healthy", "failed", "rolled_back"))
         self.wait_for_the_proxy()

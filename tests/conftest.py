@@ -1,11 +1,13 @@
-"""What every test gets: asyncio, and a check that it left nothing of ours running."""
+"""Fixtures and checks for every test: asyncio, the session's Ray, and nothing of ours left running."""
 
 import asyncio
 import functools
 import inspect
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,22 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
+    from tests.running import Start
+
+# Otherwise each of the hundreds of processes that the tests start compiles the package anew, which takes seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 LEAVE_S = 2.0
-"""How long what a test has told to stop may take to end."""
+"""Seconds that a task or a thread which was told to stop may take to end."""
 
 OURS = str(Path(__file__).parent.parent / "app_toolkit")
+
+START_RAY = frozenset({"cluster", "run"})
+"""The fixtures that start Ray. A test that uses one of them is marked `ray`."""
+
+NO_RAY = "/dev/null/only-tests-marked-ray-start-Ray"
+"""A folder that cannot be made. Ray does not start if it is to keep its files there."""
 
 
 @pytest.fixture(scope="session")
@@ -27,11 +40,44 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def cluster() -> "Iterator[Cluster]":
-    """The one Ray of the session, and the controller on it; started for the first test that asks."""
+    """The Ray of the session and the controller on it. Both start for the first test that asks."""
     from tests.cluster import running  # Ray takes a second to import, and few tests need it
 
     with running() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def run() -> "Iterator[Start]":
+    """Starts `app-toolkit run`, each time with a Ray of its own. What still runs after the test is killed."""
+    from tests.running import runs
+
+    with runs() as start:
+        yield start
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if START_RAY.intersection(item.fixturenames) or any(each == "ray" for each in parameters if type(each) is str):
+            item.add_marker("ray")
+    if "slow" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    # Files with tests on Ray take longest. The short ones come last and fill the gap between the two processes.
+    on_ray = {item.path for item in items if item.get_closest_marker("ray")}
+    items.sort(key=lambda item: item.path not in on_ray)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test without the marker `ray`, and every process that it starts, be unable to start Ray."""
+    with pytest.MonkeyPatch.context() as patched:
+        if not item.get_closest_marker("ray"):
+            patched.setenv("RAY_TMPDIR", NO_RAY)
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,25 @@
-"""How long a test waits for what is to come about: far longer than that takes, so that no slow machine fails it."""
+"""How long a test waits for a condition: far longer than it takes, so that a slow machine fails no test."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 PATIENCE_S = 90.0
 """A process or a replica that starts, and a request that may wait for one."""
 
+AGAIN_S = 0.05
+
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until it is so."""
+    """Let the event loop turn until the condition is true."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - a condition that nobody tells of
             await asyncio.sleep(0)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    """Block until the condition is true, which may take `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it was not so within {seconds:g} s"
+        time.sleep(AGAIN_S)

@@ -1,7 +1,6 @@
 """`plan`, `dev` and `run` take the same targets, and refuse the same with the same sentence."""
 
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -22,7 +20,6 @@ from app_toolkit.config.settings import say_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.errors import ConfigError
 from tests.e2e.targets import KINDS, file
-from tests.e2e.test_run import Run, wait_until
 from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parents[1] / "e2e"
@@ -101,22 +98,6 @@ def test_dev_refuses_applications_that_cannot_share_a_process(
         said = capsys.readouterr().err
         assert sentence in said
         assert "--application NAME" in said
-
-
-def test_run_takes_every_kind(tmp_path: Path) -> None:
-    (tmp_path / "app.yaml").write_text(file(str(E2E)))
-    served = Run(str(tmp_path / "app.yaml"))
-    try:
-        url = served.url().removesuffix("/fast")
-        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
-            for name, kind in KINDS.items():
-                assert client.get(f"/{name}/kind").json() == kind
-        assert served.end(signal.SIGINT) == 0
-        wait_until(lambda: not served.left(), 5)
-    finally:
-        if served.process.poll() is None:
-            served.process.kill()
-        served.process.communicate()
 
 
 BROKEN = """

@@ -18,9 +18,8 @@ from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
-from benchmarks.chaos.system import VICTIM
 
-FOLDER = str(VICTIM.parent)
+FOLDER = str(Path(__file__).parent)
 HEARTBEAT = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
@@ -57,14 +56,14 @@ class Nodes:
         replicas: int,
         cpus: float,
         proxies: int,
-        name: str = "victim",
+        name: str = "spread",
         most: int | None = None,
         accelerator: str | None = None,
     ) -> None:
         """The first one is at the root; at most `most` replicas are on a node, which has this type of accelerator."""
-        app: Any = load("victim:app", FOLDER)
-        prefix = "/" if name == "victim" else f"/{name}"
-        spec = plan(app, target="victim:app", app_dir=FOLDER, name=name, route_prefix=prefix)
+        app: Any = load("spread:app", FOLDER)
+        prefix = "/" if name == "spread" else f"/{name}"
+        spec = plan(app, target="spread:app", app_dir=FOLDER, name=name, route_prefix=prefix)
         config = DeploymentConfig(
             name="app",
             num_replicas=replicas,
@@ -72,15 +71,12 @@ class Nodes:
             ray_actor_options=RayActorOptions(num_cpus=cpus, accelerator_type=accelerator),
             max_replicas_per_node=most,
         )
-        others = [i for i in spec.deployments if i.config.name != "app"]
-        deployments = (IngressSpec(config=config), *others)
-        spec = spec.model_copy(update={"deployments": deployments})
+        spec = spec.model_copy(update={"deployments": (IngressSpec(config=config),)})
         self.instance.deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies))
 
     def deploy_halves(self) -> None:
-        folder = str(Path(__file__).parent)
-        app: Any = load("halves:app", folder)
-        spec = plan(app, target="halves:app", app_dir=folder, name="halves", route_prefix="/halves")
+        app: Any = load("halves:app", FOLDER)
+        spec = plan(app, target="halves:app", app_dir=FOLDER, name="halves", route_prefix="/halves")
         self.instance.deploy(spec, None)
 
     def delete(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,40 @@ from benchmarks.chaos.scenarios import (
     slow_readers,
 )
 from benchmarks.chaos.streams import idle_streams
-from benchmarks.chaos.system import LEDGER, System
+from benchmarks.chaos.system import LEDGER, VICTIM, System
 from benchmarks.chaos.updates import updates
 from tests.cluster import Served
 
 
+class Rig(System):
+    """Deploys each application once, and from this process: the command takes longer than most short forms."""
+
+    def __init__(self, victim: Served) -> None:
+        super().__init__(victim.cluster.instance, victim.spec.name, Path(os.environ[LEDGER]))
+        self._cluster = victim.cluster
+        self._served: dict[str, Served] = {}
+
+    @asynccontextmanager
+    async def deployed(self, application: str, version: str, *options: str) -> AsyncIterator[System]:
+        assert not options
+        if application not in self._served:
+
+            def deploy() -> Served:
+                return self._cluster.deploy(f"victim:{version}", VICTIM.parent, name=application, held=False)
+
+            self._served[application] = await asyncio.to_thread(deploy)
+        yield self.beside(application)
+
+    def close(self) -> None:
+        for served in self._served.values():
+            served.delete()
+
+
 @pytest.fixture(scope="module")
-def system(victim: Served) -> System:
-    return System(victim.cluster.instance, victim.spec.name, Path(os.environ[LEDGER]))
+def system(victim: Served) -> Iterator[System]:
+    rig = Rig(victim)
+    yield rig
+    rig.close()
 
 
 @pytest.mark.parametrize(

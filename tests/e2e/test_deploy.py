@@ -93,6 +93,7 @@ def answer(url: str, condition: Callable[[Any], bool]) -> Any:
         time.sleep(0.05)
 
 
+@pytest.mark.ray
 def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_from(
     empty: tuple[str, Path], app: Path
 ) -> None:

@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from app_toolkit.transport import hop
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
+from tests.running import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.ray
 
 
 class Nodes:
@@ -108,7 +109,7 @@ def load(url: str, clients: int = 3) -> Iterator[list[tuple[float, object]]]:
             thread.join()
 
 
-def replicas(status: Mapping[str, Any], beginning: str = "victim/") -> list[Mapping[str, Any]]:
+def replicas(status: Mapping[str, Any], beginning: str = "spread/") -> list[Mapping[str, Any]]:
     """Those of the groups whose names begin so."""
     groups = [group for each in status["applications"] for group in each["deployments"]]
     return [replica for group in groups if group["name"].startswith(beginning) for replica in group["replicas"]]
@@ -190,12 +191,12 @@ def test_a_proxy_that_is_killed_under_load_is_missed_for_less_than_a_second(node
     victim = proxies(nodes.ask("status"))[0]["id"]
     pid = nodes.ask("pid", victim)
     with load(nodes.url) as outcomes:
-        until(lambda: len(outcomes) > 100)
+        wait_until(lambda: len(outcomes) > 100)
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         nodes.wait(lambda now: victim not in {p["id"] for p in proxies(now)} and now["status"] == "healthy")
         back = len(outcomes)
-        until(lambda: len(outcomes) > back + 100)
+        wait_until(lambda: len(outcomes) > back + 100)
     assert {how for at, how in outcomes if at < killed or at > killed + 1.0} == {200}
     assert len({proxy for proxy, _ in nodes.pairs(12)}) == 4
 
@@ -204,22 +205,15 @@ def test_once_a_node_is_known_to_be_dead_nothing_is_lost_and_nothing_started_the
     pids = {nodes.ask("pid", proxy["id"]): proxy["node"] for proxy in proxies(nodes.ask("status"))}
     node = nodes.ask("kill_node", 0)
     # On one machine the processes of a dead node outlive it for a moment, with the shared port open.
-    until(lambda: not any(psutil.pid_exists(pid) for pid, at in pids.items() if at == node))
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid, at in pids.items() if at == node))
 
     def known(status: Mapping[str, Any]) -> bool:
         return node not in {p["node"] for p in (*proxies(status), *replicas(status))}
 
     nodes.wait(known)
     with load(nodes.url) as outcomes:
-        until(lambda: len(outcomes) > 300)
+        wait_until(lambda: len(outcomes) > 300)
     assert {how for _, how in outcomes} == {200}
     [group] = nodes.ask("status")["proxies"]
     assert node not in group["name"]
     assert group["counts"] == {"running": 2}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.02)

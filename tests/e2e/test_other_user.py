@@ -2,18 +2,16 @@
 
 import os
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import ray
 
 from app_toolkit.config.settings import runtime_folder
 from tests.cluster import Served
-from tests.e2e.test_run import HERE, ROOT, Run
 from tests.patience import PATIENCE_S
+from tests.running import ROOT
 from tests.security.other_user import needs_root, other_user, shared_folder
 
 pytestmark = needs_root
@@ -82,18 +80,6 @@ def test_the_attacks_succeed_against_a_folder_in_one_that_others_may_write_to() 
         listener.listen()
         with other_user(ATTACKS, session, session / "none") as other:
             assert other.says()["taken"] == [f"take over {session}/app_toolkit/r.sock"]
-
-
-def test_in_a_fresh_home_ray_makes_no_token_that_others_can_read(tmp_path: Path) -> None:
-    served = Run(str(HERE / "classes.py"), env={**os.environ, "HOME": str(tmp_path)})
-    try:
-        assert httpx.get(served.url() + "/-/healthz", trust_env=False, timeout=PATIENCE_S).status_code == 200
-        token = tmp_path / ".ray" / "auth_token"
-        assert stat.S_IMODE(token.stat().st_mode) == 0o600
-        assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
-    finally:
-        served.process.terminate()
-        served.process.communicate(timeout=PATIENCE_S)
 
 
 def test_run_refuses_to_start_where_others_could_replace_its_sockets(tmp_path: Path) -> None:

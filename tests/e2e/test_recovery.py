@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,14 +19,7 @@ from app_toolkit.engines.ray.instance import Instance
 from tests.cluster import Cluster, Served
 from tests.e2e.counted import ground
 from tests.e2e.test_rollouts import asked_all_the_time, next_texts
-from tests.patience import PATIENCE_S
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.05)
+from tests.patience import wait_until
 
 
 def processes(status: Mapping[str, Any]) -> dict[str, str]:
@@ -45,7 +38,7 @@ def pids(ids: Mapping[str, object]) -> dict[str, int]:
 
 @pytest.fixture
 def epoch(cluster: Cluster) -> int:
-    until(lambda: is_well(cluster.instance.status()))
+    wait_until(lambda: is_well(cluster.instance.status()))
     number: int = cluster.instance.status()["epoch"]
     return number
 
@@ -70,20 +63,20 @@ def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_
             # Ray would bring it back by the same name where its node is lost; this one has none.
             second = ControllerActor.options(namespace=actors.NAMESPACE).remote()
             another = Instance(second, joined=False)
-            until(lambda: is_well(another.status()))
+            wait_until(lambda: is_well(another.status()))
             assert another.status()["epoch"] == epoch + 1
             before = processes(another.status())
             killed = victim_replicas(another.status(), victim)[0]["id"]
             os.kill(pids({killed: ""})[killed], signal.SIGKILL)
-            until(lambda: killed not in processes(another.status()) and is_well(another.status()))
+            wait_until(lambda: killed not in processes(another.status()) and is_well(another.status()))
             now = pids(processes(another.status()))
             assert len(now) == len(before)
-            until(lambda: time.monotonic() > since + GAP_S)
+            wait_until(lambda: time.monotonic() > since + GAP_S)
             assert client.get("/pid").status_code == 200
-        until(lambda: not psutil.pid_exists(first))
+        wait_until(lambda: not psutil.pid_exists(first))
         assert pids(processes(another.status())) == now, "it has neither ended nor started anything"
         ray.kill(second, no_restart=True)
-        until(lambda: cluster.instance.status()["epoch"] == epoch + 2 and is_well(cluster.instance.status()))
+        wait_until(lambda: cluster.instance.status()["epoch"] == epoch + 2 and is_well(cluster.instance.status()))
         assert pids(processes(cluster.instance.status())) == now
         assert client.get("/pid").status_code == 200
 
@@ -108,8 +101,8 @@ def test_a_controller_that_never_answers_begins_anew(
         monkeypatch.setattr(actors, "ANSWER_S", 10.0)  # the next one begins meanwhile
         assert cluster.instance.status()["epoch"] > epoch
         assert client.get("/pid").status_code == 200
-        until(lambda: not psutil.pid_exists(first))
-    until(lambda: is_well(cluster.instance.status()))
+        wait_until(lambda: not psutil.pid_exists(first))
+    wait_until(lambda: is_well(cluster.instance.status()))
     assert pids(processes(cluster.instance.status())) == before
 
 
@@ -126,10 +119,10 @@ def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_
 
     with asked_all_the_time(served) as answers:
         cluster.instance.deploy(served.spec.model_copy(update={"target": "counted:two"}), None)
-        until(lambda: begun("two") == 1)
+        wait_until(lambda: begun("two") == 1)
         kill_the_controller(cluster)
         ground().open("two")
-        until(lambda: begun("two") == 2)
+        wait_until(lambda: begun("two") == 2)
         kill_the_controller(cluster)
         served.wait(lambda now: now["status"] == "healthy" and now["revision"] == 2)
         assert next_texts(served, answers) == {'"two"'}
@@ -142,4 +135,4 @@ def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_
 def kill_the_controller(cluster: Cluster) -> None:
     epoch = cluster.instance.status()["epoch"]
     os.kill(cluster.controller_pid(), signal.SIGKILL)
-    until(lambda: cluster.instance.status()["epoch"] == epoch + 1)
+    wait_until(lambda: cluster.instance.status()["epoch"] == epoch + 1)

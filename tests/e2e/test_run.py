@@ -1,4 +1,7 @@
-"""`app-toolkit run` as its user meets it: one command, and nothing left behind however it ends."""
+"""`app-toolkit run` as its user meets it: one command, and nothing left behind however it ends.
+
+A Ray takes seconds to start, so these tests share as few runs as they can. Each run ends in another way.
+"""
 
 import json
 import os
@@ -6,10 +9,10 @@ import pty
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -20,78 +23,23 @@ from websockets import ConnectionClosed
 from websockets.asyncio.client import connect
 
 from tests.cluster import Served
-from tests.patience import PATIENCE_S
+from tests.e2e.targets import KINDS, file
+from tests.patience import PATIENCE_S, wait_until
 from tests.proxy.certificates import certificate
+from tests.running import ROOT, Run, Start, runs
 
-ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 VICTIM = ROOT / "benchmarks/chaos/victim.py"
 
-
-class Run:
-    """One `run` in a process of its own, and the Ray that it started."""
-
-    def __init__(self, target: str, *options: str, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "app_toolkit.cli", "run", target, "--port", "0", *options]
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.said = ""
-        self._family: set[psutil.Process] = set()
-
-    def url(self) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said += line
-            if found := re.search(r"Serving .* at (http\S+)", line):
-                self.remember()
-                return found[1]
-        raise AssertionError(f"it never served: {self.said}")
-
-    def remember(self) -> None:
-        self._family = set(psutil.Process(self.process.pid).children(recursive=True))
-
-    def left(self) -> list[str]:
-        """What is still there of the processes that it had."""
-        return [
-            f"{process.pid} {process.name()}"
-            for process in self._family
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        ]
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=PATIENCE_S)
-        self.said += output
-        return self.process.returncode
+LEFT_S = 5.0
+"""Seconds until nothing of a run is left that ended by itself."""
 
 
-@pytest.fixture
-def run() -> Iterator[Callable[..., Run]]:
-    started: list[Run] = []
-
-    def start(target: str, *options: str) -> Run:
-        started.append(Run(target, *options))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
-
-
-def test_it_serves_until_it_is_asked_to_stop_finishes_what_runs_and_leaves_nothing(
-    run: Callable[..., Run], tmp_path: Path
+def test_a_signal_for_the_process_group_drains_what_is_served_over_tls_and_leaves_nothing(
+    run: Start, tmp_path: Path
 ) -> None:
     own = certificate(tmp_path)
-    victim = run("benchmarks/chaos/victim.py", "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
+    victim = run(str(VICTIM), "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
     url = victim.url()
     assert url.startswith("https://")
     with (
@@ -107,27 +55,99 @@ def test_it_serves_until_it_is_asked_to_stop_finishes_what_runs_and_leaves_nothi
         assert client.get("/docs").status_code == 200
         lines = answer.iter_lines()
         assert next(lines) == "0"
-        victim.process.send_signal(signal.SIGTERM)
+        os.killpg(victim.process.pid, signal.SIGTERM)
         assert list(lines) == [str(number) for number in range(1, 150)]
         with pytest.raises(ConnectionClosed) as closed:
             portal.call(socket.recv)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
-    output, _ = victim.process.communicate(timeout=PATIENCE_S)
-    assert victim.process.returncode == 0, victim.said + output
-    assert "Traceback" not in victim.said + output
-    wait_until(lambda: not victim.left(), 5)
+    assert victim.wait() == 0, victim.said
+    assert "Traceback" not in victim.said
+    wait_until(lambda: not victim.left(), LEFT_S)
 
 
-def test_nothing_is_left_when_it_is_killed(run: Callable[..., Run]) -> None:
-    hello = run("examples/hello/app.py")
-    assert httpx.get(f"{hello.url()}/-/healthz", trust_env=False, timeout=PATIENCE_S).json() == {"status": "ok"}
-    os.kill(hello.process.pid, signal.SIGKILL)
-    wait_until(lambda: not hello.left(), 40)
+@pytest.mark.ray
+def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", "app_toolkit.cli", "run", str(VICTIM), "--port", "0"])
+    command = psutil.Process(pid)
+    try:
+        said = b""
+        while b"Ctrl-C drains" not in said:
+            said += os.read(terminal, 4096)
+        found = re.search(rb"Serving .* at (http\S+)", said)
+        assert found is not None
+        family = command.children(recursive=True)
+        with (
+            httpx.Client(base_url=found[1].decode(), trust_env=False, timeout=30) as client,
+            client.stream("GET", "/numbers/150") as answer,
+        ):
+            lines = answer.iter_lines()
+            assert next(lines) == "0"
+            os.close(terminal)
+            assert list(lines) == [str(number) for number in range(1, 150)]
+        assert command.wait(PATIENCE_S) == 0
+        assert not psutil.wait_procs(family, LEFT_S)[1]
+    finally:
+        if command.is_running():
+            command.kill()
+            command.wait()
 
 
-SAYS = """
+KEYED = """
+import os
+from typing import Annotated
+from fastapi import Depends
+from app_toolkit import Deployment, Toolkit
+
+class Door(Deployment):
+    async def reconfigure(self, config): self.key = config["key"]
+    async def opens(self, key: str) -> bool: return key == self.key
+
+app = Toolkit(title=os.path.basename(os.getcwd()))
+
+@app.get("/opens/{key}")
+async def opens(key: str, door: Annotated[Door, Depends(Door.bind())]) -> list[str | bool]:
+    return [app.title, await door.opens(key)]
+"""
+
+
+def test_all_applications_of_a_file_are_served_whatever_their_kind_and_no_secret_is_told(
+    run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applications = file(str(HERE))
+    for name in ("front", "back"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "keyed.py").write_text(KEYED)
+        monkeypatch.setenv(f"KEY_OF_{name.upper()}", f"s3cret-{name}")
+        applications += (
+            f"  {name}: {{target: 'keyed:app', route_prefix: /{name}, app_dir: {name}, working_dir: {name},\n"
+            f"    deployments: {{door: {{user_config: {{key: '${{KEY_OF_{name.upper()}}}'}}}}}}}}\n"
+        )
+    (tmp_path / "app.yaml").write_text(applications)
+    every = run(str(tmp_path / "app.yaml"))
+    prefixes = [*KINDS, "front", "back"]
+    urls = [every.url() for _ in prefixes]
+    url = urls[0].removesuffix(f"/{prefixes[0]}")
+    assert urls == [f"{url}/{prefix}" for prefix in prefixes]
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
+        for name, kind in KINDS.items():
+            assert client.get(f"/{name}/kind").json() == kind
+        assert client.get("/front/opens/s3cret-front").json() == ["front", True]
+        assert client.get("/back/opens/s3cret-back").json() == ["back", True]
+        assert client.get("/back/opens/s3cret-front").json() == ["back", False]
+    assert every.end(signal.SIGINT) == 0
+    assert "s3cret" not in every.said
+    wait_until(lambda: not every.left(), LEFT_S)
+
+
+SHOP = """
 import logging
+import os
+from pathlib import Path
 from fastapi import FastAPI
 
 app = FastAPI()
@@ -136,70 +156,79 @@ app = FastAPI()
 def sell() -> None:
     logging.getLogger("shop").info("sold")
     print("printed")
+
+@app.get("/said")
+def said() -> list[str]:
+    return ["first", str(Path(__file__)), os.getcwd()]
+
+@app.get("/pid")
+def pid() -> int:
+    return os.getpid()
 """
 
 
-def test_requests_and_what_the_app_logs_and_prints_appear_in_the_terminal(
-    run: Callable[..., Run], tmp_path: Path
-) -> None:
-    (tmp_path / "says.py").write_text(SAYS)
-    says = run(str(tmp_path / "says.py"), "--access-log", "-")
-    answer = httpx.get(f"{says.url()}/sell", headers={"x-request-id": "one"}, trust_env=False, timeout=PATIENCE_S)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home folder of the user who runs the shop. It is empty at first."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def shop(home: Path) -> Iterator[Run]:
+    """One run for the tests below, which are all marked `ray`. The last one of them kills it."""
+    (home / "shop.py").write_text(SHOP)
+    with runs() as start:
+        yield start(str(home / "shop.py"), "--access-log", "-", env={**os.environ, "HOME": str(home)})
+
+
+@pytest.fixture(scope="module")
+def url(shop: Run) -> str:
+    return shop.url()
+
+
+@pytest.mark.ray
+def test_requests_and_what_the_app_logs_and_prints_appear_in_the_terminal(shop: Run, url: str) -> None:
+    answer = httpx.get(f"{url}/sell", headers={"x-request-id": "one"}, trust_env=False, timeout=PATIENCE_S)
     assert answer.status_code == 200
-    assert says.process.stdout is not None
-    seen: list[str] = []
-    while sum(any(word in line for word in ("sold", "printed", '"path":"/sell"')) for line in seen) < 3:
-        seen.append(next(says.process.stdout))
-    assert says.end(signal.SIGTERM) == 0
-    lines = [line.rstrip() for line in seen]
+    lines = shop.until_said("sold", "printed", '"path":"/sell"')
     assert "default.app-1-1 | printed" in lines
     assert any(re.fullmatch(r"default\.app-1-1 \| .* INFO shop \[one\]: sold", line) for line in lines)
     (access,) = (json.loads(line) for line in lines if line.startswith("{"))
     assert (access["path"], access["request_id"], access["status"]) == ("/sell", "one", 200)
-    said = says.said + "".join(seen)
-    assert "\x1b" not in said
-    assert "(raylet)" not in said
+    assert "\x1b" not in shop.said
+    assert "(raylet)" not in shop.said
 
 
-def test_a_signal_for_the_whole_process_group_drains_as_one_for_the_command_does(run: Callable[..., Run]) -> None:
-    victim = run("benchmarks/chaos/victim.py")
-    with (
-        httpx.Client(base_url=victim.url(), trust_env=False, timeout=30) as client,
-        client.stream("GET", "/numbers/150") as answer,
-    ):
-        lines = answer.iter_lines()
-        assert next(lines) == "0"
-        os.killpg(victim.process.pid, signal.SIGTERM)
-        assert list(lines) == [str(number) for number in range(1, 150)]
-    output, _ = victim.process.communicate(timeout=PATIENCE_S)
-    assert victim.process.returncode == 0, victim.said + output
-    assert "Traceback" not in victim.said + output
-    wait_until(lambda: not victim.left(), 5)
+@pytest.mark.ray
+@pytest.mark.usefixtures("url")
+def test_in_a_fresh_home_ray_makes_no_token_that_others_can_read(home: Path) -> None:
+    token = home / ".ray" / "auth_token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
 
 
-def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-        os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", "app_toolkit.cli", "run", str(VICTIM), "--port", "0"])
-    said = b""
-    while b"Ctrl-C drains" not in said:
-        said += os.read(terminal, 4096)
-    found = re.search(rb"Serving .* at (http\S+)", said)
-    assert found is not None
-    command = psutil.Process(pid)
-    family = command.children(recursive=True)
-    with (
-        httpx.Client(base_url=found[1].decode(), trust_env=False, timeout=30) as client,
-        client.stream("GET", "/numbers/150") as answer,
-    ):
-        lines = answer.iter_lines()
-        assert next(lines) == "0"
-        os.close(terminal)
-        assert list(lines) == [str(number) for number in range(1, 150)]
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert not psutil.wait_procs(family, 5)[1]
+@pytest.mark.ray
+def test_a_replica_that_is_started_after_an_edit_serves_the_files_of_the_start(home: Path, url: str) -> None:
+    source = home / "shop.py"
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
+        before, pid = client.get("/said").json(), client.get("/pid").json()
+        assert before == ["first", str(source), str(ROOT)]
+        source.write_text("raise ValueError('half an edit')\n" + SHOP.replace("first", "second"))
+        os.kill(pid, signal.SIGKILL)
+
+        def replaced() -> bool:
+            answer = client.get("/pid")
+            return bool(answer.status_code == 200 and answer.json() != pid)
+
+        wait_until(replaced)
+        assert client.get("/said").json() == before
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("url")
+def test_nothing_is_left_when_it_is_killed(shop: Run) -> None:
+    os.kill(shop.process.pid, signal.SIGKILL)
+    wait_until(lambda: not shop.left(), 40)
 
 
 def refused(*arguments: str) -> str:
@@ -237,91 +266,3 @@ def test_a_port_in_use_is_told_before_anything_starts() -> None:
 
 def test_a_file_without_an_app_is_told() -> None:
     assert "holds no FastAPI app" in refused("tests/e2e/test_run.py")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.05)
-
-
-KEYED = """
-import os
-from typing import Annotated
-from fastapi import Depends
-from app_toolkit import Deployment, Toolkit
-
-class Door(Deployment):
-    async def reconfigure(self, config): self.key = config["key"]
-    async def opens(self, key: str) -> bool: return key == self.key
-
-app = Toolkit(title=os.path.basename(os.getcwd()))
-
-@app.get("/opens/{key}")
-async def opens(key: str, door: Annotated[Door, Depends(Door.bind())]) -> list[str | bool]:
-    return [app.title, await door.opens(key)]
-"""
-
-
-def test_all_applications_of_a_file_are_served_with_their_secrets_and_none_is_told(
-    run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    applications = []
-    for name in ("front", "back"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "keyed.py").write_text(KEYED)
-        monkeypatch.setenv(f"KEY_OF_{name.upper()}", f"s3cret-{name}")
-        applications.append(
-            f"  {name}: {{target: 'keyed:app', route_prefix: /{name}, app_dir: {name}, working_dir: {name},\n"
-            f"    deployments: {{door: {{user_config: {{key: '${{KEY_OF_{name.upper()}}}'}}}}}}}}\n"
-        )
-    (tmp_path / "app.yaml").write_text("applications:\n" + "".join(applications))
-    both = run(str(tmp_path / "app.yaml"))
-    url = both.url().removesuffix("/front")
-    assert both.url() == f"{url}/back"
-    with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
-        assert client.get("/front/opens/s3cret-front").json() == ["front", True]
-        assert client.get("/back/opens/s3cret-back").json() == ["back", True]
-        assert client.get("/back/opens/s3cret-front").json() == ["back", False]
-    assert both.end(signal.SIGINT) == 0
-    assert "s3cret" not in both.said
-    wait_until(lambda: not both.left(), 5)
-
-
-CHANGING = """
-import os
-from pathlib import Path
-from fastapi import FastAPI
-
-app = FastAPI()
-
-@app.get("/said")
-def said() -> list[str]:
-    return ["first", str(Path(__file__)), os.getcwd()]
-
-@app.get("/pid")
-def pid() -> int:
-    return os.getpid()
-"""
-
-
-def test_a_replica_that_is_started_after_an_edit_serves_the_files_of_the_start(
-    run: Callable[..., Run], tmp_path: Path
-) -> None:
-    file = tmp_path / "changing.py"
-    file.write_text(CHANGING)
-    changing = run(str(file))
-    with httpx.Client(base_url=changing.url(), trust_env=False, timeout=PATIENCE_S) as client:
-        before, pid = client.get("/said").json(), client.get("/pid").json()
-        assert before == ["first", str(file), str(ROOT)]
-        file.write_text("raise ValueError('half an edit')\n" + CHANGING.replace("first", "second"))
-        os.kill(pid, signal.SIGKILL)
-
-        def replaced() -> bool:
-            answer = client.get("/pid")
-            return bool(answer.status_code == 200 and answer.json() != pid)
-
-        wait_until(replaced)
-        assert client.get("/said").json() == before
-    assert changing.end(signal.SIGINT) == 0

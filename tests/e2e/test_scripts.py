@@ -24,20 +24,28 @@ from app_toolkit.errors import StartupError
 from app_toolkit.observability.context import replica_context
 from app_toolkit.router import handle
 from app_toolkit.running import RunKeywords
-from tests.cluster import Cluster
+from tests.cluster import Cluster, Served
 from tests.docs.pages import page
 from tests.e2e import targets
 from tests.engines.chain import app as chain
 from tests.patience import PATIENCE_S
+from tests.running import ROOT
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 SMALL = {"num_cpus": 0.1}
 
 
 def applications(cluster: Cluster) -> list[str]:
     return [each["name"] for each in cluster.instance.status()["applications"]]
+
+
+@pytest.fixture(scope="module")
+def host(cluster: Cluster) -> Iterator[Served]:
+    """An application that this process has not run."""
+    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
+    yield served
+    served.delete()
 
 
 @pytest.fixture(autouse=True)
@@ -57,29 +65,32 @@ async def test_an_app_is_served_and_its_handles_call_its_replicas() -> None:
     assert await remote(chain.right.handle.less, 5) == 4
 
 
-def test_a_bound_class_gives_its_handle_which_calls_where_no_loop_runs() -> None:
+def test_a_bound_class_gives_its_handle_which_calls_where_no_loop_runs_until_the_shutdown() -> None:
     right = app_toolkit.run(chain.right, name="right")
     assert right.less(5) == 4
     assert list(right.halves(5)) == [2, 1, 0]
     assert remote(right.through, 5).result(30) == 15
+    with pytest.raises(ConfigError, match="'left' is not deployed from this process"):
+        remote(chain.left.handle.more, 5).result(10)
+    another = app_toolkit.get_handle("right", "right")
+    assert another.less(5) == 4
+    app_toolkit.shutdown()
+    with pytest.raises(ConfigError, match="'right' is a part of 'right', and no instance is joined"):
+        another.less(5)
 
 
-async def test_a_handle_of_an_application_that_somebody_else_runs(cluster: Cluster) -> None:
-    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
-    try:
-        left = app_toolkit.get_handle(served.spec.name, "left")
-        assert await left.more(5) == 16
-        assert [number async for number in left.numbers(3)] == [1, 4, 7]
-        right = app_toolkit.get_handle(served.spec.name, "right")
-        assert await remote(right.less, 5) == 4
-        with pytest.raises(AttributeError, match="right has no method 'les'; did you mean less"):
-            right.les  # noqa: B018
-        with pytest.raises(ConfigError, match="has no deployment 'rigth' to call; it has shared, left, right"):
-            app_toolkit.get_handle(served.spec.name, "rigth")
-        with pytest.raises(ConfigError, match="there is no application 'nobody'"):
-            app_toolkit.get_handle("nobody", "left")
-    finally:
-        served.delete()
+async def test_a_handle_of_an_application_that_somebody_else_runs(host: Served) -> None:
+    left = app_toolkit.get_handle(host.spec.name, "left")
+    assert await left.more(5) == 16
+    assert [number async for number in left.numbers(3)] == [1, 4, 7]
+    right = app_toolkit.get_handle(host.spec.name, "right")
+    assert await remote(right.less, 5) == 4
+    with pytest.raises(AttributeError, match="right has no method 'les'; did you mean less"):
+        right.les  # noqa: B018
+    with pytest.raises(ConfigError, match="has no deployment 'rigth' to call; it has shared, left, right"):
+        app_toolkit.get_handle(host.spec.name, "rigth")
+    with pytest.raises(ConfigError, match="there is no application 'nobody'"):
+        app_toolkit.get_handle("nobody", "left")
 
 
 class Guest(Deployment, ray_actor_options=SMALL):
@@ -92,9 +103,8 @@ class Guest(Deployment, ray_actor_options=SMALL):
         return int(await self.left.more(number))
 
 
-async def test_one_application_calls_another(cluster: Cluster) -> None:
-    app_toolkit.run(chain.left, name="host")
-    assert await app_toolkit.run(Guest.bind("host"), name="guest").more(5) == 16
+async def test_one_application_calls_another(host: Served) -> None:
+    assert await app_toolkit.run(Guest.bind(host.spec.name), name="guest").more(5) == 16
 
 
 async def test_what_was_run_is_replaced_under_its_name() -> None:
@@ -110,12 +120,6 @@ async def test_what_was_run_is_replaced_under_its_name() -> None:
     second = app_toolkit.run(Answer.bind(42), name="answer")
     assert await second.say() == 42
     assert await first.say() == 42
-
-
-def test_what_nobody_has_run_is_told(cluster: Cluster) -> None:
-    app_toolkit.run(chain.right, name="right")
-    with pytest.raises(ConfigError, match="'left' is not deployed from this process"):
-        remote(chain.left.handle.more, 5).result(10)
 
 
 class Chat(Deployment, ray_actor_options=SMALL, max_body_size=1_000):
@@ -153,7 +157,7 @@ async def test_a_class_with_call_answers_http_below_its_prefix_and_its_methods_a
         refused = await client.get("/chat/refused")
         assert (refused.status_code, refused.json()) == (418, {"detail": "no coffee here"})
         with pytest.raises(AttributeError, match="private"):
-            chat._left  # noqa: B018
+            getattr(chat, "_left")  # noqa: B009 - private on purpose
 
 
 class Slow(Deployment, ray_actor_options=SMALL):
@@ -240,15 +244,6 @@ def test_a_module_that_runs_itself_while_a_replica_imports_it_is_told() -> None:
             app_toolkit.run(chain.app)
     finally:
         handle.use(None)
-
-
-def test_after_the_shutdown_a_handle_of_another_application_reaches_nobody(cluster: Cluster) -> None:
-    app_toolkit.run(chain.right, name="right")
-    right = app_toolkit.get_handle("right", "right")
-    assert right.less(5) == 4
-    app_toolkit.shutdown()
-    with pytest.raises(ConfigError, match="'right' is a part of 'right', and no instance is joined"):
-        right.less(5)
 
 
 def test_every_option_of_the_command_is_one_of_run() -> None:

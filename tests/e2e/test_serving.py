@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from app_toolkit.config.settings import runtime_folder
 from app_toolkit.errors import ConfigError
 from tests.cluster import Served
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 
 def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
@@ -145,10 +145,3 @@ def test_a_killed_proxy_comes_back_where_it_was(victim: Served) -> None:
 
     wait_until(serves_again)
     assert victim.url == url
-
-
-def wait_until(condition: "object") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.05)

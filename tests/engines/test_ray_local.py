@@ -45,6 +45,7 @@ def members(session: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.ray
 def test_it_makes_its_place_and_ends_as_a_whole_also_if_its_guard_was_killed(shared: Path) -> None:
     shared.chmod(0o755)
     ray = LocalRay(1, shared / "made")

@@ -32,7 +32,12 @@ def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return ask
 
 
-@pytest.fixture(scope="session", params=[form for form in FORMS if form != "bare"])
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(name, marks=pytest.mark.ray if FORMS[name].on_ray else ()) for name in FORMS if name != "bare"
+    ],
+)
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -25,7 +25,7 @@ def by_hand(replicas: int) -> list[str]:
     return [sys.executable, "-m", "parity.pieces", str(replicas)]
 
 
-def on_ray(replicas: int) -> list[str]:
+def run(replicas: int) -> list[str]:
     served = TESTS / "parity" / "served.py"
     command = [sys.executable, "-m", "app_toolkit.cli", "run", str(served)]
     return [*command, "--port", "0", "-n", str(replicas)]
@@ -38,6 +38,7 @@ class Form:
     """How many kinds of processes serve it."""
     replicas: int = 1
     """How many processes there are of each."""
+    on_ray: bool = False
 
 
 FORMS = {
@@ -45,8 +46,8 @@ FORMS = {
     "control": Form(uvicorn("parity.bare:bare")),
     "embedded": Form(uvicorn("parity.served:app")),
     "pieces-2": Form(by_hand(2), ingresses=3, replicas=2),
-    "ray-1": Form(on_ray(1), ingresses=3),
-    "ray-2": Form(on_ray(2), ingresses=3, replicas=2),
+    "ray-1": Form(run(1), ingresses=3, on_ray=True),
+    "ray-2": Form(run(2), ingresses=3, replicas=2, on_ray=True),
 }
 
 
