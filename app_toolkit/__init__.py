@@ -1,4 +1,4 @@
-"""Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve."""
+"""Serve FastAPI routers as replicas on Ray, and develop them in one process."""
 
 import sys
 

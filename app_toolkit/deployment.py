@@ -1,4 +1,4 @@
-"""Classes that are served: what they say of themselves, and what is bound to them."""
+"""Class deployments: the base class, its options, and the classes with their bound arguments."""
 
 import inspect
 import io
@@ -27,65 +27,109 @@ handles.default = lambda: IN_PROCESS
 
 
 class ActorKeywords(TypedDict, total=False):
-    """`ClassActorOptions`, for type checkers."""
+    """`ClassActorOptions`, for type checkers and editors."""
 
     num_cpus: float
+    """logical CPUs. Default: 1"""
     num_gpus: float
+    """logical GPUs; fractions share one. Default: 0"""
     memory: int | None
+    """bytes of memory to book. Default: None"""
     resources: dict[str, float]
+    """custom resources by name. Default: {}"""
     accelerator_type: str | None
+    """the kind of accelerator its node must have, as Ray names it: `H100`, `L4`. Default: None"""
     runtime_env: dict[str, Any] | None
+    """the environment of its process, as Ray describes it. Default: None"""
 
 
 class BatchKeywords(TypedDict, total=False):
-    """`BatchLimits`, for type checkers."""
+    """`BatchLimits`, for type checkers and editors."""
 
     max_batch_size: int | None
+    """items in one batch, or the sum of their sizes. Default: None"""
     batch_wait_timeout_s: float | None
+    """seconds that the first item of a batch waits for others. Default: None"""
     max_concurrent_batches: int | None
+    """batches that run at the same time. Default: None"""
 
 
 class AutoscalingKeywords(TypedDict, total=False):
-    """`AutoscalingConfig`, for type checkers."""
+    """`AutoscalingConfig`, for type checkers and editors."""
 
     min_replicas: int
+    """lower bound; 0: no replica while there is no load. Default: 1"""
     initial_replicas: int | None
+    """replicas of a new deployment; None: `min_replicas`. Default: None"""
     max_replicas: int
+    """upper bound. Default: 100"""
     target_ongoing_requests: float
+    """load that one replica should have. Default: 2.0"""
     look_back_period_s: float
+    """seconds over which the load is averaged. Default: 5.0"""
     upscale_delay_s: float
+    """seconds for which more replicas must be needed before they start. Default: 0.5"""
     downscale_delay_s: float
+    """seconds for which fewer replicas must be enough before one drains. Default: 120.0"""
     downscale_to_zero_delay_s: float | None
+    """seconds without load before the last replica drains; None: `downscale_delay_s`. Default: None"""
     upscaling_factor: float
+    """share of the missing replicas that start within one `upscale_delay_s`. Default: 1.0"""
     downscaling_factor: float
+    """share of the surplus replicas that drain within one `downscale_delay_s`. Default: 1.0"""
 
 
 class DeploymentKeywords(TypedDict, total=False):
-    """The options of a class, for type checkers; `ClassConfig` has their units, defaults and bounds."""
+    """The options of a class, `ClassConfig`, for type checkers and editors."""
 
     name: str
+    """letters, digits, `-` and `_`; unique within its application. Default: from the class"""
     num_replicas: int | Literal["auto"]
+    """number of replicas; auto: follows the load. Default: 1"""
     autoscaling_config: AutoscalingKeywords | None
+    """options of autoscaling; if given, `num_replicas` is auto. Default: None"""
     max_ongoing_requests: int
+    """calls that one replica runs at a time; by default 16, or as many as its batches need. Default: 16"""
     max_queued_requests: int
+    """requests that may wait in one caller; more are refused with 503. Default: 1000"""
     max_queue_wait_s: float
+    """seconds a request may wait for a replica before it is refused with 503. Default: 30.0"""
     request_timeout_s: float | None
+    """seconds a request may take, queue included; then 504, or a cut answer. Default: None"""
     retry: Retry
+    """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods.
+    Default: idempotent"""
     max_body_size: int | None
+    """bytes that the body of a request may have; more is refused with 413. Default: None"""
     max_open_streams: int
+    """streams that may be open at one replica without a slot; more keep their slots. Default: 1000"""
     on_disconnect: OnDisconnect
+    """whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and HEAD.
+    Default: auto"""
     max_replicas_per_node: int | None
+    """replicas on one node; more wait for another node. None: any number. Default: None"""
     max_surge: int | str
+    """extra replicas during an update; a share, "25%", is rounded up. Default: 25%"""
     max_unavailable: int | str
+    """replicas that may be missing during an update; a share is rounded down. Default: 0"""
     startup_timeout_s: float
+    """seconds from placement until a replica must be ready. Default: 60.0"""
     graceful_shutdown_timeout_s: float
+    """seconds that a draining replica has to finish; then it is killed. Default: 20.0"""
     health_check_period_s: float
+    """seconds between two health checks. Default: 5.0"""
     health_check_timeout_s: float
+    """seconds that a health check may take. Default: 5.0"""
     health_check_failure_threshold: int
+    """failed health checks in a row after which a replica is replaced. Default: 3"""
     ray_actor_options: ActorKeywords
+    """resources that one replica asks of the cluster. Default: one CPU"""
     sync_threads: int
+    """threads that run the constructor and the `def` methods of one replica. Default: 1"""
     user_config: Mapping[str, Any] | None
+    """value that `reconfigure` receives, at the start and after each change. Default: None"""
     batch: Mapping[str, BatchKeywords]
+    """limits of `@batch` endpoints or methods, by name of the function; they override the code. Default: {}"""
 
 
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
@@ -96,7 +140,7 @@ OF_HTTP = frozenset({"max_body_size", "max_open_streams", "on_disconnect"})
 
 
 class Bound(Deployable, Generic[T_co]):
-    """One deployment: a class, its options, and the arguments that each replica constructs it with.
+    """One deployment: a class, its options, and the arguments with which each replica constructs it.
 
     As a dependency, `Annotated[Writer, Depends(writer)]`, it gives a route the handle. No two of them are equal.
     """
@@ -116,12 +160,12 @@ class Bound(Deployable, Generic[T_co]):
 
     @property
     def handle(self) -> T_co:
-        """Calls its replicas; for scripts, lifespans, and as an argument of another deployment's `bind`."""
+        """The handle that calls its replicas: for scripts, lifespans, and as an argument of another `bind`."""
         return cast(T_co, self._handle)
 
     @property
     def needs(self) -> "tuple[Bound[Any], ...]":
-        """The deployments whose handles it was bound with, in order; also those in lists, tuples, sets and dicts."""
+        """The deployments whose handles it was bound with, in order; also in lists, tuples, sets and dicts."""
         handles = [value for value in _leaves((self._args, self._kwargs)) if isinstance(value, Handle)]
         return tuple(each for each in map(deployment_of, handles) if isinstance(each, Bound))
 
@@ -139,14 +183,14 @@ class Bound(Deployable, Generic[T_co]):
     if not TYPE_CHECKING:  # else every name would be right to a type checker
 
         def __getattr__(self, name: str) -> Any:
-            said = f"a bound deployment has no attribute {name!r}"
+            message = f"a bound deployment has no attribute {name!r}"
             if not name.startswith("_"):
-                said += f"; methods of {self.cls.__name__} are called through its `handle`"
-            raise AttributeError(said)
+                message += f"; methods of {self.cls.__name__} are called through its `handle`"
+            raise AttributeError(message)
 
 
 class Elsewhere(Deployable):
-    """A deployment of an application that runs already, known by its names and its methods alone."""
+    """A deployment of an application that runs already, known only by its name and its methods."""
 
     def __init__(self, application: str, name: str, methods: Mapping[str, Kind]) -> None:
         self.application = application
@@ -185,10 +229,12 @@ _SHAPES: Mapping[Kind, Callable[..., Any]] = {
 
 
 def pack(bound: Bound[Any]) -> bytes:
-    """A bound deployment, with those whose handles it has, for processes that import nothing of `__main__`.
+    """Pickle a bound deployment, and those whose handles it has, for processes that cannot import `__main__`.
 
-    Classes and functions of `__main__`, and those that are made in functions, go along; others are imported there.
-    Raises `ConfigError` for arguments that cannot be pickled.
+    Classes and functions of `__main__`, and those that functions define, are pickled by value, others by name.
+
+    Raises:
+        ConfigError: An argument cannot be pickled.
     """
     packed = io.BytesIO()
     try:
@@ -213,22 +259,34 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 class Configured(Generic[P, T]):
     """A class with options."""
 
-    def __init__(self, cls: Callable[P, T], said: Mapping[str, Any]) -> None:
+    def __init__(self, cls: Callable[P, T], options: Mapping[str, Any]) -> None:
         if not isinstance(cls, type):
             raise ConfigError(f"a deployment is made of a class, not of {cls!r}")
         self._cls = cls
-        self._said = said
-        self._config = configure(cls, said)
+        self._options = options
+        self._config = configure(cls, options)
 
-    def options(self, **said: Unpack[DeploymentKeywords]) -> "Configured[P, T]":
-        """The same class with other options; what is not said stays. Raises `ConfigError` for what cannot be."""
-        return Configured(cast(Callable[P, T], self._cls), {**self._said, **said})
+    def options(self, **options: Unpack[DeploymentKeywords]) -> "Configured[P, T]":
+        """Return the same class with other options.
+
+        Parameters:
+            **options: Options as of `Deployment`. An option that is not given does not change.
+
+        Raises:
+            ConfigError: An option is unknown or out of bounds.
+        """
+        return Configured(cast(Callable[P, T], self._cls), {**self._options, **options})
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[T]:
-        """A deployment whose replicas construct the class with these arguments.
+        """Create a deployment whose replicas construct the class with these arguments.
 
-        Raises `ConfigError` for arguments that the constructor does not take, for an abstract class, and for a
-        `user_config` that nothing takes up.
+        Parameters:
+            *args: Positional arguments of the constructor.
+            **kwargs: Keyword arguments of the constructor.
+
+        Raises:
+            ConfigError: The constructor does not take the arguments, the class is abstract, or it has a `user_config`
+                and no method `reconfigure`.
         """
         cls = self._cls
         if self._config.user_config is not None and not hasattr(cls, "reconfigure"):
@@ -250,78 +308,143 @@ class Configured(Generic[P, T]):
 
 
 class Deployment:
-    """A base class for what is served: `class Writer(Deployment, num_replicas=2)`, then `Writer.bind("small")`.
+    """Base class of a class that replicas serve.
 
-    The class stays an ordinary one. A class that inherits from it inherits its options, but for `name`. Raises
-    `ConfigError` for an option that is out of bounds or unknown.
+    ```python
+    class Writer(Deployment, num_replicas=2):
+        async def write(self, prompt: str) -> str: ...
+
+    writer = Writer.bind()
+    ```
+
+    The class remains an ordinary class. A subclass inherits the options, except `name`.
+
+    Parameters:
+        name: Letters, digits, `-` and `_`; unique within its application. Default: from the class.
+        num_replicas: Number of replicas; auto: follows the load. Default: 1.
+        autoscaling_config: Options of autoscaling; if given, `num_replicas` is auto. Default: None.
+        max_ongoing_requests: Calls that one replica runs at a time; by default 16, or as many as its batches need.
+            Default: 16.
+        max_queued_requests: Requests that may wait in one caller; more are refused with 503. Default: 1000.
+        max_queue_wait_s: Seconds a request may wait for a replica before it is refused with 503. Default: 30.0.
+        request_timeout_s: Seconds a request may take, queue included; then 504, or a cut answer. Default: None.
+        retry: Lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent`
+            methods. Default: idempotent.
+        max_body_size: Bytes that the body of a request may have; more is refused with 413. Default: None.
+        max_open_streams: Streams that may be open at one replica without a slot; more keep their slots. Default: 1000.
+        on_disconnect: Whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and
+            HEAD. Default: auto.
+        max_replicas_per_node: Replicas on one node; more wait for another node. None: any number. Default: None.
+        max_surge: Extra replicas during an update; a share, "25%", is rounded up. Default: 25%.
+        max_unavailable: Replicas that may be missing during an update; a share is rounded down. Default: 0.
+        startup_timeout_s: Seconds from placement until a replica must be ready. Default: 60.0.
+        graceful_shutdown_timeout_s: Seconds that a draining replica has to finish; then it is killed. Default: 20.0.
+        health_check_period_s: Seconds between two health checks. Default: 5.0.
+        health_check_timeout_s: Seconds that a health check may take. Default: 5.0.
+        health_check_failure_threshold: Failed health checks in a row after which a replica is replaced. Default: 3.
+        ray_actor_options: Resources that one replica asks of the cluster. Default: one CPU.
+        sync_threads: Threads that run the constructor and the `def` methods of one replica. Default: 1.
+        user_config: Value that `reconfigure` receives, at the start and after each change. Default: None.
+        batch: Limits of `@batch` endpoints or methods, by name of the function; they override the code. Default: {}.
+
+    Raises:
+        ConfigError: An option is unknown or out of bounds.
     """
 
-    def __init_subclass__(cls, **said: Unpack[DeploymentKeywords]) -> None:
+    def __init_subclass__(cls, **options: Unpack[DeploymentKeywords]) -> None:
         super().__init_subclass__()
         # A dataclass with slots makes its class a second time, from the first one's attributes.
-        setattr(cls, DEPLOYMENT_CLASS, {**cls.__dict__.get(DEPLOYMENT_CLASS, {}), **said})
-        configure(cls, _said(cls))
+        setattr(cls, DEPLOYMENT_CLASS, {**cls.__dict__.get(DEPLOYMENT_CLASS, {}), **options})
+        configure(cls, _options_of(cls))
 
     @classmethod
     def bind(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Bound[T]:
-        """A deployment whose replicas construct this class with these arguments."""
-        return Configured(cls, _said(cls)).bind(*args, **kwargs)
+        """Create a deployment whose replicas construct this class with these arguments.
+
+        Parameters:
+            *args: Positional arguments of the constructor.
+            **kwargs: Keyword arguments of the constructor.
+
+        Raises:
+            ConfigError: The constructor does not take the arguments, the class is abstract, or it has a `user_config`
+                and no method `reconfigure`.
+        """
+        return Configured(cls, _options_of(cls)).bind(*args, **kwargs)
 
     @classmethod
-    def options(cls: Callable[P, T], **said: Unpack[DeploymentKeywords]) -> Configured[P, T]:
-        """This class with other options; what is not said stays as the class says."""
-        return Configured(cls, {**_said(cls), **said})
+    def options(cls: Callable[P, T], **options: Unpack[DeploymentKeywords]) -> Configured[P, T]:
+        """Return this class with other options: `Writer.options(name="big", num_replicas=4).bind()`.
+
+        Parameters:
+            **options: Options as of `Deployment`. An option that is not given is that of the class.
+
+        Raises:
+            ConfigError: An option is unknown or out of bounds.
+        """
+        return Configured(cls, {**_options_of(cls), **options})
 
 
-def deployment(cls: Callable[P, T], **said: Unpack[DeploymentKeywords]) -> Configured[P, T]:
-    """What `Deployment` gives, for a class that one cannot subclass: `deployment(Model, num_replicas=2).bind(...)`."""
-    return Configured(cls, said)
+def deployment(cls: Callable[P, T], **options: Unpack[DeploymentKeywords]) -> Configured[P, T]:
+    """Serve a class that cannot inherit from `Deployment`: `deployment(Model, num_replicas=2).bind(...)`.
+
+    Parameters:
+        cls: The class.
+        **options: Options as of `Deployment`.
+
+    Raises:
+        ConfigError: `cls` is not a class, or an option is unknown or out of bounds.
+    """
+    return Configured(cls, options)
 
 
 def of_function(respond: Callable[[Any], Any]) -> Bound[Any]:
-    """A deployment that answers HTTP with a function, named after it."""
+    """Create a deployment that answers HTTP with a function, named after the function."""
     return deployment(class_of(respond)).bind()
 
 
-def _said(cls: object) -> dict[str, Any]:
-    """The options of a class and of those it inherits from; a name is its own."""
-    said: dict[str, Any] = {}
+def _options_of(cls: object) -> dict[str, Any]:
+    """The options of a class and of its base classes. A name is not inherited."""
+    options: dict[str, Any] = {}
     classes = cls.__mro__ if isinstance(cls, type) else ()
     for each in reversed(classes):
-        said.pop("name", None)
-        said.update(each.__dict__.get(DEPLOYMENT_CLASS, {}))
-    return said
+        options.pop("name", None)
+        options.update(each.__dict__.get(DEPLOYMENT_CLASS, {}))
+    return options
 
 
-def unfit(cls: type, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Options that no deployment of this class can have, whatever their values: where each is, and why."""
-    for option in sorted(said.keys() & OF_INGRESSES):
+def unfit(cls: type, options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The options that a deployment of this class cannot have, whatever their values: the place and the reason."""
+    for option in sorted(options.keys() & OF_INGRESSES):
         yield (option,), f"{option!r} is an option of ingresses, and a class answers calls"
-    of_http = sorted(said.keys() & OF_HTTP)
+    of_http = sorted(options.keys() & OF_HTTP)
     if of_http and not answers_http(cls):
         for option in of_http:
             why = f"{option!r} is an option of ingresses and of classes with __call__, and this class has none"
             yield (option,), why
-    batched, limits = _batched(cls), said.get("batch")
+    batched, limits = _batched(cls), options.get("batch")
     for name in limits if isinstance(limits, Mapping) else ():
         if name not in batched:
             why = f"batch.{name}: it has no @batch method {name!r}, only {', '.join(batched) or 'none'}"
             yield ("batch", name), why
 
 
-def configure(cls: type, said: Mapping[str, Any]) -> ClassConfig:
-    """The options of a deployment of this class that says these. Raises `ConfigError` for what cannot be."""
-    for _, why in unfit(cls, said):
+def configure(cls: type, options: Mapping[str, Any]) -> ClassConfig:
+    """The complete options of a deployment of this class.
+
+    Raises:
+        ConfigError: An option is unknown, out of bounds, or does not apply to the class.
+    """
+    for _, why in unfit(cls, options):
         raise ConfigError(f"class {cls.__name__}: {why}")
     batched = _batched(cls)
     try:
-        config = ClassConfig(**{"name": kebab(cls.__name__), **said})
+        config = ClassConfig(**{"name": kebab(cls.__name__), **options})
         batch = config.live.batch
         called = [name for name in batched if not name.startswith("_")]
         slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
-        if "max_ongoing_requests" not in said:
+        if "max_ongoing_requests" not in options:
             enough = {**dict(config), "max_ongoing_requests": max(config.max_ongoing_requests, slots)}
-            return ClassConfig.model_construct(config.model_fields_set, **enough)  # still nobody has said it
+            return ClassConfig.model_construct(config.model_fields_set, **enough)  # it remains unset
         if config.max_ongoing_requests < slots:
             raise ConfigError(
                 f"max_ongoing_requests = {config.max_ongoing_requests}: its batches are full with {slots} at a time"
@@ -336,7 +459,7 @@ def _batched(cls: type) -> dict[str, Callable[..., Any]]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What lists, tuples, sets and the values of dicts hold, however deep."""
+    """The items of lists, tuples, sets and the values of dicts, at any depth."""
     within, seen = [value], set()
     while within:
         value = within.pop()

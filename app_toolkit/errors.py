@@ -53,10 +53,12 @@ from typing import Any, ClassVar
 
 
 class ToolkitError(Exception):
-    """The root of the tree."""
+    """The base class of all errors of the toolkit."""
 
 
 class ConfigError(ToolkitError):
+    """A mistake in the code, the options or the environment. Nothing was started. A command ends with exit code 2."""
+
     exit_code: ClassVar[int] = 2
 
 
@@ -111,19 +113,21 @@ class InstanceEnded(ToolkitError):
 
 
 class BatchError(ToolkitError):
-    pass
+    """A batch function returned the wrong number of entries, so an item has no result."""
 
 
 class RequestError(ToolkitError):
+    """A request or a call failed. `reason` names the cause, `status` is the HTTP status that the client gets."""
+
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "internal_error"
     retry_after_s: float | None = None
-    """Seconds after which another try makes sense; becomes the `Retry-After` header."""
+    """Seconds after which a retry makes sense: the `Retry-After` field."""
     frequent: ClassVar[bool] = False
-    """Under load there are thousands, of which the log names one a second for each ingress."""
+    """Whether there are thousands under load: the log names one per second and ingress."""
 
     def document(self, request_id: str) -> dict[str, str]:
-        """What the client learns: the reason as a word, one sentence, and the id under which it is logged."""
+        """The JSON body of the response: the reason, one sentence, and the request id."""
         return {"error": self.reason, "detail": str(self), "request_id": request_id}
 
 
@@ -185,6 +189,8 @@ class BadAnswer(RequestError):
 
 
 class ReplicaLost(RequestError):
+    """A replica accepted the request and was lost before it answered. The outcome is unknown."""
+
     status = 502
     reason = "replica_lost"
 
@@ -201,6 +207,8 @@ class CannotStart(NoReplica):
 
 
 class QueueFull(RequestError):
+    """`max_queued_requests` requests wait already. Nothing ran."""
+
     status = 503
     reason = "queue_full"
     retry_after_s = 1.0
@@ -208,6 +216,8 @@ class QueueFull(RequestError):
 
 
 class QueueTimeout(RequestError):
+    """No replica had room within `max_queue_wait_s`. Nothing ran."""
+
     status = 503
     reason = "queue_timeout"
     retry_after_s = 1.0
@@ -233,6 +243,8 @@ class TooManyConnections(RequestError):
 
 
 class DeadlineExceeded(RequestError):
+    """The deadline passed, in the queue or before the first byte of the response."""
+
     status = 504
     reason = "deadline_exceeded"
     frequent = True

@@ -1,4 +1,4 @@
-"""`Toolkit`: a FastAPI whose routers may be served by replicas of their own."""
+"""`Toolkit`: a FastAPI app whose routers can have replicas of their own."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,28 +26,34 @@ from app_toolkit.replica.graph import batched_endpoints, calls, find
 from app_toolkit.replica.http import NOT_FOR_REQUESTS, refusal
 from app_toolkit.types import Receive, Scope, Send
 
-# What decides whether a request is theirs by (kind, method, path) alone, and so can be written down as data.
+# These match a request by kind, method and path alone, so they can be written down as data.
 _PLAIN_MATCHES = {route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)}
 
 
 class Toolkit(FastAPI):
-    """A FastAPI app. `include_router` takes one more keyword, `deployment=`: which replicas serve those routes.
+    """A FastAPI app whose routers can have replicas of their own.
 
-    Under uvicorn, `fastapi dev` or `TestClient` it runs in one process, with the limits of its deployments. Under
-    `app-toolkit run` every replica imports this very object and serves the routes of one ingress; `/docs`, `url_for`,
-    404, 405 and redirects are the whole app's everywhere.
+    Under uvicorn, `fastapi dev` and `TestClient` it runs in one process, with the limits of its deployments. Under
+    `app-toolkit run`, every replica imports the app and serves the routes of one ingress; `/docs`, `url_for`, 404, 405
+    and redirects are those of the whole app everywhere.
+
+    Parameters:
+        deployment: Options of the app's own ingress, which serves every router without one. Default: the name `app`
+            and one replica.
+        deployments: Bound deployments that no route depends on, because only a middleware, a lifespan or a script
+            calls them. Default: none.
+        **fastapi: All keywords of `FastAPI`.
+
+    Raises:
+        PlanningError: An item of `deployments` is not a bound deployment.
     """
 
     is_embedded: ClassVar[bool] = True
-    """In one process it keeps to the limits of its deployments itself."""
+    """In one process, the app applies the limits of its deployments itself."""
 
     def __init__(
         self, *, deployment: DeploymentConfig | None = None, deployments: Sequence[Bound[Any]] = (), **fastapi: Any
     ) -> None:
-        """`deployment`: the app's own ingress, which serves every router that names no other; default `app`,
-        one replica. `deployments`: bound deployments that no route depends on, because only a middleware, a lifespan
-        or a script calls them. All other keywords are FastAPI's. Raises `PlanningError` for what is no deployment.
-        """
         for each in deployments:
             if not isinstance(each, Bound):
                 raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")
@@ -59,7 +65,7 @@ class Toolkit(FastAPI):
         self._serving: str | None = None
         self._embedded: Embedded | None = None
         super().__init__(**fastapi)
-        # A handle's refusal is the answer of the route that it was called in, unless the app says otherwise.
+        # A refused call is the response of the route that made it, unless the app has a handler of its own.
         self.exception_handlers.setdefault(RequestError, refusal)
 
     def include_router(
@@ -79,11 +85,17 @@ class Toolkit(FastAPI):
         max_body_size: int | None = None,
         form_limits: Any = None,
     ) -> None:
-        """Include a router as `FastAPI.include_router` does; `deployment=` names the ingress that serves it.
+        """Include a router as `FastAPI.include_router` does, and choose the ingress that serves it.
 
-        Without `deployment` the app's own ingress does. The router's lifespan runs only in the replicas of its
-        ingress, and the state that it yields is promised to its own routes only. Raises `PlanningError` where two
-        includes give one name different options.
+        The lifespan of the router runs only in the replicas of its ingress. The state that it yields is promised only
+        to the routes of the router. All parameters except `deployment` are those of FastAPI.
+
+        Parameters:
+            router: The router.
+            deployment: Options of the ingress that serves the router. Default: the app's own ingress.
+
+        Raises:
+            PlanningError: Two routers give different options to ingresses of one name.
         """
         ingress = deployment or self.default_ingress
         known = self._ingresses.setdefault(ingress.name, ingress)
@@ -115,7 +127,7 @@ class Toolkit(FastAPI):
         self.router.lifespan_context = self._only_in(ingress.name, outer, router.lifespan_context)
 
     def _only_in(self, ingress: str, outer: Any, own: Any) -> Any:
-        """The lifespan `own` inside `outer`, entered only where this ingress is served."""
+        """The lifespan `own` inside of `outer`, entered only if this process serves the ingress."""
 
         @asynccontextmanager
         async def lifespan(app: Any) -> AsyncIterator[Mapping[str, Any] | None]:
@@ -137,7 +149,7 @@ class Toolkit(FastAPI):
         return self._ingresses
 
     def take_up(self, configs: Mapping[str, DeploymentConfig]) -> None:
-        """Replace the options of every ingress, before the first request. For the engine that serves this process."""
+        """Replace the options of every ingress before the first request. For the engine of this process."""
         self._ingresses = dict(configs)
         self.default_ingress = self._ingresses[self.default_ingress.name]
 
@@ -148,8 +160,10 @@ class Toolkit(FastAPI):
     def serve_only(self, ingress: str) -> None:
         """Become a replica of one ingress: run only its lifespans, and answer 421 on the routes of others.
 
-        Matching, `url_for` and OpenAPI stay whole. For the engine that serves replicas; not to be undone. Raises
-        `PlanningError` for an ingress that the app does not have.
+        Matching, `url_for` and OpenAPI remain those of the whole app. For the engine of a replica; it cannot be undone.
+
+        Raises:
+            PlanningError: The app has no such ingress.
         """
         if ingress not in self._ingresses:
             raise PlanningError(f"the app has no ingress {ingress!r}; it has {', '.join(self._ingresses)}")
@@ -172,9 +186,9 @@ class Toolkit(FastAPI):
 
 
 def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = None) -> Iterator[Route]:
-    """Every route with its owner, in the order in which the app tries them.
+    """Every route with its ingress, in the order in which the app tries them.
 
-    `configs`: the app's ingresses, where their options are not those that it says itself.
+    `configs`: the options of the app's ingresses, if they are not those of the code.
     """
     calls(app, app.router.routes)  # raises what no route may depend on
     ingresses = configs or (app.ingresses if isinstance(app, Toolkit) else {})
@@ -221,8 +235,8 @@ def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: De
         raise PlanningError(f"the route {context.path!r}: {NOT_FOR_REQUESTS}")
     if is_raw(endpoint):
         raise PlanningError(f"the route {context.path!r}: @batch stands above its decorator, and belongs below it")
-    said = {} if ingress is None or not is_batched(endpoint) else ingress.live.batch.get(endpoint.__name__, {})
-    slots = slots_for(endpoint, said)
+    limits = {} if ingress is None or not is_batched(endpoint) else ingress.live.batch.get(endpoint.__name__, {})
+    slots = slots_for(endpoint, limits)
     if ingress is not None and slots > ingress.max_ongoing_requests:
         raise PlanningError(
             f"the route {context.path!r}: its batches are full with {slots} requests at a time, and the "

@@ -1,4 +1,4 @@
-"""The page of all options that a file may have, made of the models.
+"""The page of all options of a file, generated from the models.
 
 python -m app_toolkit.cli.reference > docs/reference/config.md
 """
@@ -21,11 +21,11 @@ NONE = "–"
 HEAD = """\
 # Options of a file
 
-Made by `python -m app_toolkit.cli.reference > docs/reference/config.md` from the models that check them. How a file is
-used: [the command line](../cli.md#applications-in-a-file).
+`python -m app_toolkit.cli.reference > docs/reference/config.md` writes this page from the models of the options.
+[The command line](../cli.md#applications-in-a-file) describes the file.
 
-An option that is not said is as the app's code says it, and else as by default. `ray_actor_options.num_cpus` is the
-option `num_cpus` in the table `ray_actor_options`; NAME stands for any name; `null` is none.
+An option that the file does not set has the value of the code, or else its default. `ray_actor_options.num_cpus` is the
+option `num_cpus` in the table `ray_actor_options`. NAME stands for any name. `null` means no value.
 """
 
 INSTANCE = """\
@@ -37,16 +37,16 @@ At the top of the file, beside `applications`; in pyproject.toml in `[tool.app_t
 APPLICATION = """
 ## An application
 
-In `applications.NAME`. Relative folders begin at the folder of the file. A name has at most 64 small letters, digits,
-`-` and `_`, and so has that of a deployment.
+In `applications.NAME`. Relative folders begin at the folder of the file. The names of applications and deployments
+have at most 64 small letters, digits, `-` and `_`.
 """
 
 DEPLOYMENT = """
 ## A deployment
 
-In `applications.NAME.deployments.NAME`. Of an *ingress*, which serves routes, and of a *class*, whose methods are
-called. A class takes `max_body_size`, `max_open_streams` and `on_disconnect` if it answers HTTP with a `__call__`. A
-change of what is marked ↻ replaces the replicas; no other change does.
+In `applications.NAME.deployments.NAME`. An *ingress* serves routes; the methods of a *class* are called. A class takes
+`max_body_size`, `max_open_streams` and `on_disconnect` only if it answers HTTP with a `__call__`. A change of an option
+marked ↻ replaces the replicas; no other change does.
 """
 
 
@@ -77,7 +77,7 @@ def _application() -> Iterator[str]:
 
 def _deployments() -> Iterator[str]:
     yield DEPLOYMENT
-    yield "| option | should be | of an ingress | of a class | |\n|---|---|---|---|---|"
+    yield "| option | type | default of an ingress | default of a class | |\n|---|---|---|---|---|"
     ingress, of_class = dict(_options(DeploymentConfig)), dict(_options(ClassConfig))
     for name, option in of_class.items():
         if name == "name":
@@ -88,12 +88,12 @@ def _deployments() -> Iterator[str]:
         yield f"| `{name}` | {option.should_be} | {on_ingress} | {on_class} | {about} |"
     users = " and ".join(f"`{'.'.join(name)}`" for name in OF_THE_USER)
     callers = ", ".join(f"`{name}`" for name in Policy.model_fields)
-    yield f"\n{callers}: callers keep to them, and to a change of them at once. In {users}"
-    yield "a text may refer to the environment: `${NAME}`."
+    yield f"\n{callers}: callers apply these options, and a change of them at once. In {users}"
+    yield "a text can refer to the environment: `${NAME}`."
 
 
 def _single(model: type[BaseModel]) -> Iterator[str]:
-    yield "| option | should be | default | |\n|---|---|---|---|"
+    yield "| option | type | default | |\n|---|---|---|---|"
     for name, option in _options(model):
         yield f"| `{name}` | {option.should_be} | {option.default} | {option.about} |"
 

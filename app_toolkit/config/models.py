@@ -1,4 +1,4 @@
-"""Every option of a deployment, once: its unit, default, bounds, and whether a change restarts replicas."""
+"""Every option of a deployment, defined once: unit, default, bounds, and whether a change restarts replicas."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ ON_RAY = {"on_ray": True}
 class Model(BaseModel):
     """Frozen and strict: an option that does not exist is an error that names it, and says what to write instead."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -114,22 +114,20 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class RayActorOptions(Model):
-    """What one replica asks of the cluster. Ray books these amounts; it does not enforce them, GPUs aside."""
+    """Resources that one replica asks of the cluster. Ray reserves them; it enforces only GPUs."""
 
-    num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 0.1
-    num_gpus: Annotated[float, Field(ge=0, le=64, description="logical GPUs; fractions share one")] = 0
-    memory: Annotated[int | None, Field(ge=1, description="bytes of memory to book")] = None
-    resources: Annotated[dict[str, float], Field(description="custom resources by name")] = {}
-    accelerator_type: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[A-Za-z0-9_.-]+$",
-            description="the kind of accelerator its node must have, as Ray names it: `H100`, `L4`",
-        ),
-    ] = None
-    runtime_env: Annotated[
-        dict[str, JsonValue] | None, Field(description="the environment of its process, as Ray describes it")
-    ] = None
+    num_cpus: Annotated[float, Field(ge=0, le=1024)] = 0.1
+    """logical CPUs"""
+    num_gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    """logical GPUs; fractions share one"""
+    memory: Annotated[int | None, Field(ge=1)] = None
+    """bytes of memory to book"""
+    resources: dict[str, float] = {}
+    """custom resources by name"""
+    accelerator_type: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.-]+$")] = None
+    """the kind of accelerator its node must have, as Ray names it: `H100`, `L4`"""
+    runtime_env: dict[str, JsonValue] | None = None
+    """the environment of its process, as Ray describes it"""
 
     @model_validator(mode="after")
     def _check_runtime_env(self) -> Self:
@@ -144,70 +142,49 @@ class RayActorOptions(Model):
 
 
 class Policy(Model):
-    """What the callers of a deployment keep to. A change reaches them at once and restarts nothing."""
+    """Options that callers of a deployment apply. A change reaches them at once and restarts nothing."""
 
-    max_queued_requests: Annotated[
-        int, Field(ge=0, le=1_000_000, description="requests that may wait in one caller; more are refused with 503")
-    ] = 1_000
-    max_queue_wait_s: Annotated[
-        float,
-        Field(gt=0, le=86_400, description="seconds a request may wait for a replica before it is refused with 503"),
-    ] = 30.0
-    request_timeout_s: Annotated[
-        float | None,
-        Field(gt=0, le=86_400, description="seconds a request may take, queue included; then 504, or a cut answer"),
-    ] = None
-    max_body_size: Annotated[
-        int | None, Field(ge=0, description="bytes that the body of a request may have; more is refused with 413")
-    ] = None
-    retry: Annotated[
-        Retry,
-        Field(
-            description="what is sent again when a replica is lost before it answers; idempotent: GET, HEAD, OPTIONS, "
-            "PUT, DELETE, TRACE, and calls of methods marked `@idempotent`",
-            json_schema_extra=ON_RAY,
-        ),
-    ] = "idempotent"
+    max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
+    """requests that may wait in one caller; more are refused with 503"""
+    max_queue_wait_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
+    """seconds a request may wait for a replica before it is refused with 503"""
+    request_timeout_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
+    """seconds a request may take, queue included; then 504, or a cut answer"""
+    max_body_size: Annotated[int | None, Field(ge=0)] = None
+    """bytes that the body of a request may have; more is refused with 413"""
+    retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
+    """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
 
 
 class AutoscalingConfig(Model):
-    """Between which numbers, how far and how soon the replicas of a deployment follow its load.
+    """Options of autoscaling: bounds, target and delays.
 
-    The load is the requests that wait or are ongoing. `core.autoscale` decides by it. Raises `ConfigError` for options
-    out of bounds, and for those that contradict each other.
+    The load is the number of requests that wait or are ongoing, and a share for each open WebSocket and stream.
+
+    Raises:
+        ConfigError: An option is unknown or out of bounds, or two options contradict each other.
     """
 
-    min_replicas: Annotated[int, Field(ge=0, le=1_000, description="never fewer; 0: none while there is no load")] = 1
-    initial_replicas: Annotated[
-        int | None, Field(ge=0, le=1_000, description="how many a new deployment starts with; None: `min_replicas`")
-    ] = None
-    max_replicas: Annotated[int, Field(ge=1, le=1_000, description="never more")] = 100
-    target_ongoing_requests: Annotated[
-        float, Field(gt=0, le=100_000, description="the load that one replica is meant to have")
-    ] = 2.0
-    look_back_period_s: Annotated[
-        float, Field(ge=0.1, le=3_600, description="seconds up to now that the load is averaged over")
-    ] = 5.0
-    upscale_delay_s: Annotated[
-        float, Field(ge=0, le=86_400, description="seconds that more must be needed throughout, before there are more")
-    ] = 0.5
-    downscale_delay_s: Annotated[
-        float, Field(ge=0, le=86_400, description="seconds that fewer must do throughout, before there are fewer")
-    ] = 120.0
-    downscale_to_zero_delay_s: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            le=86_400,
-            description="seconds that the last replica stays when none is needed; None: `downscale_delay_s`",
-        ),
-    ] = None
-    upscaling_factor: Annotated[
-        float, Field(gt=0, le=1, description="of the way up, how much is gone within one `upscale_delay_s`")
-    ] = 1.0
-    downscaling_factor: Annotated[
-        float, Field(gt=0, le=1, description="of the way down, how much is gone within one `downscale_delay_s`")
-    ] = 1.0
+    min_replicas: Annotated[int, Field(ge=0, le=1_000)] = 1
+    """lower bound; 0: no replica while there is no load"""
+    initial_replicas: Annotated[int | None, Field(ge=0, le=1_000)] = None
+    """replicas of a new deployment; None: `min_replicas`"""
+    max_replicas: Annotated[int, Field(ge=1, le=1_000)] = 100
+    """upper bound"""
+    target_ongoing_requests: Annotated[float, Field(gt=0, le=100_000)] = 2.0
+    """load that one replica should have"""
+    look_back_period_s: Annotated[float, Field(ge=0.1, le=3_600)] = 5.0
+    """seconds over which the load is averaged"""
+    upscale_delay_s: Annotated[float, Field(ge=0, le=86_400)] = 0.5
+    """seconds for which more replicas must be needed before they start"""
+    downscale_delay_s: Annotated[float, Field(ge=0, le=86_400)] = 120.0
+    """seconds for which fewer replicas must be enough before one drains"""
+    downscale_to_zero_delay_s: Annotated[float | None, Field(ge=0, le=86_400)] = None
+    """seconds without load before the last replica drains; None: `downscale_delay_s`"""
+    upscaling_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the missing replicas that start within one `upscale_delay_s`"""
+    downscaling_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the surplus replicas that drain within one `downscale_delay_s`"""
 
     @model_validator(mode="after")
     def _look_at_all(self) -> Self:
@@ -233,126 +210,63 @@ class AutoscalingConfig(Model):
 
 
 class BatchLimits(BaseModel):
-    """The limits of one batch method or endpoint; the function's own limit holds where one is None.
+    """Limits of one batch method or endpoint. None: the limit of the function itself.
 
-    The options around it report a mistake, because they know the function's name.
+    The options around it report a mistake, because they know the name of the function.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_batch_size: Annotated[
-        int | None, Field(ge=1, le=1_000_000_000, description="items in one batch, or the sum of their sizes")
-    ] = None
-    batch_wait_timeout_s: Annotated[
-        float | None, Field(ge=0, le=3_600, description="seconds that the first item of a batch waits for others")
-    ] = None
-    max_concurrent_batches: Annotated[int | None, Field(ge=1, le=1_000, description="batches that run at a time")] = (
-        None
-    )
+    max_batch_size: Annotated[int | None, Field(ge=1, le=1_000_000_000)] = None
+    """items in one batch, or the sum of their sizes"""
+    batch_wait_timeout_s: Annotated[float | None, Field(ge=0, le=3_600)] = None
+    """seconds that the first item of a batch waits for others"""
+    max_concurrent_batches: Annotated[int | None, Field(ge=1, le=1_000)] = None
+    """batches that run at the same time"""
 
 
 class DeploymentConfig(Policy):
-    """How one ingress is served.
+    """Options of an ingress: a deployment that serves routes.
 
-    Two includes that name the same deployment must agree on every option that they set. Raises `ConfigError` for
-    an option that is out of bounds or unknown.
+    If two `include_router` calls name the same deployment, they must agree on every option that they set.
+
+    Raises:
+        ConfigError: An option is unknown or out of bounds.
     """
 
-    name: Annotated[Name, Field(description="letters, digits, `-` and `_`; unique within its application")]
-    num_replicas: Annotated[
-        Count | Literal["auto"],
-        WrapValidator(_count_or_auto),
-        Field(description="how many replicas run; auto: as many as the load needs", json_schema_extra=ON_RAY),
-    ] = 1
-    autoscaling_config: Annotated[
-        AutoscalingConfig | None,
-        Field(description="what auto keeps to; where it is given, `num_replicas` is auto", json_schema_extra=ON_RAY),
-    ] = None
-    max_ongoing_requests: Annotated[
-        int,
-        Field(ge=1, le=100_000, description="requests that one replica runs at a time"),
-    ] = 100
-    max_open_websockets: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=1_000_000,
-            description="WebSockets that are open at one replica at a time",
-        ),
-    ] = 1_000
-    max_open_streams: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=1_000_000,
-            description="streams that are open at one replica and hold no slot; any more keep their slots",
-        ),
-    ] = 1_000
-    on_disconnect: Annotated[
-        OnDisconnect,
-        Field(
-            description="a handler whose client has gone: auto stops streams, WebSockets, GET and HEAD",
-            json_schema_extra=RESTARTS,
-        ),
-    ] = "auto"
-    max_replicas_per_node: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=100,
-            description="how many of its replicas run on one node; what fits nowhere waits. None: any number",
-            json_schema_extra={**RESTARTS, **ON_RAY},
-        ),
-    ] = None
-    max_surge: Annotated[
-        Amount,
-        Field(
-            description='replicas beyond the wanted while others are replaced; a share, "25%", is rounded up',
-            json_schema_extra=ON_RAY,
-        ),
-    ] = "25%"
-    max_unavailable: Annotated[
-        Amount,
-        Field(description="replicas that may be missing meanwhile; a share is rounded down", json_schema_extra=ON_RAY),
-    ] = 0
-    startup_timeout_s: Annotated[
-        float,
-        Field(
-            gt=0,
-            le=86_400,
-            description="seconds from placement until a replica must be ready",
-            json_schema_extra=ON_RAY,
-        ),
-    ] = 60.0
-    graceful_shutdown_timeout_s: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=86_400,
-            description="seconds that a draining replica has to finish; then it is killed",
-            json_schema_extra=ON_RAY,
-        ),
-    ] = 20.0
-    health_check_period_s: Annotated[
-        float, Field(gt=0, le=3_600, description="seconds between two probes", json_schema_extra=ON_RAY)
-    ] = 5.0
-    health_check_timeout_s: Annotated[
-        float, Field(gt=0, le=3_600, description="seconds a probe may take", json_schema_extra=ON_RAY)
-    ] = 5.0
-    health_check_failure_threshold: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1_000,
-            description="failed probes in a row after which a replica is replaced",
-            json_schema_extra=ON_RAY,
-        ),
-    ] = 3
+    name: Name
+    """letters, digits, `-` and `_`; unique within its application"""
+    num_replicas: Annotated[Count | Literal["auto"], WrapValidator(_count_or_auto), Field(json_schema_extra=ON_RAY)] = 1
+    """number of replicas; auto: follows the load"""
+    autoscaling_config: Annotated[AutoscalingConfig | None, Field(json_schema_extra=ON_RAY)] = None
+    """options of autoscaling; if given, `num_replicas` is auto"""
+    max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """requests that one replica runs at a time"""
+    max_open_websockets: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
+    """WebSockets that may be open at one replica"""
+    max_open_streams: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
+    """streams that may be open at one replica without a slot; more keep their slots"""
+    on_disconnect: Annotated[OnDisconnect, Field(json_schema_extra=RESTARTS)] = "auto"
+    """whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and HEAD"""
+    max_replicas_per_node: Annotated[int | None, Field(ge=1, le=100, json_schema_extra={**RESTARTS, **ON_RAY})] = None
+    """replicas on one node; more wait for another node. None: any number"""
+    max_surge: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = "25%"
+    """extra replicas during an update; a share, "25%", is rounded up"""
+    max_unavailable: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = 0
+    """replicas that may be missing during an update; a share is rounded down"""
+    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=ON_RAY)] = 60.0
+    """seconds from placement until a replica must be ready"""
+    graceful_shutdown_timeout_s: Annotated[float, Field(ge=0, le=86_400, json_schema_extra=ON_RAY)] = 20.0
+    """seconds that a draining replica has to finish; then it is killed"""
+    health_check_period_s: Annotated[float, Field(gt=0, le=3_600, json_schema_extra=ON_RAY)] = 5.0
+    """seconds between two health checks"""
+    health_check_timeout_s: Annotated[float, Field(gt=0, le=3_600, json_schema_extra=ON_RAY)] = 5.0
+    """seconds that a health check may take"""
+    health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=ON_RAY)] = 3
+    """failed health checks in a row after which a replica is replaced"""
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = RayActorOptions()
-    batch: Annotated[
-        dict[str, BatchLimits],
-        Field(description="limits of `@batch` endpoints or methods, by the function's name, instead of their own"),
-    ] = {}
+    batch: dict[str, BatchLimits] = {}
+    """limits of `@batch` endpoints or methods, by name of the function; they override the code"""
 
     @model_validator(mode="before")
     @classmethod
@@ -413,38 +327,24 @@ def _on_ray(config: DeploymentConfig) -> Iterator[str]:
 
 
 class ClassActorOptions(RayActorOptions):
-    """As of an ingress, but that a model computes where an ingress mostly waits."""
+    """As for an ingress, with a whole CPU by default: a model computes, and an ingress mostly waits."""
 
-    num_cpus: Annotated[float, Field(ge=0, le=1024, description="logical CPUs")] = 1
+    num_cpus: Annotated[float, Field(ge=0, le=1024)] = 1
+    """logical CPUs"""
 
 
 class ClassConfig(DeploymentConfig):
-    """How a class is served: what an ingress may say, and what only objects have."""
+    """Options of a class: those of an ingress, and those that only objects have."""
 
-    max_ongoing_requests: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=100_000,
-            description="calls that one replica runs at a time; by default 16, or as many as its batches need",
-        ),
-    ] = 16
+    max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 16
+    """calls that one replica runs at a time; by default 16, or as many as its batches need"""
     ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = (
         ClassActorOptions()
     )
-    sync_threads: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=64,
-            description="threads that run the constructor and the `def` methods of one replica",
-            json_schema_extra=RESTARTS,
-        ),
-    ] = 1
-    user_config: Annotated[
-        dict[str, JsonValue] | None,
-        Field(description="what `reconfigure` is given, at the start and whenever it changes"),
-    ] = None
+    sync_threads: Annotated[int, Field(ge=1, le=64, json_schema_extra=RESTARTS)] = 1
+    """threads that run the constructor and the `def` methods of one replica"""
+    user_config: dict[str, JsonValue] | None = None
+    """value that `reconfigure` receives, at the start and after each change"""
 
     @property
     def live(self) -> LiveOptions:
@@ -456,12 +356,12 @@ class ClassConfig(DeploymentConfig):
 
 
 class CallOptions(Model):
-    """How one caller wants its calls made. What is not said is as the deployment says."""
+    """Options of the calls of one handle. An option that is not set is as in the deployment."""
 
-    timeout_s: Annotated[float | None, Field(gt=0, le=86_400, description="seconds from each call on")] = None
-    retry: Annotated[
-        Retry | None, Field(description="which calls are made again where a replica was lost with them")
-    ] = None
+    timeout_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
+    """seconds that each call may take, queue included"""
+    retry: Retry | None = None
+    """calls that are retried when a replica is lost with them"""
 
     @classmethod
     def called(cls, option: str = "") -> str:
@@ -472,13 +372,14 @@ class Route(Model):
     """One row of the route table, in the order in which the app tries them."""
 
     kind: Literal["http", "websocket", "both"]
-    pattern: Annotated[str, Field(description="the route's own regular expression, on the path below the prefix")]
-    methods: Annotated[tuple[str, ...] | None, Field(description="None: every method")] = None
-    path: Annotated[str, Field(description="the template that people read")]
-    owner: Annotated[
-        Name | None,
-        Field(description="the ingress whose replicas serve it; None: code that runs has it, and nobody serves it"),
-    ]
+    pattern: str
+    """the route's own regular expression, on the path below the prefix"""
+    methods: tuple[str, ...] | None = None
+    """None: every method"""
+    path: str
+    """the template that people read"""
+    owner: Name | None
+    """the ingress whose replicas serve it; None: code that runs has it, and nobody serves it"""
 
     @property
     def row(self) -> tuple[str, str, list[str] | None, str, str | None]:
@@ -490,29 +391,27 @@ class Route(Model):
 class Origin(Model):
     """Where replicas have their code from."""
 
-    target: Annotated[str, Field(description="`module:attribute`, imported by every replica")]
-    code: Annotated[
-        str, Field(description="the hash of what replicas unpack, where they import no target; the store has it")
-    ] = ""
-    artifact: Annotated[
-        str,
-        Field(description="the hash of the files that replicas unpack, with its folders in them; the store has them"),
-    ] = ""
-    sources: Annotated[
-        str,
-        Field(description="the hash of the Python files that replicas import instead of those of `app_dir` on disk"),
-    ] = ""
-    app_dir: Annotated[str, Field(description="the folder that is put first on the import path")]
-    working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = ""
+    target: str
+    """`module:attribute`, imported by every replica"""
+    code: str = ""
+    """the hash of what replicas unpack, where they import no target; the store has it"""
+    artifact: str = ""
+    """the hash of the files that replicas unpack, with its folders in them; the store has them"""
+    sources: str = ""
+    """the hash of the Python files that replicas import instead of those of `app_dir` on disk"""
+    app_dir: str
+    """the folder that is put first on the import path"""
+    working_dir: str = ""
+    """the folder that the app's relative paths begin at"""
 
 
 class DeployedSpec(Model):
     """What an ingress and a class have alike."""
 
-    calls: Annotated[
-        tuple[Name, ...], Field(description="the classes of the application that its code may call, as far as is known")
-    ] = ()
-    origin: Annotated[Origin | None, Field(description="its own; None: that of the application")] = None
+    calls: tuple[Name, ...] = ()
+    """the classes of the application that its code may call, as far as is known"""
+    origin: Origin | None = None
+    """its own; None: that of the application"""
 
 
 class IngressSpec(DeployedSpec):
@@ -527,10 +426,10 @@ class ClassSpec(DeployedSpec):
 
     kind: Literal["class"] = "class"
     config: ClassConfig
-    methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
-    idempotent: Annotated[
-        tuple[str, ...], Field(description="the methods that are called again when a replica is lost")
-    ] = ()
+    methods: dict[str, Kind] = {}
+    """what callers may call"""
+    idempotent: tuple[str, ...] = ()
+    """the methods that are called again when a replica is lost"""
 
 
 DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
@@ -541,11 +440,11 @@ class ApplicationSpec(Origin):
 
     schema_version: Literal[1] = 1
     name: Name
-    route_prefix: Annotated[
-        str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$", description="None: it serves no HTTP")
-    ] = "/"
+    route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
+    """None: it serves no HTTP"""
     title: str = ""
-    default: Annotated[Name | None, Field(description="the ingress that owns what no route matches")]
+    default: Name | None
+    """the ingress that owns what no route matches"""
     deployments: tuple[DeploymentSpec, ...]
     routes: tuple[Route, ...] = ()
 
@@ -613,54 +512,34 @@ _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml")
 
 
 class HTTPOptions(Model):
-    """Where the proxies listen, whom they believe, and how long they wait for a client."""
+    """Options of the proxies: address, trusted peers, limits and timeouts for clients."""
 
-    host: Annotated[str, Field(description="where the proxies listen")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535, description="the port; 0 is any free one")] = 8_000
-    proxies_per_node: Annotated[int, Field(ge=1, le=64, description="processes that share the port of a node")] = 1
-    keep_alive_timeout_s: Annotated[
-        float, Field(gt=0, le=86_400, description="seconds that a connection may be idle between two requests")
-    ] = 5.0
-    head_timeout_s: Annotated[
-        float, Field(gt=0, le=3_600, description="seconds for a TLS handshake, and for a request's head to arrive")
-    ] = 10.0
-    min_body_rate: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1_000_000_000,
-            description="bytes a second at which a client must send a body; slower ones are answered 408; 0: any rate",
-        ),
-    ] = 500.0
-    body_grace_s: Annotated[
-        float, Field(gt=0, le=3_600, description="seconds over which `min_body_rate` is measured")
-    ] = 5.0
-    max_connections: Annotated[
-        int | None,
-        Field(ge=1, le=1_000_000, description="clients of one proxy; more are answered 503"),
-    ] = None
-    max_requests_per_client: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=1_000_000,
-            description="requests and WebSockets of one client address at one proxy; more are answered 429",
-        ),
-    ] = None
-    forwarded_allow_ips: Annotated[
-        str, Field(description="addresses and networks whose X-Forwarded-* is believed, with commas; *: anybody's")
-    ] = "127.0.0.1,::1"
-    ssl_keyfile: Annotated[str | None, Field(description="the certificate's key, where it is not in its file")] = None
-    ssl_certfile: Annotated[
-        str | None, Field(description="serve HTTPS with this certificate, on every node that has a proxy")
-    ] = None
-    access_log: Annotated[
-        bool | str,
-        Field(
-            description="write a line for each request: to this file, or to standard output if it is -; "
-            "true: to a file of each proxy"
-        ),
-    ] = True
+    host: str = "127.0.0.1"
+    """address of the proxies"""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8_000
+    """port of the proxies; 0: any free port"""
+    proxies_per_node: Annotated[int, Field(ge=1, le=64)] = 1
+    """proxies per node; they share the port"""
+    keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0
+    """seconds that a connection may be idle between two requests"""
+    head_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
+    """seconds for a TLS handshake, and for the head of a request to arrive"""
+    min_body_rate: Annotated[float, Field(ge=0, le=1_000_000_000)] = 500.0
+    """bytes per second at which a client must send a body; slower bodies get 408; 0: no minimum"""
+    body_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
+    """seconds over which `min_body_rate` is measured"""
+    max_connections: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    """clients of one proxy; more get 503"""
+    max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    """requests and WebSockets of one client address at one proxy; more get 429"""
+    forwarded_allow_ips: str = "127.0.0.1,::1"
+    """addresses and networks whose X-Forwarded-* is trusted, separated by commas; *: all"""
+    ssl_keyfile: str | None = None
+    """key of the certificate, if it is not in the same file"""
+    ssl_certfile: str | None = None
+    """certificate for HTTPS, on every node that has a proxy"""
+    access_log: bool | str = True
+    """file for a line about each request; -: standard output; true: a file of each proxy; false: none"""
 
     @field_validator("access_log", mode="before")
     @classmethod

@@ -15,9 +15,9 @@ _IDEMPOTENT = "__app_toolkit_idempotent__"
 
 
 def idempotent(method: M) -> M:
-    """Mark a method of a deployment's class: calling it twice does no more than calling it once.
+    """Mark a method of a deployment's class that is safe to run twice.
 
-    With `retry="idempotent"`, the default, a call of it that was lost with a replica is made again on another one.
+    With `retry="idempotent"`, the default, a call that is lost with its replica is retried on another one.
     """
     setattr(method, _IDEMPOTENT, True)
     return method

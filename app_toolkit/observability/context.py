@@ -87,33 +87,37 @@ REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", d
 
 
 def request_id() -> str | None:
-    """The id of the request that is being served: the one its client reads in `X-Request-ID`.
+    """Return the id of the current request, which its client reads in `X-Request-ID`.
 
-    None outside a request, and where a request came without one. Tasks and threads that a handler starts
-    through asyncio or AnyIO see the id of the request that started them.
+    None outside of a request. Tasks and threads that a handler starts through asyncio or AnyIO have the id of the
+    request that started them.
     """
     return REQUEST_ID.get()
 
 
 def deadline() -> float | None:
-    """When the request that is being served must have ended, as `time.monotonic()` counts; None: whenever it has."""
+    """Return the deadline of the current request in seconds, as `time.monotonic()` counts; None: it has no deadline."""
     return DEADLINE.get()
 
 
 def trace_context() -> dict[str, str]:
-    """The trace that the request which is being served belongs to, as the header fields that carry it on.
+    """Return the trace of the current request as header fields: `traceparent`, and `tracestate` if there is one.
 
-    `traceparent`, and `tracestate` where there is one, as the client sent them; nothing where it sent none, or what
-    W3C Trace Context does not know. Calls of handles carry it on by themselves.
+    Empty if the client sent none, or none that is valid in W3C Trace Context. Calls of handles carry the trace
+    themselves.
     """
     parent, _, state = (TRACE.get() or "").partition(" ")
     return {name: value for name, value in (("traceparent", parent), ("tracestate", state)) if value}
 
 
 def replica_context() -> ReplicaContext:
-    """Which replica of which deployment this is: for routes, batches, and all of the life of a deployment's object.
+    """Return the application, the deployment and the id of the replica that runs this code.
 
-    Raises `RuntimeError` elsewhere; in one process a lifespan is elsewhere, too, for it belongs to every ingress.
+    Works in routes, methods and batches, and in the constructor of a class.
+
+    Raises:
+        RuntimeError: The code does not run in a replica. In one process this includes the lifespan of the app, which
+            belongs to every ingress.
     """
     found = REPLICA.get()
     if found is None:

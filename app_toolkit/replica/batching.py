@@ -1,4 +1,4 @@
-"""`@batch`: a function over lists that its callers call with one item each.
+"""`@batch`: a function that works on lists, and that its callers call with one item each.
 
 A caller's item stands in a buffer until its batch closes (`core/batch.py` decides when), and the caller waits for its
 own entry of the result. There is one buffer for each event loop and each replica that runs the function, or instance of
@@ -122,16 +122,24 @@ def batch(
     max_concurrent_batches: int = 1,
     size_fn: Callable[..., int] | None = None,
 ) -> Decorator:
-    """Let a function over lists be called with one item at a time; stands below a route's own decorator.
+    """Call a function that works on lists with one item at a time. Put it below the decorator of a route.
 
-    Every parameter loses one `list`, and so does the result; a bound deployment is shared by all items. An exception in
-    the result is the answer of its item. An async generator yields lists with an entry for each item, of which None is
-    skipped; a `def` function runs in a thread, a `def` method on a thread of its object. The limits are those of
-    `Limits`, and can be set later, on the decorated function: `f.batch.max_batch_size = 16`; those of a method hold for
-    its class. `size_fn` gives the size of an item from what its caller passed, a whole number from 0 on; without it
-    each counts 1.
+    Callers see every parameter and the result without one `list`. A bound deployment is shared by all items. An
+    exception in the returned list is the result of its item. An async generator yields lists with one entry for each
+    item; None is skipped. A `def` function runs in a thread, a `def` method in a thread of its object.
 
-    Raises `ConfigError` for a limit out of its bounds, and for a parameter or result that is no list.
+    The limits can be set later, on the decorated function: `f.batch.max_batch_size = 16`. Limits of a method apply to
+    all objects of its class.
+
+    Parameters:
+        max_batch_size: Items in one batch, or the sum of their sizes. Default: 8.
+        batch_wait_timeout_s: Seconds that the first item of a batch waits for others. Default: 0.01.
+        max_concurrent_batches: Batches that run at the same time. Default: 1.
+        size_fn: Function that returns the size of an item, a whole number from 0 on, from the arguments of its caller.
+            Default: None, each item counts 1.
+
+    Raises:
+        ConfigError: A limit is out of bounds, or a parameter or the result is not a list.
     """
     limits = Limits(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
 

@@ -12,12 +12,17 @@ MARK = "__app_toolkit_on_disconnect__"
 
 
 def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
-    """Say what happens to one endpoint when its client disconnects; stands below the route's own decorator.
+    """Choose what happens to one endpoint when its client disconnects. Put it below the decorator of the route.
 
-    "cancel": it is cancelled, whatever its method; "continue": it runs to its end and is not told; "auto": as an
-    ingress does by default. By default a POST keeps running, as under uvicorn, so each retry of an impatient client
-    adds one more model call. Use "cancel" for a POST that only computes something. Raises `ConfigError` for another
-    word.
+    By default a POST keeps running, as under uvicorn, so each retry of an impatient client adds one more model call.
+    Use "cancel" for a POST that only computes something.
+
+    Parameters:
+        wish: "cancel": the handler is cancelled, whatever its method. "continue": it runs to its end. "auto": GET,
+            HEAD, streams and WebSockets are cancelled.
+
+    Raises:
+        ConfigError: `wish` is another word.
     """
     words = get_args(OnDisconnect)
     if wish not in words:

@@ -12,10 +12,10 @@ EVENT_STREAM = b"text/event-stream"
 
 
 def open_stream(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint whose response is a stream of any media type; stands below the route's own decorator.
+    """Mark an endpoint whose response is a stream of any media type. Put it below the decorator of the route.
 
-    Its response counts against `max_open_streams`, not against `max_ongoing_requests`, as soon as its head has been
-    sent. Responses of the type `text/event-stream` do so without a mark.
+    When the head of its response has been sent, the request counts against `max_open_streams` instead of
+    `max_ongoing_requests`. Responses of type `text/event-stream` do so without a mark.
     """
     setattr(endpoint, MARK, True)
     return endpoint

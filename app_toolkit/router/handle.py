@@ -1,4 +1,4 @@
-"""What user code holds of a deployment: a handle, typed as the class itself, and the answers of its calls."""
+"""Handles, which user code calls like objects of the class, and the responses of their calls."""
 
 import asyncio
 import inspect
@@ -57,12 +57,12 @@ def plane() -> Plane:
 
 
 class Handle(Reference):
-    """Calls one deployment. It has the methods of the deployment's class, and no public name beside them.
+    """Calls one deployment. It has the methods of the class, and no other public name.
 
     As a dependency, `Depends(writer.handle)`, it gives a route itself.
 
-    An `async def` method is awaited, one that yields is iterated, from any event loop. A `def` method called where no
-    loop runs blocks until it is answered; where one runs it raises `TypeError`. Safe in every thread.
+    Await an `async def` method, and iterate over one that yields, from any event loop. A `def` method blocks until its
+    result arrives; where an event loop runs it raises `TypeError`. Safe in every thread.
     """
 
     _options: CallOptions
@@ -90,21 +90,31 @@ class Handle(Reference):
 
 
 class CallKeywords(TypedDict, total=False):
-    """`CallOptions`, for type checkers."""
+    """`CallOptions`, for type checkers and editors."""
 
     timeout_s: float | None
+    """seconds that each call may take, queue included. Default: None"""
     retry: Retry | None
+    """calls that are retried when a replica is lost with them. Default: None"""
 
 
-def options(handle: T, **said: Unpack[CallKeywords]) -> T:
-    """The same handle, with options of its own for the calls made through it.
+def options(handle: T, **options: Unpack[CallKeywords]) -> T:
+    """Return the same handle with other options for its calls: `options(model, timeout_s=2).write(prompt)`.
 
-    `timeout_s`: seconds that a call may take, queue included; `retry`: "all" if every call may be made again when a
-    replica is lost with it, "idempotent" if calls of methods marked `@idempotent` may, "none" if none may. What is not
-    said stays as it is. Raises `ConfigError` for an option that is out of bounds or unknown.
+    An option that is not given does not change.
+
+    Parameters:
+        handle: The handle.
+        timeout_s: Seconds that each call may take, queue included. Default: that of the deployment.
+        retry: Calls that are retried when a replica is lost with them: "all", "idempotent" (methods marked
+            `@idempotent`) or "none". Default: that of the deployment.
+
+    Raises:
+        ConfigError: An option is unknown or out of bounds.
+        TypeError: `handle` is not a handle.
     """
     old = _handle(handle, "options(model, ...)")
-    return cast(T, Handle(old._deployment, CallOptions(**{**old._options.model_dump(), **said})))
+    return cast(T, Handle(old._deployment, CallOptions(**{**old._options.model_dump(), **options})))
 
 
 def deployment_of(handle: object) -> Deployable:
@@ -262,10 +272,21 @@ def remote(  # type: ignore[overload-overlap]
 @overload
 def remote(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Response[R]": ...
 def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a handle now, and have its answer later: `remote(model.predict, x)`.
+    """Start a call of a method and return at once: `remote(model.predict, x)`.
 
-    A `Stream` of what the method yields, where it does, else a `Response`. For all kinds of methods, in event loops and
-    threads. A `Response` among the arguments is waited for before the call is sent, and unpickled by the callee alone.
+    Works for all kinds of methods, in event loops and in threads. A `Response` among the arguments is waited for before
+    the call is sent, and only the called method unpickles it.
+
+    Parameters:
+        method: A method of a handle.
+        *args: Positional arguments of the method.
+        **kwargs: Keyword arguments of the method.
+
+    Returns:
+        A `Stream` if the method yields, else a `Response`.
+
+    Raises:
+        TypeError: `method` is not a method of a handle.
     """
     if not isinstance(method, Method):
         raise TypeError(f"remote() takes a method of a handle, as in remote(model.predict, x), not {method!r}")
@@ -325,10 +346,10 @@ def _retrieve(task: "asyncio.Task[Any]") -> None:
 
 
 class Response(Generic[R]):
-    """The answer of a call that is under way: `await` it, or wait in a thread with `result()`.
+    """The result of a call that is in flight: `await` it, or wait in a thread with `result()`.
 
-    It may be awaited more than once. As a task's, whoever is cancelled while it awaits cancels the call. A response
-    that nobody holds any more is cancelled, and so is one whose event loop ends.
+    You can await it more than once. If a caller that awaits it is cancelled, the call is cancelled. A call is also
+    cancelled when nobody holds its response any more, and when its event loop ends.
     """
 
     def __init__(self, method: Method, call: Call) -> None:
@@ -367,9 +388,14 @@ class Response(Generic[R]):
         return self._opened[0]
 
     def result(self, timeout_s: float | None = None) -> R:
-        """Wait in a thread. Raises `TimeoutError` after `timeout_s` seconds, and the call goes on.
+        """Wait for the result in a thread.
 
-        Raises `RuntimeError` where an event loop runs, which would stand still.
+        Parameters:
+            timeout_s: Seconds to wait; the call continues after that. Default: None, no limit.
+
+        Raises:
+            TimeoutError: The result did not arrive in time.
+            RuntimeError: An event loop runs in this thread, which would be blocked.
         """
         _refuse_in_a_loop("response.result()", "await response")
         work = self._work
@@ -383,7 +409,7 @@ class Response(Generic[R]):
             raise TimeoutError(f"{self._method!r} gave no result within {timeout_s:g} s") from None
 
     def cancel(self) -> None:
-        """Cancel the call; whoever awaits it sees `CancelledError`. Nothing where it is done. From any thread."""
+        """Cancel the call; a caller that awaits it gets `CancelledError`. Safe in every thread."""
         work = self._work
         if work.done():
             return
@@ -394,7 +420,7 @@ class Response(Generic[R]):
             work.get_loop().call_soon_threadsafe(work.cancel)
 
     def later(self) -> R:
-        """This response itself, as a type checker wants an argument: `remote(front.show, response.later())`."""
+        """The response itself, typed as its result: pass it as an argument of another call."""
         return cast(R, self)
 
     def __del__(self) -> None:
@@ -408,10 +434,10 @@ def _refuse_in_a_loop(what: str, way: str) -> None:
 
 
 class Stream(Generic[R]):
-    """What a method yields: `async for` in event loops, `for` in threads.
+    """The items that a method yields: use `async for` in event loops and `for` in threads.
 
-    The method begins at once, and is at most one item ahead. `aclose()`, `cancel()`, or to hold the stream no more,
-    closes the method.
+    The method starts at once and is at most one item ahead of its reader. It is closed by `aclose()` and `cancel()`,
+    and when nobody holds the stream any more.
     """
 
     def __init__(self, method: Method, call: Call) -> None:
@@ -448,7 +474,7 @@ class Stream(Generic[R]):
         return cast(R, found[0])
 
     def cancel(self) -> None:
-        """Close the method; whoever waits for an item sees `CancelledError`. From any thread."""
+        """Close the method; a caller that waits for an item gets `CancelledError`. Safe in every thread."""
         self._relay.cancel()
 
     async def aclose(self) -> None:

@@ -197,10 +197,10 @@ def test_several_apps_are_written_into_one_file() -> None:
 def test_each_option_is_there_with_its_meaning_and_defaults_are_commented_out() -> None:
     text = written([planned(app({"num_replicas": 2}, {}), {})], InstanceOptions(port=80), FOLDER)
     lines = [line.strip() for line in text.splitlines()]
-    assert "port: 80  # the port; 0 is any free one" in lines
-    assert '# host: "127.0.0.1"  # where the proxies listen' in lines
-    assert "num_replicas: 2  # how many replicas run; auto: as many as the load needs" in lines
-    assert "# num_replicas: 1  # how many replicas run; auto: as many as the load needs" in lines
+    assert "port: 80  # port of the proxies; 0: any free port" in lines
+    assert '# host: "127.0.0.1"  # address of the proxies' in lines
+    assert "num_replicas: 2  # number of replicas; auto: follows the load" in lines
+    assert "# num_replicas: 1  # number of replicas; auto: follows the load" in lines
     assert "#   num_gpus: 0  # logical GPUs; fractions share one" in lines
     assert "app_dir: src  # the folder that is put first on the import path" in lines
 

@@ -15,6 +15,9 @@ from .pages import PAGES, ROOT, Page, commands, page
 from .taken import collect, only_taken, take, typed
 
 CLI = page("docs/cli.md")
+SHOP = page("docs/tutorial/streaming.md")
+"""The last version of the file that the tutorial goes on with."""
+
 WITH_COMMANDS = [page for page in PAGES if typed(page)]
 APP = "from fastapi import FastAPI\n\napp = FastAPI()\n"
 REFUSED = (Exception, SystemExit, pytest.fail.Exception)
@@ -23,11 +26,12 @@ REFUSED = (Exception, SystemExit, pytest.fail.Exception)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The root of the repository, with an app and a file of applications in it."""
+    """The root of the repository, with an app, the one of the tutorial, and a file of applications in it."""
     for each in ROOT.iterdir():
         if not each.name.startswith("."):
             (tmp_path / each.name).symlink_to(each)
     (tmp_path / "main.py").write_text(APP)
+    (tmp_path / "shop.py").write_text(SHOP.code)
     (tmp_path / "app.yaml").write_text("applications: {shop: {target: 'main:app'}}")
     with only_taken(tmp_path):
         yield tmp_path

@@ -63,4 +63,4 @@ def test_the_page_lists_every_option_with_its_default() -> None:
     for option in listed.keys() - {"name", "ray_actor_options"}:
         shown = listed[option].strip('"')
         assert shown == str(ClassConfig.model_fields[option].default), option
-    assert rows(HANDLES, "`options`: how calls are made").keys() == CallOptions.model_fields.keys()
+    assert rows(HANDLES, "`options`: change how calls are made").keys() == CallOptions.model_fields.keys()

@@ -13,7 +13,7 @@ from app_toolkit.router import handle
 
 from .pages import PAGES, Page
 
-FOR_USERS = [each for each in PAGES if each.name not in {"docs/architecture.md", "docs/vocabulary.md"}]
+FOR_USERS = [each for each in PAGES if not re.match("docs/(architecture|glossary|decisions/)", each.name)]
 
 
 def classes(module: ModuleType) -> set[str]:

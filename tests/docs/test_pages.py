@@ -27,23 +27,37 @@ ON_A_CLUSTER = [page("docs/scripts.md"), page("docs/operations.md")]
 """They serve there: tests/e2e/test_scripts.py and tests/test_deployed.py run them on the session's."""
 
 DRAWING = None
+ANSWERS = "tests/docs/test_tutorial.py::test_a_step_of_the_tutorial_answers_as_it_shows"
+REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_a_line_as_they_are"
 SHOWN = {
     "docs/architecture.md mermaid": DRAWING,
-    "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
-    "docs/operations.md console": "tests/docs/test_operations.py::test_what_a_deploy_shows_is_what_the_page_shows",
+    "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
+    "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
+    "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
+    "docs/concepts/autoscaling.md mermaid": DRAWING,
+    "docs/concepts/failure.md mermaid": DRAWING,
+    "docs/concepts/request.md mermaid": DRAWING,
+    "docs/concepts/update.md mermaid": DRAWING,
+    "docs/operations.md console": "tests/docs/test_operations.py::test_what_a_deploy_shows_is_what_the_page_shows",
     "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
-    "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
-    "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
-    "docs/outcomes.md json": "tests/proxy/test_outcomes.py::test_the_page_shows_a_refusal_and_a_line_as_they_are",
+    "docs/outcomes.md json": REFUSAL,
     "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
     "docs/queues.md console": "tests/e2e/test_load.py::test_the_page_shows_what_the_command_says",
     "docs/queues.md text": DRAWING,
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_what_the_page_shows_of_an_app_is_in_it",
+    "docs/troubleshooting.md json": REFUSAL,
+    "docs/tutorial/app.md console": ANSWERS,
+    "docs/tutorial/batching.md console": ANSWERS,
+    "docs/tutorial/deployment.md console": ANSWERS,
+    "docs/tutorial/ingress.md console": ANSWERS,
+    "docs/tutorial/run.md console": "tests/docs/test_tutorial.py::test_the_shop_answers_on_ray_as_the_tutorial_shows",
+    "docs/tutorial/streaming.md console": ANSWERS,
+    "docs/tutorial/testing.md py": "tests/docs/test_tutorial.py::test_the_tests_of_the_tutorial_pass",
     "examples/embeddings/README.md console": "tests/examples/test_embeddings.py::test_what_the_page_asks_is_answered",
 }
 """What holds each block that is neither code, which is run, nor commands, which test_commands.py has."""
@@ -77,7 +91,8 @@ def test_python_on_every_page_can_be_run(page: Page) -> None:
 def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
     for each in WITH_PYTHON:
         if each not in UNTYPED:
-            (tmp_path / f"page_{Path(each.name).stem}.py").write_text(each.code)
+            module = re.sub(r"\W", "_", each.name)
+            (tmp_path / f"{module}.py").write_text(each.code)
     done = mypy("--strict", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -128,4 +143,13 @@ def test_the_site_lists_every_page() -> None:
     Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
     site = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)
     listed = {f"docs/{page}" for page in _leaves(site["nav"])}
-    assert listed == {page.name for page in PAGES if page.name.startswith("docs/")}
+    decisions = {
+        page.name for page in PAGES if re.match(r"docs/decisions/\d", page.name)
+    }  # listed on a page of their own
+    assert listed | decisions == {page.name for page in PAGES if page.name.startswith("docs/")}
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md"])
+def test_a_page_of_the_root_that_the_site_includes_has_no_relative_links(name: str) -> None:
+    assert page(f"docs/{name.lower()}").text == f'--8<-- "{name}"\n'
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", page(name).text), "they would lead elsewhere on the site"

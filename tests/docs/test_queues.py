@@ -30,7 +30,7 @@ def test_the_bounds_of_the_page_are_the_defaults() -> None:
     assert f"`max_open_websockets` ({INGRESS.max_open_websockets:,})" in PAGE.text
     assert f"methods the `sync_threads` of their object ({CLASS.sync_threads})" in PAGE.text
     assert INGRESS.request_timeout_s is None
-    assert "bounded by `request_timeout_s`\nalone, which is not set by default" in PAGE.text
+    assert "`request_timeout_s`, which is not set by default" in PAGE.text
 
 
 def test_def_endpoints_share_as_many_threads_as_the_page_says() -> None:

@@ -387,8 +387,9 @@ def test_a_request_is_one_line_without_its_query(own: World) -> None:
     assert (own_record["status"], own_record["ingress"], own_record["replica"]) == (200, "-", "-")
 
 
-def test_the_page_shows_a_refusal_and_a_line_as_they_are(own: World) -> None:
-    refusal, line = map(masked, page("docs/outcomes.md").shown("json"))
+def test_the_pages_show_a_refusal_and_a_line_as_they_are(own: World) -> None:
+    (refusal,) = map(masked, page("docs/troubleshooting.md").shown("json"))
+    (line,) = map(masked, page("docs/outcomes.md").shown("json"))
     own.says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
     with own.raw() as raw, own.raw() as waiting:
         raw.send(get("/chat")).answer()

@@ -1,0 +1,75 @@
+"""Editors show each option of the user-facing API with its unit and default: as the model of the option says it."""
+
+import ast
+import inspect
+import re
+from importlib import import_module
+from inspect import getdoc, getsource
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import app_toolkit
+from app_toolkit.config.models import (
+    AutoscalingConfig,
+    BatchLimits,
+    CallOptions,
+    ClassActorOptions,
+    ClassConfig,
+)
+from app_toolkit.router import handle
+
+deployment = import_module("app_toolkit.deployment")  # the package has a function of this name
+
+KEYWORDS: list[tuple[ModuleType, str, Any]] = [
+    (deployment, "ActorKeywords", ClassActorOptions),
+    (deployment, "AutoscalingKeywords", AutoscalingConfig),
+    (deployment, "BatchKeywords", BatchLimits),
+    (deployment, "DeploymentKeywords", ClassConfig),
+    (handle, "CallKeywords", CallOptions),
+]
+OTHERWISE = {
+    "name": "letters, digits, `-` and `_`; unique within its application. Default: from the class",
+    "ray_actor_options": "resources that one replica asks of the cluster. Default: one CPU",
+}
+"""Options whose default is not a value."""
+
+
+def shown(module: ModuleType, name: str) -> dict[str, str]:
+    """By key of a TypedDict: the text below it."""
+    (found,) = [
+        each for each in ast.parse(getsource(module)).body if isinstance(each, ast.ClassDef) and each.name == name
+    ]
+    texts: dict[str, str] = {}
+    for key, text in zip(found.body, found.body[1:], strict=False):
+        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(key.target, ast.Name)
+            assert isinstance(text.value, ast.Constant)
+            texts[key.target.id] = " ".join(str(text.value.value).split())
+    return texts
+
+
+@pytest.mark.parametrize(("module", "name", "model"), KEYWORDS, ids=[name for _, name, _ in KEYWORDS])
+def test_a_keyword_has_the_text_and_the_default_of_its_option(module: ModuleType, name: str, model: Any) -> None:
+    texts = shown(module, name)
+    assert texts.keys() == getattr(module, name).__annotations__.keys()
+    for option, text in texts.items():
+        field = model.model_fields[option]
+        assert text == OTHERWISE.get(option, f"{field.description}. Default: {field.default}"), option
+
+
+def test_the_base_class_lists_its_keywords() -> None:
+    section = (getdoc(app_toolkit.Deployment) or "").partition("Parameters:\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    expected = {name: f"{text[0].upper()}{text[1:]}." for name, text in shown(deployment, "DeploymentKeywords").items()}
+    assert {name: " ".join(text.split()) for name, text in listed} == expected
+
+
+@pytest.mark.parametrize("name", app_toolkit.__all__)
+def test_each_public_name_has_a_docstring_and_names_its_parameters(name: str) -> None:
+    found = getattr(app_toolkit, name)
+    if name not in ("ToolkitError", "ConfigError", "BatchError"):
+        assert getdoc(found), f"{name} has no docstring"
+    if inspect.isfunction(found) and found.__module__ != "app_toolkit.running":
+        assert "said" not in inspect.signature(found).parameters

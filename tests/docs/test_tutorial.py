@@ -1,0 +1,101 @@
+"""The tutorial works as it stands: each step gives the answers that it shows, in one process and on Ray."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from rich.console import Console
+
+from app_toolkit.cli.screen import Screen
+from app_toolkit.cli.target import load, resolve
+from app_toolkit.planning import plan
+from tests.checkers import mypy
+from tests.cluster import Cluster
+
+from .pages import Page, page
+
+STEPS = [page(f"docs/tutorial/{step}.md") for step in ("app", "ingress", "deployment", "batching", "streaming")]
+LAST = STEPS[-1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the reader of the tutorial works."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("shop", None)
+
+
+def asked(step: Page) -> Iterator[tuple[str, str]]:
+    """Each `curl` that a page shows, with its answer."""
+    for block in step.shown("console"):
+        for each in block.split("$ ")[1:]:
+            command, _, answer = each.partition("\n")
+            if command.startswith("curl "):
+                yield command, answer.strip()
+
+
+def ask(client: Any, command: str) -> str:
+    _, *words = shlex.split(command)
+    body = words.pop(words.index("--json") + 1) if "--json" in words else None
+    (url,) = [word for word in words if not word.startswith("--")]
+    path = "/" + url.partition("/")[2]
+    if body is None:
+        answer = client.get(path)
+    else:
+        answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    return str(answer.text).strip()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: Path(step.name).stem)
+def test_a_step_of_the_tutorial_answers_as_it_shows(step: Page, folder: Path) -> None:
+    (folder / "shop.py").write_text(step.code)
+    app, _ = load(resolve("shop.py", folder=folder))
+    with TestClient(app) as client:
+        shown = list(asked(step))
+        assert shown
+        for command, answer in shown:
+            assert ask(client, command) == answer
+
+
+def test_the_websocket_of_the_tutorial_answers(folder: Path) -> None:
+    (folder / "shop.py").write_text(LAST.code)
+    app, _ = load(resolve("shop.py", folder=folder))
+    with TestClient(app) as client, client.websocket_connect("/chat/ws") as websocket:
+        websocket.send_text("hello world")
+        assert [websocket.receive_text(), websocket.receive_text()] == ["HELLO", "WORLD"]
+
+
+def test_the_plan_of_the_tutorial_is_the_one_that_it_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step = STEPS[1]
+    (folder / "shop.py").write_text(step.code)
+    app, where = load(resolve("shop.py", folder=folder))
+    Screen(Console(highlight=False, soft_wrap=True)).plan(plan(app, target=where, app_dir="/srv/shop"))
+    assert f"$ app-toolkit plan shop.py\n{capsys.readouterr().out}" in step.shown("console")
+
+
+def test_the_tests_of_the_tutorial_pass(folder: Path) -> None:
+    (tests,) = page("docs/tutorial/testing.md").shown("py")
+    (folder / "shop.py").write_text(LAST.code)
+    (folder / "test_shop.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_shop.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{tests.count('def test_')} passed" in done.stdout
+    checked = mypy("--strict", str(folder))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_shop_answers_on_ray_as_the_tutorial_shows(tmp_path: Path, cluster: Cluster) -> None:
+    (tmp_path / "shop.py").write_text(LAST.code)
+    served = cluster.deploy("shop:app", tmp_path)
+    with served.client() as client:
+        for command, answer in asked(page("docs/tutorial/run.md")):
+            assert ask(client, command) == answer
+    served.delete()
