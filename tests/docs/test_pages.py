@@ -118,6 +118,22 @@ def test_links_between_pages_lead_somewhere(page: Page) -> None:
         assert ((ROOT / page.name).parent / link).exists(), link
 
 
+def anchors(page: Page) -> set[str]:
+    """Where a link into the page may lead: its headings, as the site names them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page.text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    words = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {re.sub(r"[-\s]+", "-", each) for each in words}
+
+
+@pytest.mark.parametrize("each", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings(each: Page) -> None:
+    for path, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", each.text):
+        target = page(os.path.normpath(Path(each.name).parent / path)) if path else each
+        assert anchor in anchors(target), f"{path}#{anchor}"
+
+
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     shown = subprocess.run([ROOT / ".ci/run", "show"], capture_output=True, text=True, check=True, cwd="/")
     assert shown.stdout.strip() == marked("test")
