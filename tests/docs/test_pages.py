@@ -93,6 +93,8 @@ def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
         if each not in UNTYPED:
             module = re.sub(r"\W", "_", each.name)
             (tmp_path / f"{module}.py").write_text(each.code)
+    (tmp_path / "shop.py").write_text(page("docs/tutorial/streaming.md").code)
+    (tmp_path / "test_shop.py").write_text(page("docs/tutorial/testing.md").shown("py")[0])
     done = mypy("--strict", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
 

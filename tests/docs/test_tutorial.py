@@ -14,7 +14,6 @@ from rich.console import Console
 from app_toolkit.cli.screen import Screen
 from app_toolkit.cli.target import load, resolve
 from app_toolkit.planning import plan
-from tests.checkers import mypy
 from tests.cluster import Cluster
 
 from .pages import Page, page
@@ -88,10 +87,9 @@ def test_the_tests_of_the_tutorial_pass(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tests.count('def test_')} passed" in done.stdout
-    checked = mypy("--strict", str(folder))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.timeout(240)  # six replicas, two of them behind another one
 def test_the_shop_answers_on_ray_as_the_tutorial_shows(tmp_path: Path, cluster: Cluster) -> None:
     (tmp_path / "shop.py").write_text(LAST.code)
     served = cluster.deploy("shop:app", tmp_path)
