@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
 from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.core.attempts import Attempts
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
@@ -238,17 +239,18 @@ class Ingress(Local):
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
         now = asyncio.get_running_loop().time
         since = now()
-        deadline = math.inf if timeout is None else since + timeout
+        deadline = None if timeout is None else since + timeout
+        attempts = Attempts(since, deadline)
         client = None
-        refused = False
         while True:
             turn = self.router.try_turn()
             if turn is None:
                 client = client or Client(receive)
-                turn = await self._wait(client, refused, since, deadline)
+                turn = await self._wait(client, attempts)
                 receive = client.receive
             if turn is None:
                 return
+            attempts.count += 1
 
             async def send_until_complete(message: Message, turn: Turn = turn) -> None:
                 headers = message.get("headers")
@@ -261,26 +263,24 @@ class Ingress(Local):
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     self.router.give_back(turn)  # what runs on is background work, which holds no turn
 
-            left = None if timeout is None else deadline - now()
+            left = None if deadline is None else deadline - now()
             try:
                 caller = CALLER if turn.claim() else None
                 await self.replica.admit(scope, receive, send_until_complete, left, caller=caller)
                 return
             except ReplicaBusy:
-                self.router.refused(turn)
-                refused = True
-                if now() - since >= self.router.policy.max_queue_wait_s:
-                    raise self.router.waited_too_long() from None
+                self.refused(turn, attempts, self._late())
             finally:
                 self.router.give_back(turn)
 
-    async def _wait(self, client: Client, again: bool, since: float, deadline: float) -> Turn | None:
+    async def _wait(self, client: Client, attempts: Attempts) -> Turn | None:
         """A turn, or None where the client hung up before there was one."""
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Turn] = loop.create_future()
         hung_up: asyncio.Future[None] = loop.create_future()
-        too_long = since + self.router.policy.max_queue_wait_s
-        waiter = self.router.wait(granted.set_result, since, again=again)
+        deadline = math.inf if attempts.deadline is None else attempts.deadline
+        too_long = attempts.since + self.router.policy.max_queue_wait_s
+        waiter = self.router.wait(granted.set_result, attempts.since, again=attempts.count > 0)
         watch = client.watch(lambda: hung_up.set_result(None))
         try:
             await asyncio.wait(
@@ -303,8 +303,11 @@ class Ingress(Local):
         if hung_up.done():
             return None
         if loop.time() >= deadline:
-            raise DeadlineExceeded(f"the deadline of this request passed while it waited for {self.router.name}")
+            raise self._late()
         raise self.router.waited_too_long()
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(f"the deadline of this request passed while it waited for {self.router.name}")
 
 
 class _Body:

@@ -16,6 +16,7 @@ import uvloop
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
+from app_toolkit.core.attempts import Attempt, Attempts, Reason, Result
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, Place
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
@@ -24,6 +25,7 @@ from app_toolkit.replica.calls import Calls
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica
 from app_toolkit.router.router import Router
+from app_toolkit.router.targets import Turn
 from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -78,6 +80,16 @@ class Local:
         except ReplicaBusy:  # as over the wire: the line has ended before it began
             soon(ended)
             return line.Place(self.replica.line, CALLER, offered, ended)
+
+    def refused(self, turn: Turn, attempts: Attempts, late: DeadlineExceeded) -> None:
+        """The replica was full, and the request waits again. Raises `QueueTimeout`, or `late` after the deadline."""
+        self.router.ended(turn, Result.BUSY)
+        now = asyncio.get_running_loop().time()
+        step = attempts.after(Attempt(turn.endpoint.id, Result.BUSY), now, self.router.policy.max_queue_wait_s)
+        if step is Reason.DEADLINE:
+            raise late from None
+        if step is Reason.QUEUE_WAIT:
+            raise self.router.waited_too_long() from None
 
 
 class Reply:
@@ -210,17 +222,17 @@ class Deployed(Local):
 
     async def _in_turn(self, call: Call, reply: Reply, since: float, until: float | None) -> None:
         answer = _Answer()
-        again = False
+        attempts = Attempts(since, until)
         while True:
-            turn = self.router.try_turn() or await self.router.wait_turn(since, again=again)
+            turn = self.router.try_turn() or await self.router.wait_turn(since, again=attempts.count > 0)
+            attempts.count += 1
             try:
                 caller = CALLER if turn.claim() else None
                 left = None if until is None else until - self.loop.time()
                 await self.replica.admit(_scope(call, reply), _nobody_leaves, answer.send, left, caller=caller)
                 break
             except ReplicaBusy:
-                self.router.refused(turn)
-                again = True
+                self.refused(turn, attempts, self._late(call))
             finally:
                 self.router.give_back(turn)
         if answer.status == DeadlineExceeded.status:

@@ -13,9 +13,9 @@ from typing import cast
 
 from app_toolkit.errors import TooManyConnections
 from app_toolkit.proxy import builtin
-from app_toolkit.proxy.exchange import DISCARDED_BODY
 from app_toolkit.proxy.protocol import ClientConnection, Connection, Patience, ServerState
 from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.request import DISCARDED_BODY
 
 log = logging.getLogger("app_toolkit.proxy")
 

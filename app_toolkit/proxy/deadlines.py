@@ -1,6 +1,7 @@
 """The deadlines of many requests, with one timer for all of them."""
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from typing import Protocol
@@ -60,3 +61,31 @@ class Deadlines:
                 return
             del self._due[request]
             request.expire(self.timeout)
+
+
+class Deadline:
+    """The deadline of one request, which is told when it passes."""
+
+    __slots__ = ("_request", "_shared", "_timer", "at", "seconds")
+
+    def __init__(self, request: Bounded, at: float, seconds: float, shared: Deadlines | None) -> None:
+        """`at`, as `time.monotonic()`, is `seconds` after the request came. `shared`: None for a timer of its own."""
+        self.at = at
+        self.seconds = seconds
+        self._request = request
+        self._shared = shared
+        self._timer: asyncio.TimerHandle | None = None
+        if shared is not None:
+            shared.add(request, at)
+        else:
+            self._timer = asyncio.get_running_loop().call_later(seconds, request.expire, seconds)
+
+    def left_ms(self) -> int:
+        """At least 1."""
+        return max(math.ceil((self.at - time.monotonic()) * 1_000), 1)
+
+    def cancel(self) -> None:
+        if self._shared is not None:
+            self._shared.discard(self._request)
+        if self._timer is not None:
+            self._timer.cancel()

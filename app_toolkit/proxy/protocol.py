@@ -14,9 +14,9 @@ from app_toolkit.core import forwarded
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.uploads import MinimumRate, Period, measured
 from app_toolkit.errors import RequestTimeout
-from app_toolkit.proxy.exchange import DISCARDED_BODY, Exchange
+from app_toolkit.proxy.exchange import Exchange
 from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.proxy.request import KEPT_BODY, Limits, Request, RequestParser
+from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, Limits, Request, RequestParser
 from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header, ReplicaId

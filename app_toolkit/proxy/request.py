@@ -24,6 +24,7 @@ from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, trace_of
 from app_toolkit.errors import (
     BadRequest,
+    ContentTooLarge,
     HeadTooLarge,
     NotSupported,
     RequestError,
@@ -38,8 +39,11 @@ log = logging.getLogger("app_toolkit.proxy")
 KEPT_BODY = 64 * 1024
 """Bytes of a body that are kept, to try another replica with, and that may wait before we stop reading."""
 
-RETRYABLE = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
-METHODS = RETRYABLE | {b"POST", b"PATCH", b"QUERY"}
+DISCARDED_BODY = 1024 * 1024
+"""Bytes of a body that nobody wants which are read nevertheless, so that the connection can be used again."""
+
+IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
+METHODS = IDEMPOTENT | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need a look. All others are copied.
 COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, TRACED, DROP = range(12)
@@ -87,16 +91,16 @@ class Body:
     """The body of one request on its way to a replica.
 
     * Its bytes leave in the order in which they came, framed as the replica gets them.
-    * What was passed on is kept, to be sent again, until there is more than `KEPT_BODY` of it, or `let_go`.
+    * What was passed on is kept, to be sent again, until there is more than `KEPT_BODY` of it, or `forget`.
     """
 
-    __slots__ = ("_discarding", "_passed", "_pieces", "chunked", "received", "waiting", "whole")
+    __slots__ = ("_discarding", "_passed", "_pieces", "chunked", "received", "retained", "waiting")
 
     def __init__(self, chunked: bool) -> None:
         self.chunked = chunked
         self.received = 0
         self.waiting = 0
-        self.whole = True
+        self.retained = True
         self._pieces: list[bytes] = []
         self._passed = 0
         self._discarding = False
@@ -115,30 +119,30 @@ class Body:
         """What has come since the last time."""
         pieces = self._pieces[self._passed :] if self._passed else self._pieces
         self.waiting = 0
-        if self.whole and self.received <= KEPT_BODY:
+        if self.retained and self.received <= KEPT_BODY:
             self._passed = len(self._pieces)
             return pieces
-        self.whole = False
+        self.retained = False
         self._pieces = []
         self._passed = 0
         return pieces
 
     def rewind(self) -> None:
-        """The next `take` begins at the first byte again; only while `whole`."""
-        assert self.whole
+        """The next `take` begins at the first byte again; only while `retained`."""
+        assert self.retained
         self._passed = 0
         self.waiting = self.received
 
-    def let_go(self) -> None:
+    def forget(self) -> None:
         """Nobody will send it again."""
-        self.whole = False
+        self.retained = False
         del self._pieces[: self._passed]
         self._passed = 0
 
     def discard(self) -> None:
         """Nobody wants the rest of it: from here on it is only counted."""
         self._discarding = True
-        self.whole = False
+        self.retained = False
         self._pieces.clear()
         self._passed = self.waiting = 0
 
@@ -290,6 +294,12 @@ class Request:
             self.expects = False
         if self.expects:
             self._fields.append(b"expect: 100-continue\r\n")
+
+    def check_body(self, most: int, name: str) -> None:
+        """Raises `ContentTooLarge` if the body is announced, or has come, with more than `most` bytes."""
+        if max(self.length or 0, self.body.received) > most:
+            has = f"{self.length} bytes" if self.length is not None else f"{self.body.received} bytes or more"
+            raise ContentTooLarge(f"the body has {has}, the max_body_size of {name} is {most}")
 
     def become_websocket(self) -> None:
         """Whatever follows the head now belongs to the tunnel."""

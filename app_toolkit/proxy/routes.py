@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.attempts import Result
 from app_toolkit.core.routes import RouteTable, Row, strip_prefix
 from app_toolkit.errors import NoReplica, NotFound
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version
@@ -46,9 +47,7 @@ class Router(Protocol):
 
     def give_back(self, turn: Any) -> None: ...
 
-    def refused(self, turn: Any) -> None: ...
-
-    def rest(self, turn: Any) -> None: ...
+    def ended(self, turn: Any, result: Result) -> None: ...
 
     def expire(self, now: float) -> Iterable[Any]: ...
 

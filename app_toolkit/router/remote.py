@@ -13,8 +13,17 @@ from typing import Any
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core import deadlines
+from app_toolkit.core.attempts import (
+    Attempt,
+    Attempts,
+    Reason,
+    Result,
+    RetryBudget,
+    failure,
+    is_repeatable,
+    refusal,
+)
 from app_toolkit.core.reports import Loads
-from app_toolkit.core.retries import RetryBudget, spent
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
@@ -28,7 +37,7 @@ from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
-from app_toolkit.types import Address, NodeId, ReplicaId
+from app_toolkit.types import Address, NodeId
 
 logger = logging.getLogger("app_toolkit.router")
 
@@ -218,10 +227,9 @@ class Callers:
 class RemoteCaller:
     """Brings calls to the replicas of one deployment.
 
-    * What no replica let in is handed to another one, until it has waited too long.
-    * A call that was lost with a replica is made once more if the call, or else the deployment, says `retry="all"`, or
-      says `retry="idempotent"` and the method is marked as idempotent.
-    * One deadline holds over waiting and all tries: the call's own, the deployment's, and that of the request in which
+    * `core.attempts` decides what follows an attempt that brought no answer. A call may run twice if the call, or else
+      its deployment, says `retry="all"`, or says `retry="idempotent"` and the method is marked as idempotent.
+    * One deadline holds over waiting and all attempts: that of the call, of its deployment, or of the request in which
       it is made, whichever is first.
     """
 
@@ -277,67 +285,92 @@ class RemoteCaller:
             async with asyncio.timeout_at(until):
                 return until, *await self._first(call, until)
         except TimeoutError:
-            raise DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time") from None
+            raise self._late(call) from None
 
     async def _first(self, call: Call, until: float | None) -> tuple[Turn, Sent, Frame]:
         """A turn, the exchange, and the first frame of its answer."""
         body = calls.encode_call(call)
-        payloads = self._callers.payloads
-        elsewhere = payloads is not None and calls.goes_elsewhere(body)
-        length = sum(map(len, body))
         request_id = REQUEST_ID.get() or self._callers.mint_id()
-        since = self.loop.time()
-        self._budget.asked(since)
-        avoid: tuple[ReplicaId, ...] = ()
-        died: set[ReplicaId] = set()
-        losses = 0
-        again = False
+        attempts = Attempts(self.loop.time(), until)
+        self._budget.count_request(attempts.since)
         while True:
+            turn = await self._turn(call, attempts)
+            address = turn.endpoint.address
+            result = Result.UNREACHED
             try:
-                turn = self.router.try_turn(avoid) or await self.router.wait_turn(since, avoid=avoid, again=again)
-            except NOT_TAKEN as error:
-                if losses:
-                    lost = f"a replica was lost with {call.method} of {self.name}"
-                    raise ReplicaLost(f"{lost}, and then {error}; the outcome is unknown") from None
-                raise
-            again = True
-            endpoint = turn.endpoint
-            sent: Sent | None = None
-            try:
-                address = endpoint.address
                 connection = self._pool.take(address) or await self._dial(address)
-                key = "" if payloads is None else self._callers.mint_id()
-                if elsewhere:
-                    head = self._head(call, turn, request_id, until, key)
-                    sent = Sent(self._pool, connection, (head,), key)
-                    frame = await self._deposited(sent, turn, body)
-                else:
-                    head = self._head(call, turn, request_id, until, key, length)
-                    sent = Sent(self._pool, connection, (head, *body), key)
-                    frame = await sent.frame()
-                if frame.kind == "elsewhere":
-                    frame = await self._collected(sent, turn)
+                result = Result.LOST
+                sent, frame = await self._send(call, turn, connection, request_id, until, body)
                 return turn, sent, frame
             except Refused as refused:
-                self._refused(turn, refused)
+                self._ended(call, attempts, turn, refusal(str(refused)), request_id, refused)
             except ReplicaGone as gone:
-                self.router.rest(turn)
-                avoid += (endpoint.id,)
-                if sent is not None:
-                    sent.abandon()
-                    self._pool.distrust(endpoint.address)
-                    died.add(endpoint.id)
-                    losses += 1
-                    since = self.loop.time()
-                    at_fault = turn.endpoint.may_have_failed_with(request_id)
-                    why = self._why_not_again(call, endpoint.id, spent(len(died), losses), since, at_fault)
-                    if why is not None:
-                        raise ReplicaLost(why) from gone
+                self._ended(call, attempts, turn, result, request_id, gone)
             except BaseException:
-                if sent is not None:
-                    sent.abandon()
                 self.router.give_back(turn)
                 raise
+
+    async def _turn(self, call: Call, attempts: Attempts) -> Turn:
+        again = attempts.count > 0
+        try:
+            turn = self.router.try_turn(attempts.avoid)
+            turn = turn or await self.router.wait_turn(attempts.since, avoid=attempts.avoid, again=again)
+        except NOT_TAKEN as error:
+            raise attempts.explain(error, f"{call.method} of {self.name}") from None
+        attempts.count += 1
+        return turn
+
+    async def _send(
+        self,
+        call: Call,
+        turn: Turn,
+        connection: Connection,
+        request_id: str,
+        until: float | None,
+        body: Sequence[Piece],
+    ) -> tuple[Sent, Frame]:
+        """The exchange, and the first frame of its answer."""
+        payloads = self._callers.payloads
+        key = "" if payloads is None else self._callers.mint_id()
+        elsewhere = payloads is not None and calls.goes_elsewhere(body)
+        length = None if elsewhere else sum(map(len, body))
+        head = self._head(call, turn, request_id, until, key, length)
+        sent = Sent(self._pool, connection, (head,) if elsewhere else (head, *body), key)
+        try:
+            frame = await (self._deposited(sent, turn, body) if elsewhere else sent.frame())
+            if frame.kind == "elsewhere":
+                frame = await self._collected(sent, turn)
+        except BaseException:
+            sent.abandon()
+            raise
+        return sent, frame
+
+    def _ended(
+        self, call: Call, attempts: Attempts, turn: Turn, result: Result, request_id: str, error: Exception
+    ) -> None:
+        """The attempt brought no answer. Returns where there is to be another one, and else raises why there is not."""
+        endpoint, retry = turn.endpoint, call.retry or self.router.policy.retry
+        attempt = Attempt(
+            endpoint.id,
+            result,
+            repeatable=is_repeatable(retry, call.method in self.idempotent),
+            suspect=endpoint.may_have_failed_with(request_id),
+        )
+        if result is Result.LOST:
+            self._pool.distrust(endpoint.address)
+        self.router.ended(turn, result)
+        step = attempts.after(attempt, self.loop.time(), self.router.policy.max_queue_wait_s, self._budget)
+        if step is Reason.QUEUE_WAIT:
+            raise attempts.explain(self.router.waited_too_long(), f"{call.method} of {self.name}") from None
+        if step is Reason.DEADLINE:
+            raise self._late(call) from None
+        if step is Reason.REFUSED:
+            raise ReplicaLost(f"replica {endpoint.id} refused a call: {error}") from error
+        if isinstance(step, Reason):
+            raise failure(step, endpoint.id, request=call.method, it=call.method, deployment=self.name) from error
+
+    def _late(self, call: Call) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time")
 
     async def _deposited(self, sent: Sent, turn: Turn, body: Sequence[Piece]) -> Frame:
         """The first frame of the answer to arguments that go elsewhere."""
@@ -361,29 +394,6 @@ class RemoteCaller:
             raise DeadlineExceeded(f"what {self.name} gave did not arrive in time") from None
         except ValueError as error:
             raise ReplicaLost(f"what replica {replica} kept for a call is no answer: {error}") from None
-
-    def _refused(self, turn: Turn, refused: Refused) -> None:
-        word = str(refused)
-        if word == "busy":
-            self.router.refused(turn)
-        elif word == "draining":
-            self.router.rest(turn)
-        else:
-            self.router.give_back(turn)
-            raise ReplicaLost(f"replica {turn.endpoint.id} refused a call: {word}")
-
-    def _why_not_again(self, call: Call, replica: ReplicaId, spent: bool, now: float, at_fault: bool) -> str | None:
-        """`at_fault`: the replica may have been ended because of this call."""
-        retry = call.retry or self.router.policy.retry
-        if retry != "all" and not (retry == "idempotent" and call.method in self.idempotent):
-            return f"replica {replica} was lost; the outcome of {call.method} is unknown"
-        if at_fault:
-            return f"replica {replica} stopped answering while {call.method} ran in it; it is not tried again"
-        if spent:
-            return f"replica {replica} was lost, as one was before it; {call.method} is not tried again"
-        if not self._budget.take(replica, now):
-            return f"replica {replica} was lost; the retry budget of {self.name} is spent"
-        return None
 
     async def _dial(self, address: Address) -> Connection:
         reached: asyncio.Future[Connection] = self.loop.create_future()

@@ -9,6 +9,7 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
@@ -157,6 +158,16 @@ class Router:
             if turn.claim() and target.place is not None:
                 self._offered(target, target.place)  # for somebody else
             self._assign()
+
+    def ended(self, turn: Turn, result: Result) -> None:
+        """End the turn of an attempt that brought no answer, and take the replica for what that says of it."""
+        match result:
+            case Result.BUSY:
+                self.refused(turn)
+            case Result.CROWDED | Result.REFUSED | Result.UNREADABLE:  # it has room for other requests
+                self.give_back(turn)
+            case _:
+                self.rest(turn)
 
     def refused(self, turn: Turn) -> None:
         """The replica was filled by others: end the turn, and stand in line there."""

@@ -20,9 +20,9 @@ from pathlib import Path
 import uvicorn
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.proxy.exchange import CHUNKS_S, DISCARDED_BODY
+from app_toolkit.proxy.exchange import CHUNKS_S
 from app_toolkit.proxy.protocol import Patience
-from app_toolkit.proxy.request import KEPT_BODY, Limits
+from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, Limits
 from app_toolkit.proxy.server import SWEEP_S
 from app_toolkit.types import ASGIApp
 from tests.proxy.world import Edge, World, eventually

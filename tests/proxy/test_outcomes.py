@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from app_toolkit.core import retries
+from app_toolkit.core import attempts as policy
 from app_toolkit.proxy.exchange import Exchange
 from app_toolkit.transport import hop
 from tests.docs.pages import page
@@ -50,7 +50,7 @@ def _no_timer_is_left(own: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(Exchange, "__init__", remembered)
     yield
     eventually(own.settled)
-    assert not [each for each in begun if (each._timer or each._deadlines) is not None]
+    assert not [each for each in begun if each.has_deadline]
 
 
 @pytest.fixture
@@ -237,8 +237,8 @@ def test_the_policy_says_what_is_tried_again(own: World, warnings: Any, retry: s
 def test_where_the_budget_is_spent_a_loss_is_502_and_says_so(
     own: World, warnings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "FLOOR_PER_S", 0)
-    monkeypatch.setattr(retries, "SHARE", 0.0)
+    monkeypatch.setattr(policy, "FLOOR_PER_S", 0)
+    monkeypatch.setattr(policy, "SHARE", 0.0)
     replicas = own.killable()
     own.route(*(each.endpoint() for each in replicas))
     with own.raw() as raw:
@@ -254,8 +254,8 @@ def test_where_the_budget_is_spent_a_loss_is_502_and_says_so(
 def test_what_was_never_accepted_is_handed_on_although_the_budget_is_spent(
     own: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "FLOOR_PER_S", 0)
-    monkeypatch.setattr(retries, "SHARE", 0.0)
+    monkeypatch.setattr(policy, "FLOOR_PER_S", 0)
+    monkeypatch.setattr(policy, "SHARE", 0.0)
     draining, free = own.replica(), own.replica()
     draining.gate.draining = True
     own.route(NOWHERE, draining.endpoint(), free.endpoint())

@@ -71,7 +71,7 @@ def test_a_body_is_sent_again_from_its_first_byte_while_it_is_held() -> None:
     assert body.take() == [b"a" * KEPT_BODY]
     body.append(b"b")
     assert body.take() == [b"b"]
-    assert not body.whole
+    assert not body.retained
 
 
 def test_a_body_that_nobody_wants_is_only_counted() -> None:
