@@ -30,7 +30,7 @@ from app_toolkit.replica.client import Client
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.replica.replica import ANSWERS
-from app_toolkit.router.targets import Turn
+from app_toolkit.router.targets import Permit
 from app_toolkit.transport.hop import KEPT, OPEN, STREAM, is_internal
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -224,59 +224,59 @@ class Ingress(Local):
         most = self.router.policy.max_body_size
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
         if most is None:
-            await self._in_turn(scope, receive, send, timeout)
+            await self._with_permit(scope, receive, send, timeout)
         elif length is not None:
             if length > most:
                 raise _too_large(length, most)
-            await self._in_turn(scope, receive, send, timeout)
+            await self._with_permit(scope, receive, send, timeout)
         else:
             body = _Body(receive, send, most)
             try:
-                await self._in_turn(scope, body.receive, body.send, timeout)
+                await self._with_permit(scope, body.receive, body.send, timeout)
             finally:
                 body.check()
 
-    async def _in_turn(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
+    async def _with_permit(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
         now = asyncio.get_running_loop().time
         since = now()
         deadline = None if timeout is None else since + timeout
         attempts = Attempts(since, deadline)
         client = None
         while True:
-            turn = self.router.try_turn()
-            if turn is None:
+            permit = self.router.try_acquire()
+            if permit is None:
                 client = client or Client(receive)
-                turn = await self._wait(client, attempts)
+                permit = await self._wait(client, attempts)
                 receive = client.receive
-            if turn is None:
+            if permit is None:
                 return
             attempts.count += 1
 
-            async def send_until_complete(message: Message, turn: Turn = turn) -> None:
+            async def send_until_complete(message: Message, permit: Permit = permit) -> None:
                 headers = message.get("headers")
                 if headers and headers[-1][0] == STREAM:
                     _, said = headers.pop()
-                    turn.kept = said == KEPT
+                    permit.kept = said == KEPT
                     if said == OPEN:
-                        self.router.open(turn)
+                        self.router.open(permit)
                 await send(message)
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
-                    self.router.give_back(turn)  # what runs on is background work, which holds no turn
+                    self.router.release(permit)  # what runs on is background work, which holds no permit
 
             left = None if deadline is None else deadline - now()
             try:
-                caller = CALLER if turn.claim() else None
+                caller = CALLER if permit.claim() else None
                 await self.replica.admit(scope, receive, send_until_complete, left, caller=caller)
                 return
             except ReplicaBusy:
-                self.refused(turn, attempts, self._late())
+                self.refused(permit, attempts, self._late())
             finally:
-                self.router.give_back(turn)
+                self.router.release(permit)
 
-    async def _wait(self, client: Client, attempts: Attempts) -> Turn | None:
-        """A turn, or None where the client hung up before there was one."""
+    async def _wait(self, client: Client, attempts: Attempts) -> Permit | None:
+        """A permit, or None where the client hung up before there was one."""
         loop = asyncio.get_running_loop()
-        granted: asyncio.Future[Turn] = loop.create_future()
+        granted: asyncio.Future[Permit] = loop.create_future()
         hung_up: asyncio.Future[None] = loop.create_future()
         deadline = math.inf if attempts.deadline is None else attempts.deadline
         too_long = attempts.since + self.router.policy.max_queue_wait_s
@@ -294,7 +294,7 @@ class Ingress(Local):
         except asyncio.CancelledError:
             watch.cancel()
             if granted.done():
-                self.router.give_back(granted.result())
+                self.router.release(granted.result())
             raise
         finally:
             self.router.leave(waiter)

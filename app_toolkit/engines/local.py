@@ -25,7 +25,7 @@ from app_toolkit.replica.calls import Calls
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Turn
+from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -81,11 +81,11 @@ class Local:
             soon(ended)
             return line.Place(self.replica.line, CALLER, offered, ended)
 
-    def refused(self, turn: Turn, attempts: Attempts, late: DeadlineExceeded) -> None:
+    def refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
         """The replica was full, and the request waits again. Raises `QueueTimeout`, or `late` after the deadline."""
-        self.router.ended(turn, Result.BUSY)
+        self.router.ended(permit, Result.BUSY)
         now = asyncio.get_running_loop().time()
-        step = attempts.after(Attempt(turn.endpoint.id, Result.BUSY), now, self.router.policy.max_queue_wait_s)
+        step = attempts.after(Attempt(permit.endpoint.id, Result.BUSY), now, self.router.policy.max_queue_wait_s)
         if step is Reason.DEADLINE:
             raise late from None
         if step is Reason.QUEUE_WAIT:
@@ -206,35 +206,35 @@ class Deployed(Local):
                 await running
 
     async def _run(self, call: Call, reply: Reply) -> None:
-        """Run it in turn. Raises a `RequestError` where it was not run, or not to its end."""
+        """Run it with a permit. Raises a `RequestError` if it did not run, or not to its end."""
         if self._starting is None or not self._starting.done():
             await self.start()
         since = self.loop.time()
         until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
         if until is None:
-            await self._in_turn(call, reply, since, None)
+            await self._with_permit(call, reply, since, None)
             return
         try:
             async with asyncio.timeout_at(until):
-                await self._in_turn(call, reply, since, until)
+                await self._with_permit(call, reply, since, until)
         except TimeoutError:
             raise self._late(call) from None
 
-    async def _in_turn(self, call: Call, reply: Reply, since: float, until: float | None) -> None:
+    async def _with_permit(self, call: Call, reply: Reply, since: float, until: float | None) -> None:
         answer = _Answer()
         attempts = Attempts(since, until)
         while True:
-            turn = self.router.try_turn() or await self.router.wait_turn(since, again=attempts.count > 0)
+            permit = self.router.try_acquire() or await self.router.acquire(since, again=attempts.count > 0)
             attempts.count += 1
             try:
-                caller = CALLER if turn.claim() else None
+                caller = CALLER if permit.claim() else None
                 left = None if until is None else until - self.loop.time()
                 await self.replica.admit(_scope(call, reply), _nobody_leaves, answer.send, left, caller=caller)
                 break
             except ReplicaBusy:
-                self.refused(turn, attempts, self._late(call))
+                self.refused(permit, attempts, self._late(call))
             finally:
-                self.router.give_back(turn)
+                self.router.release(permit)
         if answer.status == DeadlineExceeded.status:
             raise self._late(call)
         if answer.status != 200:

@@ -8,7 +8,7 @@ from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.deadlines import Deadlines
-from app_toolkit.proxy.routes import Turn
+from app_toolkit.proxy.routes import Permit
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -41,8 +41,8 @@ class Account:
         self.websockets: set[object] = set()
         #: The exchanges that are open streams, and hold no slot at their replica.
         self.streams: set[object] = set()
-        #: By the address of a client: the turn of its newest stream or WebSocket that is open.
-        self._newest: dict[bytes, Turn] = {}
+        #: By the address of a client: the permit of its newest stream or WebSocket that is open.
+        self._newest: dict[bytes, Permit] = {}
         self._deadlines: Deadlines | None = None
         self._logged = float("-inf")
 
@@ -72,17 +72,17 @@ class Account:
         newest = self._newest.get(_address(peers))
         return (None if newest is None else newest.endpoint.id), False, not shared
 
-    def opened(self, exchange: object, peers: bytes, turn: Turn, *, websocket: bool) -> None:
+    def opened(self, exchange: object, peers: bytes, permit: Permit, *, websocket: bool) -> None:
         """An exchange has become an open WebSocket or stream."""
         (self.websockets if websocket else self.streams).add(exchange)
-        self._newest[_address(peers)] = turn
+        self._newest[_address(peers)] = permit
 
-    def closed(self, exchange: object, peers: bytes, turn: Turn | None) -> None:
+    def closed(self, exchange: object, peers: bytes, permit: Permit | None) -> None:
         self.websockets.discard(exchange)
         self.streams.discard(exchange)
         address = _address(peers)
         newest = self._newest.get(address)
-        if newest is not None and newest is turn:
+        if newest is not None and newest is permit:
             del self._newest[address]
 
     def record(self, outcome: str, now: float, seconds: float | None, *, answered: bool) -> None:

@@ -1,4 +1,4 @@
-"""A request's way to a replica: its ingress, the queue, its turn, and the attempts so far."""
+"""A request's way to a replica: its ingress, the queue, its permit, and the attempts so far."""
 
 import time
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from app_toolkit.errors import ReplicaGone, ReplicaLost
 from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.proxy import Proxy, Waiting
 from app_toolkit.proxy.request import IDEMPOTENT, Request
-from app_toolkit.proxy.routes import Router, Turn
+from app_toolkit.proxy.routes import Router, Permit
 from app_toolkit.types import ReplicaId
 
 
 class Assignment:
     """Assigns one request to a replica, and to another one after an attempt that brought no answer."""
 
-    __slots__ = ("_proxy", "_request", "_router", "_waiter", "account", "attempts", "max_body", "replica", "turn")
+    __slots__ = ("_proxy", "_request", "_router", "_waiter", "account", "attempts", "max_body", "permit", "replica")
 
     def __init__(self, proxy: Proxy, request: Request, now: float) -> None:
         self._proxy = proxy
@@ -28,7 +28,7 @@ class Assignment:
         self.max_body: int | None = None
         #: The one that has the request, or had it last.
         self.replica = ReplicaId("-")
-        self.turn: Turn | None = None
+        self.permit: Permit | None = None
 
     @property
     def router(self) -> Router:
@@ -72,33 +72,33 @@ class Assignment:
         if self.max_body is not None:
             self._request.check_body(self.max_body, self.account.name)
 
-    def ask(self, client: Downstream, granted: Callable[[Turn], None], waiting: Waiting) -> Turn | None:
-        """A turn; None: the request waits, until `granted` is called with one, or `waiting.fail`.
+    def ask(self, client: Downstream, granted: Callable[[Permit], None], waiting: Waiting) -> Permit | None:
+        """A permit; None: the request waits, until `granted` is called with one, or `waiting.fail`.
 
         Raises `RequestError` if it may not wait.
         """
         attempts = self.attempts
         preferred = self.account.preferred(client.served, client.peers, shared=bool(self._request.forwarded))
-        turn = self.router.try_turn(attempts.avoid, *preferred)
-        if turn is None:
+        permit = self.router.try_acquire(attempts.avoid, *preferred)
+        if permit is None:
             again = attempts.count > 0
             waiter = self.router.wait(granted, attempts.since, avoid=attempts.avoid, again=again)
             self._waiter = waiter
             self._proxy.waiting[waiter] = waiting
-        return turn
+        return permit
 
-    def begin(self, turn: Turn) -> None:
+    def begin(self, permit: Permit) -> None:
         """Begin an attempt."""
         self._leave_queue()
-        self.turn = turn
-        self.replica = turn.endpoint.id
+        self.permit = permit
+        self.replica = permit.endpoint.id
         self.attempts.count += 1
 
     def end(self, result: Result) -> Action | Reason:
         """End the attempt, which brought no answer. Gives what to do next."""
-        turn, self.turn = self.turn, None
-        assert turn is not None, "an attempt has begun with a turn"
-        endpoint = turn.endpoint
+        permit, self.permit = self.permit, None
+        assert permit is not None, "an attempt has begun with a permit"
+        endpoint = permit.endpoint
         attempt = Attempt(
             self.replica,
             result,
@@ -108,7 +108,7 @@ class Assignment:
         )
         if result is Result.LOST or result is Result.UNREAD:
             self._proxy.pool.distrust(endpoint.address)
-        self.router.ended(turn, result)
+        self.router.ended(permit, result)
         return self.attempts.after(attempt, time.monotonic(), self.router.policy.max_queue_wait_s, self.account.budget)
 
     def failure(self, reason: Reason, word: bytes | None, cause: ReplicaGone | None) -> Exception:
@@ -124,25 +124,25 @@ class Assignment:
 
     def open(self, exchange: object, client: Downstream) -> None:
         """The request holds no slot from now on: an open stream or WebSocket is no ongoing request."""
-        assert self.turn is not None
-        self.account.opened(exchange, client.peers, self.turn, websocket=self._request.websocket)
-        self.router.open(self.turn)
+        assert self.permit is not None
+        self.account.opened(exchange, client.peers, self.permit, websocket=self._request.websocket)
+        self.router.open(self.permit)
 
     def keep_slot(self) -> None:
         """The response is a stream, and the request holds its slot all the same: the replica has too many open."""
-        assert self.turn is not None
-        self.turn.kept = True
+        assert self.permit is not None
+        self.permit.kept = True
 
     def close(self, exchange: object, client: Downstream) -> None:
         """The stream or the WebSocket is closed; nothing happens if it was not open."""
-        self.account.closed(exchange, client.peers, self.turn)
+        self.account.closed(exchange, client.peers, self.permit)
 
     def release(self) -> None:
-        """Leave the queue, and give the turn back."""
+        """Leave the queue, and give the permit back."""
         self._leave_queue()
-        turn, self.turn = self.turn, None
-        if turn is not None:
-            self.router.give_back(turn)
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            self.router.release(permit)
 
     def _leave_queue(self) -> None:
         waiter, self._waiter = self._waiter, None

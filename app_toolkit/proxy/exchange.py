@@ -1,4 +1,4 @@
-"""One request's life at the proxy: it gets a turn, is sent to a replica, and its response is passed on."""
+"""One request's life at the proxy: it gets a permit, is sent to a replica, and its response is passed on."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from app_toolkit.proxy.failures import as_request_error, late
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import Response
-from app_toolkit.proxy.routes import Turn
+from app_toolkit.proxy.routes import Permit
 from app_toolkit.proxy.stages import Stage, following
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Answer, Connection
@@ -49,8 +49,8 @@ CLIENT_CLOSED_REQUEST = 499
 class Exchange:
     """One request and its response: a state machine, whose stages and transitions `proxy.stages` lists.
 
-    * A small body arrives before the request asks for a turn, so that a slow client occupies no slot.
-    * Whatever ends the exchange gives up its turn, its place in the queue, its connection and its timers.
+    * A small body arrives before the request asks for a permit, so that a slow client occupies no slot.
+    * Whatever ends the exchange gives up its permit, its place in the queue, its connection and its timers.
     * It ends once, with one word, which is counted and written to the access log.
     * One deadline holds over waiting and all attempts: it ends with 504, or cut if the response has begun.
     * An attempt that brought no response ends in `_attempt_ended`, where `core.attempts` decides what follows.
@@ -247,32 +247,32 @@ class Exchange:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask for a turn, and wait for one if there is none."""
+        """Ask for a permit, and wait for one if there is none."""
         self._enter(Stage.WAITING)
         try:
-            turn = self._assignment.ask(self._client, self._granted, self)
+            permit = self._assignment.ask(self._client, self._granted, self)
         except RequestError as error:
             self.fail(error)
             return
-        if turn is not None:
-            self._granted(turn)
+        if permit is not None:
+            self._granted(permit)
 
     # An attempt
 
-    def _granted(self, turn: Turn) -> None:
-        self._assignment.begin(turn)
-        address = turn.endpoint.address
+    def _granted(self, permit: Permit) -> None:
+        self._assignment.begin(permit)
+        address = permit.endpoint.address
         # A handshake is not sent again once it was read: only a new connection tells whether it was.
         connection = None if self.request.websocket else self._proxy.pool.take(address)
         if connection is not None:
-            self._send(connection, turn)
+            self._send(connection, permit)
             return
         self._enter(Stage.CONNECTING)
-        self._proxy.pool.dial(address, partial(self._reached, turn), self._unreached)
+        self._proxy.pool.dial(address, partial(self._reached, permit), self._unreached)
 
-    def _reached(self, turn: Turn, connection: Connection) -> None:
+    def _reached(self, permit: Permit, connection: Connection) -> None:
         if self._stage is Stage.CONNECTING:
-            self._send(connection, turn)
+            self._send(connection, permit)
         else:  # the exchange has ended meanwhile
             self._proxy.pool.give_back(connection)
 
@@ -280,7 +280,7 @@ class Exchange:
         if self._stage is Stage.CONNECTING:
             self._attempt_ended(Result.UNREACHED, gone)
 
-    def _send(self, connection: Connection, turn: Turn) -> None:
+    def _send(self, connection: Connection, permit: Permit) -> None:
         request, client, proxy = self.request, self._client, self._proxy
         assert request.id is not None
         self._enter(Stage.SENT)
@@ -292,7 +292,7 @@ class Exchange:
         # The deadline of a WebSocket ends with its handshake, and is watched here.
         left_ms = None if self._deadline is None or request.websocket else self._deadline.left_ms()
         identity = hop.encode(proxy.token, request.id, request.version.encode(), client.peers, left_ms)
-        if turn.claim():
+        if permit.claim():
             identity += proxy.lines.claim
         head = request.head(identity)
         if self._holding:

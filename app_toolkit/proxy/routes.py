@@ -17,7 +17,7 @@ from app_toolkit.types import NodeId, ReplicaId
 log = logging.getLogger("app_toolkit.proxy")
 
 
-class Turn(Protocol):
+class Permit(Protocol):
     """The right to run one request at one replica."""
 
     @property
@@ -29,13 +29,13 @@ class Turn(Protocol):
 
 
 class Router(Protocol):
-    """What the proxy asks of a router. Turns and places in the queue go back to the router that gave them."""
+    """What the proxy asks of a router. Permits and places in the queue go back to the router that gave them."""
 
     policy: Policy
 
-    def try_turn(
+    def try_acquire(
         self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool
-    ) -> Turn | None: ...
+    ) -> Permit | None: ...
 
     def wait(
         self, granted: Callable[[Any], None], since: float, *, avoid: Collection[ReplicaId], again: bool
@@ -43,11 +43,11 @@ class Router(Protocol):
 
     def leave(self, waiter: Any) -> None: ...
 
-    def open(self, turn: Any) -> None: ...
+    def open(self, permit: Any) -> None: ...
 
-    def give_back(self, turn: Any) -> None: ...
+    def release(self, permit: Any) -> None: ...
 
-    def ended(self, turn: Any, result: Result) -> None: ...
+    def ended(self, permit: Any, result: Result) -> None: ...
 
     def expire(self, now: float) -> Iterable[Any]: ...
 

@@ -11,9 +11,9 @@ class Stage(IntEnum):
     ARRIVING = auto()
     """Its body arrives. It asks for no replica yet."""
     WAITING = auto()
-    """It asks for a turn at a replica, or waits for one."""
+    """It asks for a permit at a replica, or waits for one."""
     CONNECTING = auto()
-    """It has a turn, and waits for a connection to the replica."""
+    """It has a permit, and waits for a connection to the replica."""
     SENT = auto()
     """The replica has it, and the client has seen nothing of a response."""
     ANSWERED = auto()

@@ -30,7 +30,7 @@ from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Turn
+from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, Piece, Sealed
 from app_toolkit.transport.line import Lines
@@ -58,9 +58,9 @@ class Called:
     """The calls of one process to one deployment."""
 
     waiting: int
-    """In the queue, without a turn."""
+    """In the queue, without a permit."""
     ongoing: int
-    """With a turn at a replica."""
+    """With a permit at a replica."""
     reached: str = ""
     """The limit of the queue if it is full."""
 
@@ -244,19 +244,19 @@ class RemoteCaller:
         self.idempotent: frozenset[str] = frozenset()
 
     async def call(self, call: Call) -> Any:
-        _, turn, sent, frame = await self._first_in_time(call)
+        _, permit, sent, frame = await self._first_in_time(call)
         sent.abandon()
-        self.router.give_back(turn)
+        self.router.release(permit)
         return _outcome(frame)
 
     async def fetch(self, call: Call) -> Any:
-        _, turn, sent, frame = await self._first_in_time(call)
+        _, permit, sent, frame = await self._first_in_time(call)
         sent.abandon()
-        self.router.give_back(turn)
+        self.router.release(permit)
         return Sealed(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        until, turn, sent, frame = await self._first_in_time(call)
+        until, permit, sent, frame = await self._first_in_time(call)
         late = DeadlineExceeded(f"{call.method} of {self.name} did not end within its time")
         timer = None if until is None else self.loop.call_at(until, sent.fail, late)
         try:
@@ -264,7 +264,7 @@ class RemoteCaller:
                 yield _outcome(frame)
                 frame = await sent.frame()
                 if frame.kind == "elsewhere":
-                    frame = await self._collected(sent, turn, until)
+                    frame = await self._collected(sent, permit, until)
             if frame.kind != "end":
                 _outcome(frame)  # an error
         except ReplicaGone as gone:
@@ -273,9 +273,9 @@ class RemoteCaller:
             if timer is not None:
                 timer.cancel()
             sent.abandon()
-            self.router.give_back(turn)
+            self.router.release(permit)
 
-    async def _first_in_time(self, call: Call) -> tuple[float | None, Turn, Sent, Frame]:
+    async def _first_in_time(self, call: Call) -> tuple[float | None, Permit, Sent, Frame]:
         """When the call must have ended, and what `_first` gives."""
         allowed = call.timeout_s, self.router.policy.request_timeout_s
         until = deadlines.until(self.loop.time(), allowed, DEADLINE.get())
@@ -287,43 +287,43 @@ class RemoteCaller:
         except TimeoutError:
             raise self._late(call) from None
 
-    async def _first(self, call: Call, until: float | None) -> tuple[Turn, Sent, Frame]:
-        """A turn, the exchange, and the first frame of its answer."""
+    async def _first(self, call: Call, until: float | None) -> tuple[Permit, Sent, Frame]:
+        """A permit, the exchange, and the first frame of its answer."""
         body = calls.encode_call(call)
         request_id = REQUEST_ID.get() or self._callers.mint_id()
         attempts = Attempts(self.loop.time(), until)
         self._budget.count_request(attempts.since)
         while True:
-            turn = await self._turn(call, attempts)
-            address = turn.endpoint.address
+            permit = await self._permit(call, attempts)
+            address = permit.endpoint.address
             result = Result.UNREACHED
             try:
                 connection = self._pool.take(address) or await self._dial(address)
                 result = Result.LOST
-                sent, frame = await self._send(call, turn, connection, request_id, until, body)
-                return turn, sent, frame
+                sent, frame = await self._send(call, permit, connection, request_id, until, body)
+                return permit, sent, frame
             except Refused as refused:
-                self._ended(call, attempts, turn, refusal(str(refused)), request_id, refused)
+                self._ended(call, attempts, permit, refusal(str(refused)), request_id, refused)
             except ReplicaGone as gone:
-                self._ended(call, attempts, turn, result, request_id, gone)
+                self._ended(call, attempts, permit, result, request_id, gone)
             except BaseException:
-                self.router.give_back(turn)
+                self.router.release(permit)
                 raise
 
-    async def _turn(self, call: Call, attempts: Attempts) -> Turn:
+    async def _permit(self, call: Call, attempts: Attempts) -> Permit:
         again = attempts.count > 0
         try:
-            turn = self.router.try_turn(attempts.avoid)
-            turn = turn or await self.router.wait_turn(attempts.since, avoid=attempts.avoid, again=again)
+            permit = self.router.try_acquire(attempts.avoid)
+            permit = permit or await self.router.acquire(attempts.since, avoid=attempts.avoid, again=again)
         except NOT_TAKEN as error:
             raise attempts.explain(error, f"{call.method} of {self.name}") from None
         attempts.count += 1
-        return turn
+        return permit
 
     async def _send(
         self,
         call: Call,
-        turn: Turn,
+        permit: Permit,
         connection: Connection,
         request_id: str,
         until: float | None,
@@ -334,22 +334,22 @@ class RemoteCaller:
         key = "" if payloads is None else self._callers.mint_id()
         elsewhere = payloads is not None and calls.goes_elsewhere(body)
         length = None if elsewhere else sum(map(len, body))
-        head = self._head(call, turn, request_id, until, key, length)
+        head = self._head(call, permit, request_id, until, key, length)
         sent = Sent(self._pool, connection, (head,) if elsewhere else (head, *body), key)
         try:
-            frame = await (self._deposited(sent, turn, body) if elsewhere else sent.frame())
+            frame = await (self._deposited(sent, permit, body) if elsewhere else sent.frame())
             if frame.kind == "elsewhere":
-                frame = await self._collected(sent, turn)
+                frame = await self._collected(sent, permit)
         except BaseException:
             sent.abandon()
             raise
         return sent, frame
 
     def _ended(
-        self, call: Call, attempts: Attempts, turn: Turn, result: Result, request_id: str, error: Exception
+        self, call: Call, attempts: Attempts, permit: Permit, result: Result, request_id: str, error: Exception
     ) -> None:
         """The attempt brought no answer. Returns where there is to be another one, and else raises why there is not."""
-        endpoint, retry = turn.endpoint, call.retry or self.router.policy.retry
+        endpoint, retry = permit.endpoint, call.retry or self.router.policy.retry
         attempt = Attempt(
             endpoint.id,
             result,
@@ -358,7 +358,7 @@ class RemoteCaller:
         )
         if result is Result.LOST:
             self._pool.distrust(endpoint.address)
-        self.router.ended(turn, result)
+        self.router.ended(permit, result)
         step = attempts.after(attempt, self.loop.time(), self.router.policy.max_queue_wait_s, self._budget)
         if step is Reason.QUEUE_WAIT:
             raise attempts.explain(self.router.waited_too_long(), f"{call.method} of {self.name}") from None
@@ -372,21 +372,21 @@ class RemoteCaller:
     def _late(self, call: Call) -> DeadlineExceeded:
         return DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time")
 
-    async def _deposited(self, sent: Sent, turn: Turn, body: Sequence[Piece]) -> Frame:
+    async def _deposited(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
         """The first frame of the answer to arguments that go elsewhere."""
         assert self._callers.payloads is not None, "else there is no elsewhere"
         await sent.invited()
-        deposit = self.loop.create_task(self._callers.payloads.deposit(turn.endpoint.id, sent.key, body))
+        deposit = self.loop.create_task(self._callers.payloads.deposit(permit.endpoint.id, sent.key, body))
         deposit.add_done_callback(partial(_fail, sent))
         try:
             return await sent.frame()
         finally:
             deposit.cancel()
 
-    async def _collected(self, sent: Sent, turn: Turn, until: float | None = None) -> Frame:
+    async def _collected(self, sent: Sent, permit: Permit, until: float | None = None) -> Frame:
         """The frame that the replica keeps for us. Raises `DeadlineExceeded` where it is not here in time."""
         assert self._callers.payloads is not None, "else there is no elsewhere"
-        replica = turn.endpoint.id
+        replica = permit.endpoint.id
         try:
             async with asyncio.timeout_at(until):
                 return calls.frame_of(await self._callers.payloads.collect(replica, sent.key))
@@ -421,12 +421,12 @@ class RemoteCaller:
         return connection
 
     def _head(
-        self, call: Call, turn: Turn, request_id: str, until: float | None, key: str, length: int | None = None
+        self, call: Call, permit: Permit, request_id: str, until: float | None, key: str, length: int | None = None
     ) -> bytes:
         """`length`: that of the body; None: the arguments go elsewhere."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
         identity = hop.encode(self._callers.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
-        if turn.claim():
+        if permit.claim():
             identity += self._callers.lines.claim
         trace = TRACE.get()
         return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (

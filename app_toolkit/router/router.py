@@ -14,11 +14,11 @@ from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Place, Stand
-from app_toolkit.router.targets import Target, Turn, Waiter
+from app_toolkit.router.targets import Target, Permit, Waiter
 from app_toolkit.types import ReplicaId
 
 RUN = 16
-"""Turns in a row at one of several replicas that have no less to do: each finds warm what the one before it used. Far
+"""Permits in a row at one of several replicas that have no less to do: each finds warm what the one before it used. Far
 more would gain little, and a replica that answers fast because all it gives are errors must not draw everybody."""
 
 REST_S = 0.1
@@ -30,17 +30,17 @@ SINCE = attrgetter("since")
 
 
 class Router:
-    """Gives turns at replicas.
+    """Gives permits at replicas.
 
-    * A turn is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
+    * A permit is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
       filled it, we stand in line, and then it is the replica that says when there is room.
     * Whoever waits longest is served first, and the newest first while clients give up (`core.queueing`).
     * Nobody waits while a replica that it may use has room; at most `max_queued_requests` wait, and nobody longer than
       `max_queue_wait_s` once `expire` is asked.
-    * A turn that was taken counts until it is given back, once, whatever became of its replica meanwhile.
-    * A new replica set keeps the turns at replicas that stay.
+    * A permit that was taken counts until it is given back, once, whatever became of its replica meanwhile.
+    * A new replica set keeps the permits at replicas that stay.
 
-    `try_turn` is synchronous and all that a request costs where a replica is free. Not safe across threads; every
+    `try_acquire` is synchronous and all that a request costs where a replica is free. Not safe across threads; every
     method is called on the event loop that owns the router.
     """
 
@@ -76,19 +76,19 @@ class Router:
         #: Why no replica is there and none will come; None: one may.
         self._failing: str | None = None
         #: Coroutines that wait, to be told where the router is closed, or no replica will come.
-        self._asleep: dict[Waiter, asyncio.Future[Turn]] = {}
+        self._asleep: dict[Waiter, asyncio.Future[Permit]] = {}
         self._closed = False
 
-    # Turns
+    # Permits
 
-    def try_turn(
+    def try_acquire(
         self,
         avoid: Collection[ReplicaId] = NOBODY,
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
-    ) -> Turn | None:
-        """A turn at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
+    ) -> Permit | None:
+        """A permit at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
 
         `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
         `prefer` is the replica that serves this client. It is taken unless it has no room, or another one has clearly
@@ -111,16 +111,16 @@ class Router:
 
     def wait(
         self,
-        granted: Callable[[Turn], None],
+        granted: Callable[[Permit], None],
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
         again: bool = False,
     ) -> Waiter:
-        """A place in the queue for whom `try_turn` had nothing; `granted` is called, synchronously, with the turn.
+        """A place in the queue for whom `try_acquire` had nothing; `granted` is called, synchronously, with the permit.
 
         `since` is when it began to wait, and its place is behind those who have waited longer. `again`: a request
-        that had a turn and was refused is not counted against the bound.
+        that had a permit and was refused is not counted against the bound.
         Raises `QueueFull`, `CannotStart` where no replica will come, or `NoReplica` once the router is closed.
         """
         if self._closed:
@@ -144,77 +144,77 @@ class Router:
             self._remove(waiter)
             self._order.gave_up()
 
-    def open(self, turn: Turn) -> None:
-        """The response is an open stream or a WebSocket: the turn ends, and is counted as open until `give_back`."""
-        if turn in turn.target.turns:
-            self.give_back(turn)
-            turn.target.opened.add(turn)
+    def open(self, permit: Permit) -> None:
+        """The response is an open stream or a WebSocket: the permit ends, and is counted as open until `release`."""
+        if permit in permit.target.permits:
+            self.release(permit)
+            permit.target.opened.add(permit)
 
-    def give_back(self, turn: Turn) -> None:
-        """End a turn, or an open stream; nothing happens where it has ended."""
-        target = turn.target
-        target.opened.discard(turn)
-        if self._end(turn):
-            if turn.claim() and target.place is not None:
+    def release(self, permit: Permit) -> None:
+        """End a permit, or an open stream; nothing happens where it has ended."""
+        target = permit.target
+        target.opened.discard(permit)
+        if self._end(permit):
+            if permit.claim() and target.place is not None:
                 self._offered(target, target.place)  # for somebody else
             self._assign()
 
-    def ended(self, turn: Turn, result: Result) -> None:
-        """End the turn of an attempt that brought no answer, and take the replica for what that says of it."""
+    def ended(self, permit: Permit, result: Result) -> None:
+        """End the permit of an attempt that brought no answer, and take the replica for what that says of it."""
         match result:
             case Result.BUSY:
-                self.refused(turn)
+                self.refused(permit)
             case Result.CROWDED | Result.REFUSED | Result.UNREADABLE:  # it has room for other requests
-                self.give_back(turn)
+                self.release(permit)
             case _:
-                self.rest(turn)
+                self.rest(permit)
 
-    def refused(self, turn: Turn) -> None:
-        """The replica was filled by others: end the turn, and stand in line there."""
-        target = turn.target
-        if self._end(turn):
+    def refused(self, permit: Permit) -> None:
+        """The replica was filled by others: end the permit, and stand in line there."""
+        target = permit.target
+        if self._end(permit):
             if self._stand is None:
                 self._let_rest(target)
             elif target.place is None and self._targets.get(target.endpoint.id) is target:
                 self._stand_at(target, self._stand)
             self._assign()
 
-    def rest(self, turn: Turn) -> None:
-        """The replica was not reached, drains or died: end the turn, and leave the replica alone for a moment."""
-        if self._end(turn):
-            self._leave_line(turn.target)
-            self._let_rest(turn.target)
+    def rest(self, permit: Permit) -> None:
+        """The replica was not reached, drains or died: end the permit, and leave the replica alone for a moment."""
+        if self._end(permit):
+            self._leave_line(permit.target)
+            self._let_rest(permit.target)
             self._assign()
 
-    def _end(self, turn: Turn) -> bool:
-        target = turn.target
-        if turn not in target.turns:
+    def _end(self, permit: Permit) -> bool:
+        target = permit.target
+        if permit not in target.permits:
             return False
-        target.turns.remove(turn)
-        if not target.turns:
+        target.permits.remove(permit)
+        if not target.permits:
             self._leaving.discard(target)
         return True
 
     @asynccontextmanager
-    async def turn(self, *, avoid: Collection[ReplicaId] = NOBODY) -> AsyncIterator[Turn]:
-        """`try_turn` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
-        turn = self.try_turn(avoid)
-        if turn is None:
-            turn = await self.wait_turn(asyncio.get_running_loop().time(), avoid=avoid)
+    async def permit(self, *, avoid: Collection[ReplicaId] = NOBODY) -> AsyncIterator[Permit]:
+        """`try_acquire` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
+        permit = self.try_acquire(avoid)
+        if permit is None:
+            permit = await self.acquire(asyncio.get_running_loop().time(), avoid=avoid)
         try:
-            yield turn
+            yield permit
         finally:
-            self.give_back(turn)
+            self.release(permit)
 
-    async def wait_turn(self, since: float, *, avoid: Collection[ReplicaId] = NOBODY, again: bool = False) -> Turn:
-        """`wait`, for coroutines: the turn, to be given back. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
-        granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+    async def acquire(self, since: float, *, avoid: Collection[ReplicaId] = NOBODY, again: bool = False) -> Permit:
+        """`wait`, for coroutines: the permit, to be given back. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
+        granted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
 
-        def take(turn: Turn) -> None:
+        def take(permit: Permit) -> None:
             if granted.done():  # whoever waited was cancelled, and has not left the queue yet
-                self.give_back(turn)
+                self.release(permit)
             else:
-                granted.set_result(turn)
+                granted.set_result(permit)
 
         waiter = self.wait(take, since, avoid=avoid, again=again)
         self._asleep[waiter] = granted
@@ -224,9 +224,9 @@ class Router:
         except TimeoutError:
             raise self.waited_too_long() from None
         except asyncio.CancelledError:
-            # Granted and cancelled in the same turn of the loop: the place is ours to give back.
+            # Granted and cancelled in the same iteration of the loop: the permit is ours to release.
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                self.give_back(granted.result())
+                self.release(granted.result())
             raise
         finally:
             del self._asleep[waiter]
@@ -255,7 +255,7 @@ class Router:
     # The replica set
 
     def update(self, endpoints: Iterable[Endpoint], failing: str | None = None) -> list[Waiter]:
-        """Take a new replica set. A replica that stays keeps its turns; one that left keeps them until they end.
+        """Take a new replica set. A replica that stays keeps its permits; one that left keeps them until they end.
 
         `failing`: why there is no replica, and none will come. Gives those who waited for one then.
         """
@@ -271,7 +271,7 @@ class Router:
         for target in before.values():
             self._leave_line(target)
             self._end_rest(target)
-        self._leaving.update(target for target in before.values() if target.turns)
+        self._leaving.update(target for target in before.values() if target.permits)
         self._failing = None if self._targets else failing
         if self._failing is not None:
             return self._dismiss(self.cannot_start)
@@ -313,7 +313,7 @@ class Router:
 
     @property
     def ongoing(self) -> int:
-        return sum(len(target.turns) for target in (*self._targets.values(), *self._leaving))
+        return sum(len(target.permits) for target in (*self._targets.values(), *self._leaving))
 
     @property
     def reached(self) -> str:
@@ -346,14 +346,14 @@ class Router:
         moves = is_clearly_less(other.load(), own.load(), streamed=streamed) and other.has_room
         return other if moves else own
 
-    def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Turn | None:
+    def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Permit | None:
         target = pick(self._usable(free, avoid), Target.load, self._rng)
         return None if target is None else self._begin(target)
 
-    def _begin(self, target: Target) -> Turn:
-        turn = Turn(target)
-        target.turns.add(turn)
-        return turn
+    def _begin(self, target: Target) -> Permit:
+        permit = Permit(target)
+        target.permits.add(permit)
+        return permit
 
     def _usable(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Sequence[Target]:
         if not avoid or not free:
@@ -362,26 +362,26 @@ class Router:
         return others or (free if all(id in avoid for id in self._targets) else others)
 
     def _assign(self) -> None:
-        """Give turns to those who wait, in their order; who avoids what is free stays, and holds up nobody."""
+        """Give permits to those who wait, in their order; who avoids what is free stays, and holds up nobody."""
         while self._queues:
             free = self._free()
             waiter = self._next_for(free)
             if waiter is None:
                 return
-            turn = self._take(free, waiter.avoid)
-            assert turn is not None
-            self._serve(waiter, turn)
+            permit = self._take(free, waiter.avoid)
+            assert permit is not None
+            self._serve(waiter, permit)
 
     def _next_for(self, free: Sequence[Target]) -> Waiter | None:
-        """Whose turn it is of those who may use one of these."""
+        """The waiter to serve next, of those who may use one of these."""
         queues = [queue for avoid, queue in self._queues.items() if self._usable(free, avoid)]
         if self._order.newest_first:
             return max((queue[-1] for queue in queues), key=SINCE, default=None)
         return min((queue[0] for queue in queues), key=SINCE, default=None)
 
-    def _serve(self, waiter: Waiter, turn: Turn) -> None:
+    def _serve(self, waiter: Waiter, permit: Permit) -> None:
         self._remove(waiter)
-        waiter.granted(turn)
+        waiter.granted(permit)
         self._order.served()
 
     def _remove(self, waiter: Waiter) -> None:
@@ -391,7 +391,7 @@ class Router:
         if not queue:
             del self._queues[waiter.avoid]
 
-    # Replicas that gave no turn
+    # Replicas that gave no permit
 
     def _stand_at(self, target: Target, stand: Stand) -> None:
         place = target.place = stand(
@@ -406,9 +406,9 @@ class Router:
         if waiter is None:
             self._leave_line(target)
         else:
-            turn = Turn(target, offered=True)
-            target.turns.add(turn)
-            self._serve(waiter, turn)
+            permit = Permit(target, offered=True)
+            target.permits.add(permit)
+            self._serve(waiter, permit)
 
     def _line_ended(self, target: Target, place: Place) -> None:
         if target.place is place:

@@ -1,4 +1,4 @@
-"""What a router keeps: replicas as one caller sees them, turns at them, and places in the queue."""
+"""What a router keeps: replicas as one caller sees them, permits at them, and places in the queue."""
 
 from asyncio import TimerHandle
 from collections.abc import Callable
@@ -15,9 +15,9 @@ class Target:
 
     endpoint: Endpoint
     #: The requests of this caller that the replica runs: exact, because we begin and end them.
-    turns: set["Turn"] = field(default_factory=set)
-    #: Turns whose responses are open streams or WebSockets: they hold no slot.
-    opened: set["Turn"] = field(default_factory=set)
+    permits: set["Permit"] = field(default_factory=set)
+    #: Permits whose responses are open streams or WebSockets: they hold no slot.
+    opened: set["Permit"] = field(default_factory=set)
     #: Where this caller stands in line, because others filled the replica: that offers slots then, and is not asked.
     place: Place | None = None
     #: It was not reached, or is draining: left alone until this timer fires.
@@ -29,23 +29,23 @@ class Target:
 
     @property
     def below_limit(self) -> bool:
-        return len(self.turns) < self.endpoint.max_ongoing_requests
+        return len(self.permits) < self.endpoint.max_ongoing_requests
 
     @property
     def reached(self) -> str:
         """The limit of a replica that has no room, for error messages."""
         reached = f"max_ongoing_requests is {self.endpoint.max_ongoing_requests:,}"
-        if any(turn.kept for turn in self.turns):
+        if any(permit.kept for permit in self.permits):
             streams = f"{self.endpoint.max_open_streams:,}"
             reached += f"; {streams} of {streams} max_open_streams are open, and more streams hold slots"
         return reached
 
     def load(self) -> Load:
-        return len(self.turns), len(self.opened)
+        return len(self.permits), len(self.opened)
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class Permit:
     """The right to run one request at one replica. Whoever takes it gives it back."""
 
     target: Target
@@ -68,7 +68,7 @@ class Turn:
 class Waiter:
     """One request's place in the queue. `done` once it was granted, expired or given up."""
 
-    granted: Callable[[Turn], None]
+    granted: Callable[[Permit], None]
     since: float
     avoid: frozenset[ReplicaId]
     done: bool = False

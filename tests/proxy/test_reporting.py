@@ -46,8 +46,8 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
     granted: list[Any] = []
     for _ in range(3):
         chat.wait(granted.append, 0.0, avoid=(), again=False)
-    turn = shop.try_turn((), None, False, False)
-    assert turn is not None
+    permit = shop.try_acquire((), None, False, False)
+    assert permit is not None
     assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
     proxy.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})
     assert proxy.loads() == {"shop/chat": (1, 2, 0, 0)}
@@ -78,7 +78,7 @@ def test_a_websocket_is_in_the_report_from_its_handshake_until_its_end(
         for each in (other, ws):
             each.send("hello")
             assert each.recv() == "ws:hello"
-        assert world.load() == (0, 0, 2, 0), "it holds no turn"
+        assert world.load() == (0, 0, 2, 0), "it holds no permit"
         other.close()
         eventually(lambda: world.load() == (0, 0, 1, 0))
         end(ws, replica)

@@ -9,7 +9,7 @@ import pytest
 
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Turn
+from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ReplicaId
 
 
@@ -23,16 +23,16 @@ def router_of(*names: str, room: int = 100, seed: int = 1) -> Router:
     return router
 
 
-def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) -> Turn:
-    turn = router.try_turn((), None if prefer is None else ReplicaId(prefer), streamed)
-    assert turn is not None
-    return turn
+def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) -> Permit:
+    permit = router.try_acquire((), None if prefer is None else ReplicaId(prefer), streamed)
+    assert permit is not None
+    return permit
 
 
 def test_a_client_keeps_its_replica_while_others_have_a_little_less_to_do() -> None:
     router = router_of("a", "b")
-    turns = [begin(router, "a") for _ in range(5)]
-    assert [turn.endpoint.id for turn in turns] == ["a", "a", "a", "a", "a"]
+    permits = [begin(router, "a") for _ in range(5)]
+    assert [permit.endpoint.id for permit in permits] == ["a", "a", "a", "a", "a"]
     assert begin(router, "a").endpoint.id == "b", "five more are clearly more"
 
 
@@ -40,10 +40,10 @@ def test_clients_that_come_while_nobody_is_served_are_divided_evenly() -> None:
     router = router_of("a", "b")
     met = Counter[str]()
     for _ in range(10):
-        turn = router.try_turn((), None, stays=True)
-        assert turn is not None
-        met[turn.endpoint.id] += 1
-        router.give_back(turn)
+        permit = router.try_acquire((), None, stays=True)
+        assert permit is not None
+        met[permit.endpoint.id] += 1
+        router.release(permit)
     assert met == {"a": 5, "b": 5}
 
 
@@ -63,9 +63,9 @@ def test_a_clients_own_stream_and_those_of_a_few_others_do_not_drive_its_request
         assert stream.endpoint.id == "a"
         router.open(stream)
     for _ in range(20):
-        turn = begin(router, "a")
-        assert turn.endpoint.id == "a"
-        router.give_back(turn)
+        permit = begin(router, "a")
+        assert permit.endpoint.id == "a"
+        router.release(permit)
     router.open(begin(router, "a"))
     assert begin(router, "a").endpoint.id == "b", "eleven more streams are clearly more"
 
@@ -83,9 +83,9 @@ def test_a_replica_that_is_full_rests_or_has_left_is_not_kept() -> None:
     assert begin(router, "a").endpoint.id == "b"
     router = router_of("a", "b")
     assert begin(router, "gone").endpoint.id in ("a", "b")
-    turn = router.try_turn({ReplicaId("a")}, ReplicaId("a"))
-    assert turn is not None
-    assert turn.endpoint.id == "b", "it has failed this request"
+    permit = router.try_acquire({ReplicaId("a")}, ReplicaId("a"))
+    assert permit is not None
+    assert permit.endpoint.id == "b", "it has failed this request"
 
 
 def test_a_client_stays_where_the_replica_with_less_to_do_has_no_room() -> None:
@@ -116,36 +116,36 @@ class Clients:
     moves: int = 0
     now: float = 0.0
     _free_at: dict[str, float] = field(default_factory=dict)
-    _events: list[tuple[float, int, int, Turn | None]] = field(default_factory=list)
+    _events: list[tuple[float, int, int, Permit | None]] = field(default_factory=list)
 
     def start(self) -> None:
         for client in range(self.count):
             self._push(self.rng.uniform(0, 0.005), client, None)
 
-    def _push(self, at: float, client: int, turn: Turn | None) -> None:
-        heapq.heappush(self._events, (at, self.rng.randrange(1 << 30), client, turn))
+    def _push(self, at: float, client: int, permit: Permit | None) -> None:
+        heapq.heappush(self._events, (at, self.rng.randrange(1 << 30), client, permit))
 
     def run(self, until: float) -> None:
         while self._events[0][0] < until:
-            self.now, _, client, turn = heapq.heappop(self._events)
-            if turn is None:
+            self.now, _, client, permit = heapq.heappop(self._events)
+            if permit is None:
                 self._ask(client)
             else:
-                self.router.give_back(turn)
-                self.served[turn.endpoint.id] += 1
-                self.kept[client] = turn.endpoint.id
+                self.router.release(permit)
+                self.served[permit.endpoint.id] += 1
+                self.kept[client] = permit.endpoint.id
                 self._push(self.now + self.rng.expovariate(1 / 0.0005), client, None)
 
     def _ask(self, client: int) -> None:
         before = self.kept.get(client)
-        turn = self.router.try_turn((), before, bool(self.stream_s) and before is not None, True)
-        assert turn is not None
-        self.moves += before is not None and turn.endpoint.id != before
-        ready = max(self.now, self._free_at.get(turn.endpoint.id, 0.0)) + self.rng.expovariate(1 / 0.002)
-        self._free_at[turn.endpoint.id] = ready
+        permit = self.router.try_acquire((), before, bool(self.stream_s) and before is not None, True)
+        assert permit is not None
+        self.moves += before is not None and permit.endpoint.id != before
+        ready = max(self.now, self._free_at.get(permit.endpoint.id, 0.0)) + self.rng.expovariate(1 / 0.002)
+        self._free_at[permit.endpoint.id] = ready
         if self.stream_s:
-            self.router.open(turn)
-        self._push(ready + self.stream_s, client, turn)
+            self.router.open(permit)
+        self._push(ready + self.stream_s, client, permit)
 
 
 @pytest.mark.parametrize("seed", range(5))

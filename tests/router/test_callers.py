@@ -67,9 +67,9 @@ async def following(*callees: str) -> AsyncIterator[tuple[Callers, Board]]:
 async def sent_to(caller: RemoteCaller) -> str:
     """The replica that a call goes to, once there is one."""
     async with asyncio.timeout(PATIENCE_S):
-        turn = caller.router.try_turn() or await caller.router.wait_turn(caller.loop.time())
-    caller.router.give_back(turn)
-    return turn.endpoint.id
+        permit = caller.router.try_acquire() or await caller.router.acquire(caller.loop.time())
+    caller.router.release(permit)
+    return permit.endpoint.id
 
 
 async def test_who_calls_nobody_does_not_ask() -> None:
@@ -124,7 +124,7 @@ async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_ar
             assert (caller.router.waiting, caller.router.replicas) == (0, 0)
         run = asyncio.create_task(callers.run(nobody, report))
         waiting = [
-            asyncio.create_task(callers.caller_of("bank", name).router.wait_turn(callers.loop.time()))
+            asyncio.create_task(callers.caller_of("bank", name).router.acquire(callers.loop.time()))
             for name in ("safe", "teller", "teller")
         ]
         async with asyncio.timeout(PATIENCE_S):

@@ -9,7 +9,7 @@ import pytest
 from app_toolkit.config.models import Policy
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Turn, Waiter
+from app_toolkit.router.targets import Permit, Waiter
 from app_toolkit.types import Address, ReplicaId
 
 SLOTS, SERVICE_S, SECONDS = 4, 0.05, 30
@@ -20,7 +20,7 @@ CAPACITY = SLOTS / SERVICE_S
 class Request:
     at: float
     waiter: Waiter | None = None
-    turn: Turn | None = None
+    permit: Permit | None = None
     given_up: bool = False
 
 
@@ -56,22 +56,22 @@ class Overload:
             else:
                 served += not request.given_up
                 self.ran += 1
-                assert request.turn is not None
-                self.router.give_back(request.turn)
+                assert request.permit is not None
+                self.router.release(request.permit)
         return served / SECONDS / CAPACITY
 
     def _arrive(self, request: Request) -> None:
-        def granted(turn: Turn) -> None:
+        def granted(permit: Permit) -> None:
             assert not request.given_up, "a client that has disconnected does not wait any more"
-            request.turn = turn
+            request.permit = permit
             self.waits.append(self.now - request.at)
             self.order.append(request.at)
             self._later(SERVICE_S, "ends", request)
 
         self._later(self._patience_s, "leaves", request)
-        turn = self.router.try_turn()
-        if turn is not None:
-            granted(turn)
+        permit = self.router.try_acquire()
+        if permit is not None:
+            granted(permit)
         else:
             request.waiter = self.router.wait(granted, self.now)
 

@@ -13,7 +13,7 @@ from app_toolkit.config.models import Policy
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import REST_S, RUN, Router
-from app_toolkit.router.targets import Turn, Waiter
+from app_toolkit.router.targets import Permit, Waiter
 from app_toolkit.types import Address, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -30,19 +30,19 @@ def router_of(*endpoints: Endpoint, **options: float) -> Router:
     return router
 
 
-def never(_: Turn) -> None:
-    raise AssertionError("nobody was to be granted a turn")
+def never(_: Permit) -> None:
+    raise AssertionError("nobody was to be granted a permit")
 
 
 def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
     router = router_of(endpoint("a"), endpoint("b"))
-    first, second = router.try_turn(), router.try_turn()
+    first, second = router.try_acquire(), router.try_acquire()
     assert first is not None
     assert second is not None
     assert {first.endpoint.id, second.endpoint.id} == {"a", "b"}
-    assert router.try_turn() is None
-    router.give_back(first)
-    again = router.try_turn()
+    assert router.try_acquire() is None
+    router.release(first)
+    again = router.try_acquire()
     assert again is not None
     assert again.endpoint == first.endpoint
     assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
@@ -51,12 +51,12 @@ def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
 def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
     stuck = replace(endpoint("a", 9), unresponsive=True)
     router = router_of(stuck, endpoint("b"))
-    turn = router.try_turn()
-    assert turn is not None
-    assert turn.endpoint.id == "b"
-    assert router.try_turn() is None
-    assert router.try_turn(avoid=[ReplicaId("b")]) is None
-    waited: list[Turn] = []
+    permit = router.try_acquire()
+    assert permit is not None
+    assert permit.endpoint.id == "b"
+    assert router.try_acquire() is None
+    assert router.try_acquire(avoid=[ReplicaId("b")]) is None
+    waited: list[Permit] = []
     router.wait(waited.append, 0.0)
     assert not waited
     router.update([endpoint("a", 9), endpoint("b")])
@@ -66,7 +66,7 @@ def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
 async def test_where_no_replica_starts_nobody_waits_until_one_is_there() -> None:
     router = router_of()
     waiter = router.wait(never, 0.0)
-    asleep = asyncio.ensure_future(router.wait_turn(asyncio.get_running_loop().time()))
+    asleep = asyncio.ensure_future(router.acquire(asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     dismissed = router.update([], "no replica starts: RuntimeError")
     assert waiter in dismissed
@@ -76,7 +76,7 @@ async def test_where_no_replica_starts_nobody_waits_until_one_is_there() -> None
     with pytest.raises(CannotStart):
         router.wait(never, 1.0)
     assert router.update([endpoint("a")], "no replica starts: RuntimeError") == []
-    assert router.try_turn() is not None, "one is there all the same"
+    assert router.try_acquire() is not None, "one is there all the same"
     assert router.update([]) == []
     router.leave(router.wait(never, 2.0))
     assert router.waiting == 0
@@ -85,20 +85,20 @@ async def test_where_no_replica_starts_nobody_waits_until_one_is_there() -> None
 def test_it_is_told_when_somebody_begins_to_wait_for_the_first_replica_and_not_when_for_room() -> None:
     told: list[int] = []
     router = Router("shop/chat", None, lambda: told.append(router.waiting))
-    turns: list[Turn] = []
-    router.wait(turns.append, 0.0)
-    router.wait(turns.append, 1.0)
+    permits: list[Permit] = []
+    router.wait(permits.append, 0.0)
+    router.wait(permits.append, 1.0)
     assert told == [1, 2]
     router.update([endpoint("a")])
     waiter = router.wait(never, 2.0)
-    assert (told, router.waiting, len(turns)) == ([1, 2], 2, 1)
+    assert (told, router.waiting, len(permits)) == ([1, 2], 2, 1)
     router.leave(waiter)
     router.update([])
     router.wait(never, 3.0)
     assert told == [1, 2, 2]
     for waiter in router.close():
         assert waiter.done
-    router.give_back(turns[0])
+    router.release(permits[0])
 
 
 def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then_go_to_another() -> None:
@@ -107,10 +107,10 @@ def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then
     for _ in range(400):
         run = set()
         for _ in range(RUN):
-            turn = router.try_turn()
-            assert turn is not None
-            run.add(turn.endpoint.id)
-            router.give_back(turn)
+            permit = router.try_acquire()
+            assert permit is not None
+            run.add(permit.endpoint.id)
+            router.release(permit)
         assert len(run) == 1
         runs += run
     assert all(run != following for run, following in pairwise(runs))
@@ -121,26 +121,26 @@ def test_a_replica_that_left_is_not_remembered() -> None:
     router = router_of(endpoint("a"))
     for name in "bc":
         router.update([endpoint(name)])
-        turn = router.try_turn()
-        assert turn is not None
-        assert turn.endpoint.id == name
-        router.give_back(turn)
+        permit = router.try_acquire()
+        assert permit is not None
+        assert permit.endpoint.id == name
+        router.release(permit)
 
 
 def test_a_turn_given_back_twice_counts_once() -> None:
     router = router_of(endpoint("a"))
-    turn = router.try_turn()
-    assert turn is not None
-    router.give_back(turn)
-    other = router.try_turn()
+    permit = router.try_acquire()
+    assert permit is not None
+    router.release(permit)
+    other = router.try_acquire()
     assert other is not None
-    router.give_back(turn)
+    router.release(permit)
     assert router.ongoing == 1
 
 
 def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
     router = router_of(endpoint("a"))
-    holding = router.try_turn()
+    holding = router.try_acquire()
     assert holding is not None
     served: list[str] = []
     router.wait(lambda _: served.append("first"), since=0.0)
@@ -148,8 +148,8 @@ def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
     router.wait(lambda _: served.append("third"), since=2.0)
     router.update([endpoint("a"), endpoint("b"), endpoint("c")])
     assert served == ["first", "second"]
-    assert router.try_turn() is None
-    router.give_back(holding)
+    assert router.try_acquire() is None
+    router.release(holding)
     assert served == ["first", "second", "third"]
 
 
@@ -159,19 +159,19 @@ class OneSlot:
     def __init__(self) -> None:
         self.router = router_of(endpoint("a"), policy=Policy(max_queue_wait_s=10.0))
         self.served: list[float] = []
-        turn = self.router.try_turn()
-        assert turn is not None
-        self._turn = turn
+        permit = self.router.try_acquire()
+        assert permit is not None
+        self._permit = permit
 
     def wait(self, since: float, *avoid: str) -> Waiter:
-        def granted(turn: Turn) -> None:
+        def granted(permit: Permit) -> None:
             self.served.append(since)
-            self._turn = turn
+            self._permit = permit
 
         return self.router.wait(granted, since, avoid={ReplicaId(each) for each in avoid})
 
     def next(self) -> float:
-        self.router.give_back(self._turn)
+        self.router.release(self._permit)
         return self.served[-1]
 
 
@@ -210,17 +210,17 @@ def test_clients_whose_request_is_served_have_not_given_up() -> None:
 
 def test_who_avoids_what_is_free_holds_up_nobody() -> None:
     router = router_of(endpoint("a", 2), endpoint("b"))
-    holding = router.try_turn(avoid={ReplicaId("a")})
+    holding = router.try_acquire(avoid={ReplicaId("a")})
     assert holding is not None
     served: list[str] = []
-    router.wait(lambda turn: served.append(f"picky@{turn.endpoint.id}"), since=0.0, avoid={ReplicaId("a")})
-    turns = [router.try_turn(), router.try_turn()]
-    assert [turn.endpoint.id for turn in turns if turn is not None] == ["a", "a"]
-    router.wait(lambda turn: served.append(f"behind@{turn.endpoint.id}"), since=1.0)
-    assert turns[0] is not None
-    router.give_back(turns[0])
+    router.wait(lambda permit: served.append(f"picky@{permit.endpoint.id}"), since=0.0, avoid={ReplicaId("a")})
+    permits = [router.try_acquire(), router.try_acquire()]
+    assert [permit.endpoint.id for permit in permits if permit is not None] == ["a", "a"]
+    router.wait(lambda permit: served.append(f"behind@{permit.endpoint.id}"), since=1.0)
+    assert permits[0] is not None
+    router.release(permits[0])
     assert served == ["behind@a"]
-    router.give_back(holding)
+    router.release(holding)
     assert served == ["behind@a", "picky@b"]
 
 
@@ -256,55 +256,55 @@ def test_those_who_waited_too_long_are_taken_out() -> None:
 
 def test_a_replica_that_left_keeps_its_turns_until_they_end() -> None:
     router = router_of(endpoint("a"))
-    turn = router.try_turn()
-    assert turn is not None
+    permit = router.try_acquire()
+    assert permit is not None
     router.update([endpoint("b")])
     assert router.ongoing == 1
-    router.give_back(turn)
+    router.release(permit)
     assert router.ongoing == 0
 
 
 def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
     router = router_of(endpoint("a", 5), endpoint("b", 5))
     for _ in range(5):
-        turn = router.try_turn(avoid={ReplicaId("a")})
-        assert turn is not None
-        assert turn.endpoint.id == "b"
-    assert router.try_turn(avoid={ReplicaId("a")}) is None
+        permit = router.try_acquire(avoid={ReplicaId("a")})
+        assert permit is not None
+        assert permit.endpoint.id == "b"
+    assert router.try_acquire(avoid={ReplicaId("a")}) is None
     router.update([endpoint("a", 5)])
-    turn = router.try_turn(avoid={ReplicaId("a")})
-    assert turn is not None
-    assert turn.endpoint.id == "a"
+    permit = router.try_acquire(avoid={ReplicaId("a")})
+    assert permit is not None
+    assert permit.endpoint.id == "a"
 
 
 @pytest.mark.parametrize("end", [Router.rest, Router.refused], ids=["not-reached", "full-and-without-a-line"])
-async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callable[[Router, Turn], None]) -> None:
+async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callable[[Router, Permit], None]) -> None:
     router = router_of(endpoint("a", 5))
-    turn = router.try_turn()
-    assert turn is not None
-    end(router, turn)
-    assert router.try_turn() is None
-    async with asyncio.timeout(PATIENCE_S), router.turn() as again:
+    permit = router.try_acquire()
+    assert permit is not None
+    end(router, permit)
+    assert router.try_acquire() is None
+    async with asyncio.timeout(PATIENCE_S), router.permit() as again:
         assert again.endpoint.id == "a"
     assert router.ongoing == 0
 
 
 async def test_a_replica_rests_from_the_last_loss_and_has_one_timer_however_many_there_are() -> None:
     router = router_of(endpoint("a", 3))
-    turns = [turn for _ in range(3) if (turn := router.try_turn()) is not None]
-    router.rest(turns[0])
+    permits = [permit for _ in range(3) if (permit := router.try_acquire()) is not None]
+    router.rest(permits[0])
     await asyncio.sleep(REST_S / 2)
     lost = asyncio.get_running_loop().time()
-    router.rest(turns[1])
-    router.rest(turns[2])
-    async with asyncio.timeout(PATIENCE_S), router.turn():
+    router.rest(permits[1])
+    router.rest(permits[2])
+    async with asyncio.timeout(PATIENCE_S), router.permit():
         assert asyncio.get_running_loop().time() - lost > 0.9 * REST_S
     assert router.ongoing == 0
 
 
 async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
     router = router_of(endpoint("a"), endpoint("b"))
-    lost, other = router.try_turn(), router.try_turn()
+    lost, other = router.try_acquire(), router.try_acquire()
     assert lost is not None
     assert other is not None
     targets = [lost.target, other.target]
@@ -341,35 +341,35 @@ class InLine:
         self.router = Router("shop/chat", self._stand, rng=Random(1))
         self.router.update(endpoints)
         self.served: list[str] = []
-        self.turns: list[Turn] = []
+        self.permits: list[Permit] = []
 
     def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
         self.places.append(Place(endpoint, offered, ended))
         return self.places[-1]
 
-    def refused(self) -> Turn:
-        turn = self.router.try_turn()
-        assert turn is not None
-        self.router.refused(turn)
-        return turn
+    def refused(self) -> Permit:
+        permit = self.router.try_acquire()
+        assert permit is not None
+        self.router.refused(permit)
+        return permit
 
     def wait(self, name: str, *avoid: str, since: float = 0.0) -> Waiter:
-        def granted(turn: Turn) -> None:
-            self.served.append(f"{name}@{turn.endpoint.id}")
-            self.turns.append(turn)
+        def granted(permit: Permit) -> None:
+            self.served.append(f"{name}@{permit.endpoint.id}")
+            self.permits.append(permit)
 
         return self.router.wait(granted, since, avoid={ReplicaId(each) for each in avoid})
 
 
 def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_before_it_has_an_offer() -> None:
     world = InLine(endpoint("a", 5))
-    one, two = world.router.try_turn(), world.router.try_turn()
+    one, two = world.router.try_acquire(), world.router.try_acquire()
     assert one is not None
     assert two is not None
     world.router.refused(one)
     world.router.refused(two)
     assert [place.endpoint.id for place in world.places] == ["a"]
-    assert world.router.try_turn() is None
+    assert world.router.try_acquire() is None
     world.wait("younger", since=1.0)
     world.wait("refused", since=0.0)
     world.places[0].offer()
@@ -377,13 +377,13 @@ def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_before_it_ha
     assert world.router.lines == 1
     world.places[0].offer()
     assert world.served == ["refused@a", "younger@a"]
-    assert all(turn.claim() for turn in world.turns)
-    assert not any(turn.claim() for turn in world.turns), "an offer is claimed once"
-    world.router.give_back(world.turns[0])
+    assert all(permit.claim() for permit in world.permits)
+    assert not any(permit.claim() for permit in world.permits), "an offer is claimed once"
+    world.router.release(world.permits[0])
     assert world.router.lines == 1
     world.places[0].offer()
     assert (world.router.lines, world.places[0].left) == (0, True), "nobody waits here any more"
-    world.router.give_back(world.turns[1])
+    world.router.release(world.permits[1])
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
@@ -402,7 +402,7 @@ def test_an_offer_is_for_who_does_not_avoid_the_replica() -> None:
 
 def test_an_offer_beyond_our_own_limit_is_given_back() -> None:
     world = InLine(endpoint("a", 2))
-    holding = world.router.try_turn()
+    holding = world.router.try_acquire()
     world.refused()
     world.wait("one")
     world.wait("two")
@@ -411,9 +411,9 @@ def test_an_offer_beyond_our_own_limit_is_given_back() -> None:
     world.places[0].offer()
     assert (world.router.lines, world.router.waiting, world.router.ongoing) == (0, 1, 2)
     assert holding is not None
-    world.router.give_back(holding)
+    world.router.release(holding)
     assert world.served == ["one@a", "two@a"]
-    assert not world.turns[1].claim(), "a stranger, since we hold all that the replica runs"
+    assert not world.permits[1].claim(), "a stranger, since we hold all that the replica runs"
 
 
 def test_an_offer_that_no_request_claimed_goes_to_the_next_or_is_given_back() -> None:
@@ -422,9 +422,9 @@ def test_an_offer_that_no_request_claimed_goes_to_the_next_or_is_given_back() ->
     world.wait("gone")
     world.places[0].offer()
     world.wait("next")
-    world.router.give_back(world.turns[0])
+    world.router.release(world.permits[0])
     assert world.served == ["gone@a", "next@a"]
-    world.router.give_back(world.turns[1])
+    world.router.release(world.permits[1])
     assert (world.router.lines, world.places[0].left) == (0, True)
 
 
@@ -433,8 +433,8 @@ def test_who_came_early_and_was_refused_stays_in_line() -> None:
     world.refused()
     world.wait("early")
     world.places[0].offer()
-    assert world.turns[0].claim()
-    world.router.refused(world.turns[0])
+    assert world.permits[0].claim()
+    world.router.refused(world.permits[0])
     assert (len(world.places), world.router.lines) == (1, 1)
     world.wait("early")
     world.places[0].offer()
@@ -448,23 +448,23 @@ async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() ->
     place.end()
     assert (world.router.lines, place.left) == (0, False)
     place.offer()  # too late
-    assert world.router.try_turn() is None
-    async with asyncio.timeout(PATIENCE_S), world.router.turn() as again:
+    assert world.router.try_acquire() is None
+    async with asyncio.timeout(PATIENCE_S), world.router.permit() as again:
         assert not again.claim()
 
 
 async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_the_line() -> None:
     world = InLine(endpoint("a", 5))
-    holding = world.router.try_turn()
+    holding = world.router.try_acquire()
     assert holding is not None
     world.refused()
     world.router.rest(holding)
     assert world.places[0].left
     world = InLine(endpoint("a", 5))
-    turn = world.refused()
+    permit = world.refused()
     world.router.update([])
     assert world.places[0].left
-    world.router.refused(turn)
+    world.router.refused(permit)
     assert world.router.lines == 0
     world = InLine(endpoint("a", 5))
     world.refused()
@@ -475,26 +475,26 @@ async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_t
 
 def test_a_turn_refused_by_a_replica_that_has_left_stands_in_no_line() -> None:
     world = InLine(endpoint("a", 5))
-    turn = world.router.try_turn()
-    assert turn is not None
+    permit = world.router.try_acquire()
+    assert permit is not None
     world.router.update([])
-    world.router.refused(turn)
+    world.router.refused(permit)
     assert (world.places, world.router.ongoing) == ([], 0)
 
 
 async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -> None:
     router = router_of(endpoint("a"))
-    holding = router.try_turn()
+    holding = router.try_acquire()
     assert holding is not None
 
     async def wants() -> None:
-        async with router.turn():
+        async with router.permit():
             raise AssertionError("it was cancelled before it could run")
 
     task = asyncio.create_task(wants())
     await asyncio.sleep(0)
     assert router.waiting == 1
-    router.give_back(holding)
+    router.release(holding)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -503,19 +503,19 @@ async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -
 
 async def test_a_turn_for_a_caller_cancelled_a_moment_before_goes_to_the_next() -> None:
     router = router_of(endpoint("a"))
-    holding = router.try_turn()
+    holding = router.try_acquire()
     assert holding is not None
     served = asyncio.Event()
 
     async def wants() -> None:
-        async with router.turn():
+        async with router.permit():
             served.set()
 
     cancelled, following = asyncio.create_task(wants()), asyncio.create_task(wants())
     await asyncio.sleep(0)
     assert router.waiting == 2
     cancelled.cancel()
-    router.give_back(holding)
+    router.release(holding)
     await following
     assert served.is_set()
     with pytest.raises(asyncio.CancelledError):
@@ -525,26 +525,26 @@ async def test_a_turn_for_a_caller_cancelled_a_moment_before_goes_to_the_next() 
 
 async def test_coroutines_that_wait_are_told_where_the_router_is_closed() -> None:
     router = router_of(endpoint("a"))
-    holding = router.try_turn()
+    holding = router.try_acquire()
     assert holding is not None
 
     async def wants() -> None:
-        async with router.turn():
-            raise AssertionError("there was no turn")
+        async with router.permit():
+            raise AssertionError("there was no permit")
 
     task = asyncio.create_task(wants())
     await asyncio.sleep(0)
     router.close()
     with pytest.raises(NoReplica, match="shop/chat is not served any more"):
         await task
-    router.give_back(holding)
+    router.release(holding)
     assert (router.waiting, router.ongoing) == (0, 0)
 
 
 async def test_waiting_ends_with_a_sentence() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=0.01))
     with pytest.raises(QueueTimeout, match=r"no replica of shop/chat had room within 0.01 s"):
-        async with router.turn():
+        async with router.permit():
             pass
     assert router.waiting == 0
 
@@ -552,7 +552,7 @@ async def test_waiting_ends_with_a_sentence() -> None:
 async def test_a_closed_router_gives_no_turn_at_a_replica_with_room() -> None:
     router = router_of(endpoint("a"))
     router.close()
-    assert router.try_turn() is None
+    assert router.try_acquire() is None
 
 
 async def test_a_closed_router_serves_nobody() -> None:
@@ -572,9 +572,9 @@ class RandomRouter(RuleBasedStateMachine):
         #: Where it stands in line: the replicas that others have filled.
         self.places: list[Place] = []
         self.rooms: dict[str, int] = {}
-        self.turns: list[Turn] = []
+        self.permits: list[Permit] = []
         #: Open streams and WebSockets.
-        self.opened: list[Turn] = []
+        self.opened: list[Permit] = []
         self.waiters: list[Waiter] = []
         self.now = 0.0
 
@@ -582,14 +582,14 @@ class RandomRouter(RuleBasedStateMachine):
         self.places.append(Place(endpoint, offered, ended))
         return self.places[-1]
 
-    def take(self, turn: Turn) -> None:
-        assert len(turn.target.turns) <= turn.endpoint.max_ongoing_requests
-        self.turns.append(turn)
+    def take(self, permit: Permit) -> None:
+        assert len(permit.target.permits) <= permit.endpoint.max_ongoing_requests
+        self.permits.append(permit)
 
     def wait(self, avoid: set[ReplicaId], since: float, *, again: bool = False) -> None:
-        def granted(turn: Turn) -> None:
-            self.take(turn)
-            usable = [each for each in self.waiters if not each.done and self.may_use(each, turn.endpoint.id)]
+        def granted(permit: Permit) -> None:
+            self.take(permit)
+            usable = [each for each in self.waiters if not each.done and self.may_use(each, permit.endpoint.id)]
             if self.router.newest_first:
                 assert not [each for each in usable if each.since > since], "the newest was passed over"
             else:
@@ -608,47 +608,47 @@ class RandomRouter(RuleBasedStateMachine):
     @rule(avoid=st.sets(st.sampled_from("abcd")))
     def someone_asks(self, avoid: set[str]) -> None:
         avoided = {ReplicaId(name) for name in avoid}
-        turn = self.router.try_turn(avoided)
-        if turn is not None:
-            return self.take(turn)
+        permit = self.router.try_acquire(avoided)
+        if permit is not None:
+            return self.take(permit)
         try:
             self.wait(avoided, self.now)
         except QueueFull:
             assert self.router.waiting >= 4
 
-    @precondition(lambda self: self.turns)
+    @precondition(lambda self: self.permits)
     @rule(index=st.integers(0, 99))
     def someone_is_done(self, index: int) -> None:
-        self.router.give_back(self.turns.pop(index % len(self.turns)))
+        self.router.release(self.permits.pop(index % len(self.permits)))
 
-    @precondition(lambda self: self.turns)
+    @precondition(lambda self: self.permits)
     @rule(index=st.integers(0, 99), avoid=st.sets(st.sampled_from("abcd")), waited=st.integers(0, 29))
     def someone_is_refused(self, index: int, avoid: set[str], waited: int) -> None:
-        turn = self.turns.pop(index % len(self.turns))
-        turn.claim()
-        self.router.refused(turn)
+        permit = self.permits.pop(index % len(self.permits))
+        permit.claim()
+        self.router.refused(permit)
         avoided = {ReplicaId(name) for name in avoid}
-        again = self.router.try_turn(avoided)
+        again = self.router.try_acquire(avoided)
         if again is not None:
             self.take(again)
         else:
             self.wait(avoided, self.now - waited, again=True)
 
-    @precondition(lambda self: self.turns)
+    @precondition(lambda self: self.permits)
     @rule(index=st.integers(0, 99))
     def a_response_becomes_an_open_stream(self, index: int) -> None:
-        turn = self.turns.pop(index % len(self.turns))
-        turn.claim()
-        self.router.open(turn)
-        self.opened.append(turn)
+        permit = self.permits.pop(index % len(self.permits))
+        permit.claim()
+        self.router.open(permit)
+        self.opened.append(permit)
 
     @precondition(lambda self: self.opened)
     @rule(index=st.integers(0, 99), opened_again=st.booleans())
     def an_open_stream_ends(self, index: int, opened_again: bool) -> None:
-        turn = self.opened.pop(index % len(self.opened))
-        self.router.give_back(turn)
+        permit = self.opened.pop(index % len(self.opened))
+        self.router.release(permit)
         if opened_again:
-            self.router.open(turn)  # too late
+            self.router.open(permit)  # too late
 
     @precondition(lambda self: self.places)
     @rule(index=st.integers(0, 99))
@@ -670,9 +670,9 @@ class RandomRouter(RuleBasedStateMachine):
     @invariant()
     def gauges_are_the_sizes_of_live_sets(self) -> None:
         self.waiters = [waiter for waiter in self.waiters if not waiter.done]
-        assert self.router.ongoing == len(self.turns)
-        assert {turn for each in self.opened for turn in each.target.opened} == set(self.opened)
-        assert all(not turn.target.opened for turn in self.turns if not self.opened)
+        assert self.router.ongoing == len(self.permits)
+        assert {permit for each in self.opened for permit in each.target.opened} == set(self.opened)
+        assert all(not permit.target.opened for permit in self.permits if not self.opened)
         assert self.router.waiting == len(self.waiters)
         self.places = [place for place in self.places if not place.left]
         assert self.router.lines == len(self.places)
@@ -682,7 +682,7 @@ class RandomRouter(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_while_a_replica_that_it_may_use_is_free(self) -> None:
-        free = {n for n, room in self.rooms.items() if sum(t.endpoint.id == n for t in self.turns) < room}
+        free = {n for n, room in self.rooms.items() if sum(t.endpoint.id == n for t in self.permits) < room}
         free -= {place.endpoint.id for place in self.places}
         assert not [name for name in free for waiter in self.waiters if self.may_use(waiter, name)]
 
