@@ -6,9 +6,9 @@ from collections.abc import Callable
 from app_toolkit.core.attempts import Action, Attempt, Attempts, Reason, Result, failure, is_repeatable
 from app_toolkit.errors import ReplicaGone, ReplicaLost
 from app_toolkit.proxy.downstream import Downstream
-from app_toolkit.proxy.proxy import Proxy, Waiting
+from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import IDEMPOTENT, Request
-from app_toolkit.proxy.routes import Router, Permit
+from app_toolkit.proxy.routes import Failed, Permit, Router
 from app_toolkit.types import ReplicaId
 
 
@@ -72,8 +72,8 @@ class Assignment:
         if self.max_body is not None:
             self._request.check_body(self.max_body, self.account.name)
 
-    def ask(self, client: Downstream, granted: Callable[[Permit], None], waiting: Waiting) -> Permit | None:
-        """A permit; None: the request waits, until `granted` is called with one, or `waiting.fail`.
+    def ask(self, client: Downstream, granted: Callable[[Permit], None], failed: Failed) -> Permit | None:
+        """A permit; None: the request waits, until `granted` is called with one, or `failed` with an error.
 
         Raises `RequestError` if it may not wait.
         """
@@ -82,9 +82,7 @@ class Assignment:
         permit = self.router.try_acquire(attempts.avoid, *preferred)
         if permit is None:
             again = attempts.count > 0
-            waiter = self.router.wait(granted, attempts.since, avoid=attempts.avoid, again=again)
-            self._waiter = waiter
-            self._proxy.waiting[waiter] = waiting
+            self._waiter = self.router.wait(granted, attempts.since, avoid=attempts.avoid, again=again, failed=failed)
         return permit
 
     def begin(self, permit: Permit) -> None:
@@ -147,5 +145,4 @@ class Assignment:
     def _leave_queue(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            self._proxy.waiting.pop(waiter, None)
             self.router.leave(waiter)

@@ -250,7 +250,7 @@ class Exchange:
         """Ask for a permit, and wait for one if there is none."""
         self._enter(Stage.WAITING)
         try:
-            permit = self._assignment.ask(self._client, self._granted, self)
+            permit = self._assignment.ask(self._client, self._granted, self.fail)
         except RequestError as error:
             self.fail(error)
             return

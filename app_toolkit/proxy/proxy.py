@@ -3,7 +3,6 @@
 import itertools
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 from app_toolkit.core.reports import Loads
 from app_toolkit.interfaces import Snapshot, Stand
@@ -17,12 +16,6 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import NodeId
-
-
-class Waiting(Protocol):
-    """A request that has a place in a router's queue."""
-
-    def fail(self, error: Exception) -> None: ...
 
 
 class Proxy:
@@ -46,12 +39,8 @@ class Proxy:
         self.token = hop.token(secret)
         self.pool = Pool(secret)
         self.lines = Lines(self.pool, self.token)
-        self.routes = Routes(
-            lambda name: new_router(name, self.lines.stand, self.reports.unserved), self.pool, self._failed, node
-        )
+        self.routes = Routes(lambda name: new_router(name, self.lines.stand, self.reports.unserved), self.pool, node)
         self.reports = Reports(self.loads)
-        #: Places in the queues of all routers, and whose they are.
-        self.waiting: dict[Any, Waiting] = {}
         #: None: a client address may have any number of requests.
         self.clients: Clients | None = None
         self.draining = False
@@ -106,8 +95,3 @@ class Proxy:
         await self.pool.aclose()
         if self.access is not None:
             self.access.flush()
-
-    def _failed(self, waiter: Any, error: Exception) -> None:
-        waiting = self.waiting.pop(waiter, None)
-        if waiting is not None:
-            waiting.fail(error)

@@ -17,6 +17,9 @@ from app_toolkit.types import NodeId, ReplicaId
 log = logging.getLogger("app_toolkit.proxy")
 
 
+Failed = Callable[[Exception], None]
+
+
 class Permit(Protocol):
     """The right to run one request at one replica."""
 
@@ -38,7 +41,7 @@ class Router(Protocol):
     ) -> Permit | None: ...
 
     def wait(
-        self, granted: Callable[[Any], None], since: float, *, avoid: Collection[ReplicaId], again: bool
+        self, granted: Callable[[Any], None], since: float, *, avoid: Collection[ReplicaId], again: bool, failed: Failed
     ) -> Any: ...
 
     def leave(self, waiter: Any) -> None: ...
@@ -49,15 +52,13 @@ class Router(Protocol):
 
     def ended(self, permit: Any, result: Result) -> None: ...
 
-    def expire(self, now: float) -> Iterable[Any]: ...
+    def expire(self, now: float) -> object: ...
 
     def waited_too_long(self) -> Exception: ...
 
-    def update(self, endpoints: Iterable[Endpoint], failing: str | None) -> Iterable[Any]: ...
+    def update(self, endpoints: Iterable[Endpoint], failing: str | None) -> object: ...
 
-    def cannot_start(self) -> Exception: ...
-
-    def close(self) -> Iterable[Any]: ...
+    def close(self) -> object: ...
 
     @property
     def waiting(self) -> int: ...
@@ -92,14 +93,12 @@ class Routes:
         self,
         new_router: Callable[[str], Router],
         pool: Pool,
-        failed: Callable[[Any, Exception], None],
         node: NodeId = NodeId(""),
     ) -> None:
         self.applications: tuple[Application, ...] = ()
         self.ready = False
         self.routers: dict[str, Router] = {}
         self._new_router = new_router
-        self._failed = failed
         self._versions: dict[str, Version] = {}
         self._published = Published(pool, node)
 
@@ -133,8 +132,7 @@ class Routes:
     def expire(self, now: float) -> None:
         """Fail those who have waited too long."""
         for router in self.routers.values():
-            for waiter in router.expire(now):
-                self._failed(waiter, router.waited_too_long())
+            router.expire(now)
 
     @property
     def versions(self) -> dict[str, Version]:
@@ -185,9 +183,7 @@ class Routes:
         if value is not None:
             self._router(name).policy = Policy(**value["policy"])
         if name in self.routers:
-            router = self.routers[name]
-            for waiter in router.update(endpoints, self._published.failing.get(name)):
-                self._failed(waiter, router.cannot_start())
+            self.routers[name].update(endpoints, self._published.failing.get(name))
 
     def _router(self, name: str) -> Router:
         router = self.routers.get(name)
@@ -205,6 +201,4 @@ class Routes:
 
     def _close_unnamed(self) -> None:
         for name in self.routers.keys() - self._named_by_routes() - self._published.names:
-            router = self.routers.pop(name)
-            for waiter in router.close():
-                self._failed(waiter, NoReplica(f"{name} is not served any more"))
+            self.routers.pop(name).close()

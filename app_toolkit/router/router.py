@@ -14,7 +14,7 @@ from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Place, Stand
-from app_toolkit.router.targets import Target, Permit, Waiter
+from app_toolkit.router.targets import Failed, Permit, Target, Waiter
 from app_toolkit.types import ReplicaId
 
 RUN = 16
@@ -75,8 +75,6 @@ class Router:
         self._leaving: set[Target] = set()
         #: Why no replica is there and none will come; None: one may.
         self._failing: str | None = None
-        #: Coroutines that wait, to be told where the router is closed, or no replica will come.
-        self._asleep: dict[Waiter, asyncio.Future[Permit]] = {}
         self._closed = False
 
     # Permits
@@ -116,8 +114,11 @@ class Router:
         *,
         avoid: Collection[ReplicaId] = NOBODY,
         again: bool = False,
+        failed: Failed = lambda error: None,
     ) -> Waiter:
         """A place in the queue for whom `try_acquire` had nothing; `granted` is called, synchronously, with the permit.
+
+        `failed` is called instead, with the error, if it expires, the router is closed, or no replica will come.
 
         `since` is when it began to wait, and its place is behind those who have waited longer. `again`: a request
         that had a permit and was refused is not counted against the bound.
@@ -132,7 +133,7 @@ class Router:
             raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
         if not self._queues:
             self._order.began()
-        waiter = Waiter(granted, since, frozenset(avoid))
+        waiter = Waiter(granted, failed, since, frozenset(avoid))
         insort(self._queues.setdefault(waiter.avoid, []), waiter, key=SINCE)
         if not self._targets:
             self._unserved()
@@ -216,8 +217,11 @@ class Router:
             else:
                 granted.set_result(permit)
 
-        waiter = self.wait(take, since, avoid=avoid, again=again)
-        self._asleep[waiter] = granted
+        def fail(error: Exception) -> None:
+            if not granted.done():
+                granted.set_exception(error)
+
+        waiter = self.wait(take, since, avoid=avoid, again=again, failed=fail)
         try:
             async with asyncio.timeout_at(since + self.policy.max_queue_wait_s):
                 return await granted
@@ -229,7 +233,6 @@ class Router:
                 self.release(granted.result())
             raise
         finally:
-            del self._asleep[waiter]
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
@@ -240,7 +243,7 @@ class Router:
         )
 
     def expire(self, now: float) -> list[Waiter]:
-        """Take those out of the queue who have waited too long, and give them."""
+        """Fail those who have waited too long. Gives them."""
         longest = self.policy.max_queue_wait_s
         late = [
             waiter
@@ -250,14 +253,14 @@ class Router:
         for waiter in late:
             self._remove(waiter)
             self._order.gave_up()
-        return sorted(late, key=SINCE)
+        return _fail(late, self.waited_too_long)
 
     # The replica set
 
     def update(self, endpoints: Iterable[Endpoint], failing: str | None = None) -> list[Waiter]:
         """Take a new replica set. A replica that stays keeps its permits; one that left keeps them until they end.
 
-        `failing`: why there is no replica, and none will come. Gives those who waited for one then.
+        `failing`: why there is no replica, and none will come. Those who wait for one fail then; gives them.
         """
         before, self._targets = self._targets, {}
         for endpoint in endpoints:
@@ -282,7 +285,7 @@ class Router:
         return CannotStart(self._failing or f"no replica of {self.name} runs")
 
     def close(self) -> list[Waiter]:
-        """Serve nobody any more; gives those who waited."""
+        """Serve nobody any more. Those who wait fail; gives them."""
         self._closed = True
         for target in self._targets.values():
             self._leave_line(target)
@@ -290,15 +293,12 @@ class Router:
         return self._dismiss(lambda: NoReplica(f"{self.name} is not served any more"))
 
     def _dismiss(self, error: Callable[[], RequestError]) -> list[Waiter]:
-        """Empty the queue. Coroutines that wait are told; gives all who waited."""
-        waiters = sorted((waiter for queue in self._queues.values() for waiter in queue), key=SINCE)
+        """Empty the queue."""
+        waiters = [waiter for queue in self._queues.values() for waiter in queue]
         self._queues.clear()
         for waiter in waiters:
             waiter.done = True
-            asleep = self._asleep.get(waiter)
-            if asleep is not None and not asleep.done():
-                asleep.set_exception(error())
-        return waiters
+        return _fail(waiters, error)
 
     # Looking in
 
@@ -433,3 +433,11 @@ class Router:
         timer, target.rest = target.rest, None
         if timer is not None:
             timer.cancel()
+
+
+def _fail(waiters: Iterable[Waiter], error: Callable[[], RequestError]) -> list[Waiter]:
+    """Fail them, oldest first, each with an error of its own."""
+    failed = sorted(waiters, key=SINCE)
+    for waiter in failed:
+        waiter.failed(error())
+    return failed

@@ -8,6 +8,9 @@ from app_toolkit.core.balance import Load
 from app_toolkit.interfaces import Endpoint, Place
 from app_toolkit.types import ReplicaId
 
+Failed = Callable[[Exception], None]
+"""Told why a request that waits gets no permit."""
+
 
 @dataclass(eq=False, slots=True)
 class Target:
@@ -66,9 +69,10 @@ class Permit:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One request's place in the queue. `done` once it was granted, expired or given up."""
+    """One request's place in the queue. `done` once it was granted, failed or given up."""
 
     granted: Callable[[Permit], None]
+    failed: Failed
     since: float
     avoid: frozenset[ReplicaId]
     done: bool = False

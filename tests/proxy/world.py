@@ -356,7 +356,7 @@ class World:
     def settled(self) -> bool:
         statistics = self.edge.statistics()
         nobody = (statistics.waiting, statistics.ongoing) == (0, 0) and self.load() == (0, 0, 0, 0)
-        return nobody and not self.edge.proxy.waiting
+        return nobody and not self.edge.call(lambda: self.edge.proxy.routes.waiting)
 
     def close(self) -> None:
         for replica in self.replicas:
