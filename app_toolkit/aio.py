@@ -4,77 +4,39 @@ Each works in a thread. Cancelled, it is not waited for any more, and what it ha
 """
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar, Unpack, overload
-
-from fastapi import FastAPI, Request
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from app_toolkit import running
-from app_toolkit.cli.deploy import WAIT_S
-from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound
-from app_toolkit.running import Application, RunKeywords
+from app_toolkit.running import App, Application, RunKeywords
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _awaited(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    @wraps(function)
+    async def in_a_thread(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    return in_a_thread
+
+
 @overload
-async def run(app: Bound[T], **said: Unpack[RunKeywords]) -> T: ...
+async def run(app: Bound[T], **options: Unpack[RunKeywords]) -> T: ...
 @overload
-async def run(app: FastAPI | Callable[[Request], Any], **said: Unpack[RunKeywords]) -> Application: ...
-async def run(app: Any, **said: Unpack[RunKeywords]) -> Any:
+async def run(app: App, **options: Unpack[RunKeywords]) -> Application: ...
+async def run(app: Any, **options: Unpack[RunKeywords]) -> Any:
     """As `app_toolkit.run`, which alone can stay in the foreground."""
-    return await asyncio.to_thread(lambda: running.run(app, **said))
+    return await asyncio.to_thread(lambda: running.run(app, **options))
 
 
-async def deploy(
-    app: Bound[Any] | FastAPI | Callable[[Request], Any],
-    *,
-    only: Collection[str] = (),
-    wait: bool = True,
-    wait_timeout_s: float = WAIT_S,
-    **said: Unpack[RunKeywords],
-) -> None:
-    """As `app_toolkit.deploy`."""
-    await asyncio.to_thread(running.deploy, app, only=only, wait=wait, wait_timeout_s=wait_timeout_s, **said)
-
-
-async def scale(
-    deployment: str,
-    num_replicas: int,
-    *,
-    wait: bool = True,
-    wait_timeout_s: float = WAIT_S,
-    address: str | None = None,
-) -> None:
-    """As `app_toolkit.scale`."""
-    await asyncio.to_thread(
-        running.scale, deployment, num_replicas, wait=wait, wait_timeout_s=wait_timeout_s, address=address
-    )
-
-
-async def rollback(
-    application: str, *, wait: bool = True, wait_timeout_s: float = WAIT_S, address: str | None = None
-) -> None:
-    """As `app_toolkit.rollback`."""
-    await asyncio.to_thread(running.rollback, application, wait=wait, wait_timeout_s=wait_timeout_s, address=address)
-
-
-async def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
-    """As `app_toolkit.delete`."""
-    await asyncio.to_thread(running.delete, name, wait=wait, address=address)
-
-
-async def status(*, address: str | None = None) -> InstanceStatus:
-    """As `app_toolkit.status`."""
-    return await asyncio.to_thread(running.status, address=address)
-
-
-async def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
-    """As `app_toolkit.get_handle`."""
-    return await asyncio.to_thread(running.get_handle, application, deployment, address=address)
-
-
-async def shutdown() -> None:
-    """As `app_toolkit.shutdown`."""
-    await asyncio.to_thread(running.shutdown)
+deploy = _awaited(running.deploy)
+scale = _awaited(running.scale)
+rollback = _awaited(running.rollback)
+delete = _awaited(running.delete)
+status = _awaited(running.status)
+get_handle = _awaited(running.get_handle)
+shutdown = _awaited(running.shutdown)

@@ -2,9 +2,10 @@
 
 import hashlib
 import logging
+import math
 import os
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,11 @@ from app_toolkit.types import ASGIApp
 logger = logging.getLogger("app_toolkit.planning")
 
 C = TypeVar("C", bound=DeploymentConfig)
+
+TOO_MANY_FILES = (
+    "The folder {folder} has more files than a snapshot takes: replicas import the rest of its Python files from disk. "
+    "Keep data in another folder, or name the app's own folder (app_dir)."
+)
 
 
 def plan(
@@ -175,8 +181,8 @@ def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]
 def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec], dict[str, bytes], list[str]]:
     """The same applications with the Python files of their folders as they are now.
 
-    And what is to be in the store for that, by its hashes; and the folders that have too many files to take all of
-    them. What is installed, also as editable, is not a part of an application's folder.
+    And what is to be in the store for that, by its hashes; and a warning for each folder that has too many files to
+    take all of them. What is installed, also as editable, is not a part of an application's folder.
     """
     taken = {each.app_dir: take(Path(each.app_dir)) for each in specs if not _is_installed(Path(each.app_dir))}
     changed = [
@@ -184,7 +190,12 @@ def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec
         for each in specs
     ]
     code = {each.hash: each.archive for each in taken.values()}
-    return changed, code, [folder for folder, each in taken.items() if not each.complete]
+    return changed, code, [TOO_MANY_FILES.format(folder=folder) for folder, each in taken.items() if not each.complete]
+
+
+def logical_cpus(specs: Iterable[ApplicationSpec]) -> float:
+    """How many a local Ray has: as many as the plans ask for, since a replica books a share and does not fill it."""
+    return max(math.ceil(sum(spec.num_cpus for spec in specs)), os.cpu_count() or 1)
 
 
 def _is_installed(folder: Path) -> bool:

@@ -4,8 +4,8 @@ import atexit
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,29 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 from fastapi import FastAPI, Request
 
-from app_toolkit.cli.addresses import check
-from app_toolkit.cli.deploy import WAIT_S, part
-from app_toolkit.cli.instance import (
-    LOOK_S,
-    deletion_named,
-    deployment_named,
-    logical_cpus,
-    rows,
-    until_gone,
-    until_serving,
-    url_of,
-)
-from app_toolkit.cli.run import CUT, Interrupts, say_where
-from app_toolkit.cli.screen import Screen
+from app_toolkit.client.client import WAIT_S, Client
+from app_toolkit.client.commands import Delete, Deploy, GetMethods, GetStatus, Scale
+from app_toolkit.client.interrupts import Interrupts
+from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import choose, read_project
-from app_toolkit.config.settings import keep_priority, read_settings, say_log_level, say_plain_logs
+from app_toolkit.config.settings import keep_priority, log_level, read_settings, say_log_level, say_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.planning import plan, plan_bound, with_files, with_sources
+from app_toolkit.planning import logical_cpus, plan, plan_bound, with_files, with_sources
+from app_toolkit.proxy import addresses
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.target import Function, served
 from app_toolkit.router import handle as handles
@@ -43,8 +34,8 @@ from app_toolkit.router.handle import Handle
 from app_toolkit.types import ASGIApp
 
 if TYPE_CHECKING:
+    from app_toolkit.engines.ray.client import RayClient
     from app_toolkit.engines.ray.driver import Driver
-    from app_toolkit.engines.ray.instance import Instance
 
 logger = logging.getLogger("app_toolkit.running")
 
@@ -93,10 +84,10 @@ class Application:
 
 
 @overload
-def run(app: Bound[T], *, blocking: bool = False, **said: Unpack[RunKeywords]) -> T: ...
+def run(app: Bound[T], *, blocking: bool = False, **options: Unpack[RunKeywords]) -> T: ...
 @overload
-def run(app: App, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Application: ...
-def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any:
+def run(app: App, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> Application: ...
+def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> Any:
     """Serve an app, a function or a bound deployment on Ray, and give back once it is up.
 
     An `Application`; of a bound deployment its handle. A function, and the `__call__` of a deployment's class, answers
@@ -108,25 +99,26 @@ def run(app: Any, *, blocking: bool = False, **said: Unpack[RunKeywords]) -> Any
 
     Raises `ConfigError` where it cannot be served; what it was to replace goes on then.
     """
-    chosen = choose(read_project(Path.cwd()), Options(**said))
+    chosen = choose(read_project(Path.cwd()), Options(**options))
     with _lock:
         served, spec, code = _planned(app, chosen)
-        if spec.route_prefix is None and "route_prefix" in said:
+        if spec.route_prefix is None and "route_prefix" in options:
             raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
         spec, sources = _snapshot(spec, served)
-        driver = _running(spec, chosen, said.get("address"))
-        is_new = not rows(driver.instance.status(), spec.name)
-        driver.instance.deploy(spec, _listening(chosen), {**code, **sources})
+        driver = _running(spec, chosen, options)
+        client = driver.client
+        is_new = client.execute(GetStatus()).application(spec.name) is None
+        client.execute(Deploy(spec, _listening(chosen), {**code, **sources}, client.owner))
         try:
-            until_serving(driver.instance, [spec.name])
+            serving = client.wait_until_serving([spec.name])
         except ConfigError:
             if is_new:
-                driver.instance.delete(spec.name)
+                client.execute(Delete(spec.name))
             raise
         driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
-        result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(driver.instance, spec))
+        result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(serving, spec))
     if blocking:
-        _stay(driver, spec)
+        _stay(client, serving_at(serving, spec))
     return result
 
 
@@ -136,7 +128,7 @@ def deploy(
     only: Collection[str] = (),
     wait: bool = True,
     wait_timeout_s: float = WAIT_S,
-    **said: Unpack[RunKeywords],
+    **options: Unpack[RunKeywords],
 ) -> None:
     """Bring an app, a function or a bound deployment onto a cluster, where it stays when this process has gone.
 
@@ -151,23 +143,21 @@ def deploy(
     """
     if isinstance(only, str):
         raise ConfigError(f"only = {only!r}: it should be a list of names")
-    if "log_level" in said:
+    if "log_level" in options:
         raise ConfigError(
             "deploy() has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL in the environment of the cluster's nodes"
         )
-    chosen = choose(read_project(Path.cwd()), Options(**said))
+    chosen = choose(read_project(Path.cwd()), Options(**options))
     with _lock:
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
-        packed: Mapping[str, bytes] = {**code, **files}
-        with _instance(said.get("address"), chosen.address, begin=not only) as instance:
-            revision = None
+        command = Deploy(spec, _listening(chosen), {**code, **files})
+        with _client(options.get("address"), chosen.address, begin=not only) as client:
             if only:
-                deployed = part(instance, spec, packed, only)
-                spec, packed, revision = deployed.spec, deployed.code, deployed.expected
-            instance.deploy(spec, _listening(chosen), packed, held=False, expected=revision)
+                command, _ = client.part(command, only)
+            client.execute(command)
             if wait:
-                until_serving(instance, [spec.name], wait_timeout_s)
+                client.wait_until_serving([spec.name], wait_timeout_s)
 
 
 def scale(
@@ -183,11 +173,11 @@ def scale(
     `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such deployment,
     it cannot have so many replicas or, with `wait`, they do not come up.
     """
-    application, name = deployment_named(deployment)
-    with _lock, _instance(address) as instance:
-        instance.scale(application, name, num_replicas)
+    command = Scale.named(deployment, num_replicas)
+    with _lock, _client(address) as client:
+        client.execute(command)
         if wait:
-            until_serving(instance, [application], wait_timeout_s)
+            client.wait_until_serving([command.application], wait_timeout_s)
 
 
 def rollback(
@@ -198,10 +188,10 @@ def rollback(
     `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such version or,
     with `wait`, where it does not come up.
     """
-    with _lock, _instance(address) as instance:
-        instance.rollback(application)
+    with _lock, _client(address) as client:
+        client.rollback(application)
         if wait:
-            until_serving(instance, [application], wait_timeout_s)
+            client.wait_until_serving([application], wait_timeout_s)
 
 
 def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
@@ -210,17 +200,17 @@ def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
     `wait`: until its replicas have drained and are gone. `address`: as of `deploy`. Raises `ConfigError` where there is
     none of that name, and where it is in use.
     """
-    what = deletion_named(name)
-    with _lock, _instance(address) as instance:
-        instance.delete(*what)
+    command = Delete.named(name)
+    with _lock, _client(address) as client:
+        client.execute(command)
         if wait:
-            until_gone(instance, *what)
+            client.wait_until_gone(command)
 
 
 def status(*, address: str | None = None) -> InstanceStatus:
     """All that is known of what runs. `address`: as of `deploy`. Raises `ConfigError` where no instance runs."""
-    with _lock, _instance(address) as instance:
-        return instance.told()
+    with _lock, _client(address) as client:
+        return client.execute(GetStatus())
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
@@ -230,20 +220,21 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
     that has run nothing, `address` is the cluster to join, by default the one that this machine runs. Raises
     `ConfigError` where there is no instance, or no such deployment.
     """
+    command = GetMethods(application, deployment)
     with _lock:
         if _driver is not None:
-            methods = _driver.instance.methods(application, deployment)
+            methods = _driver.client.execute(command)
         else:
-            from app_toolkit.engines.ray.instance import Instance, is_driver
+            from app_toolkit.engines.ray.client import RayClient
 
             inside = handles.chosen  # a replica
-            instance = Instance.connect(address or (None if is_driver() else read_settings().address))
+            client = RayClient.connect(_address(address))
             try:
-                methods = instance.methods(application, deployment)
+                methods = client.execute(command)
                 if not inside:
-                    _drive(instance)
+                    _drive(client)
             except BaseException:
-                instance.close()
+                client.close()
                 raise
     return Handle(Elsewhere(application, deployment, methods))
 
@@ -261,38 +252,51 @@ def shutdown() -> None:
             driver.close()
 
 
-def _running(spec: ApplicationSpec, chosen: Options, said: str | None) -> "Driver":
-    """This process as a driver of an instance that it holds. `said`: the address that the caller said."""
+def _running(spec: ApplicationSpec, chosen: Options, options: RunKeywords) -> "Driver":
+    """This process as a driver of an instance that it holds. `options`: those that the caller gave."""
     if _driver is not None:
-        _driver.instance.hold()
+        _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
+        _driver.client.hold()
         return _driver
     if handles.chosen:
         raise ConfigError(
             f'run() was called in a replica, which imports {spec.target!r}: say it below `if __name__ == "__main__":`'
         )
     say_plain_logs(colour=sys.stdout.isatty())
-    say_log_level(chosen.log_level)
     keep_priority()
-    from app_toolkit.engines.ray.instance import Instance, is_driver
+    from app_toolkit.engines.ray import cluster
+    from app_toolkit.engines.ray.client import RayClient, is_driver
 
-    address = chosen.address
-    if is_driver():
-        address = said
-    else:
-        check(chosen.part(HTTPOptions), address)
-    instance = Instance.start(address=address, num_cpus=None if address else logical_cpus(spec.num_cpus))
+    address = options.get("address") if is_driver() else chosen.address
+    _check_log_level(options, applies=address is None and not is_driver())
+    say_log_level(chosen.log_level)
+    if not is_driver():
+        if address is None:
+            addresses.check(chosen.part(HTTPOptions))
+        else:
+            cluster.check(address)
+    client = RayClient.start(address=address, num_cpus=None if address else logical_cpus([spec]))
     try:
-        return _drive(instance)
+        return _drive(client)
     except BaseException:
-        instance.leave()
+        client.leave()
         raise
 
 
-def _drive(instance: Any) -> "Driver":
+def _check_log_level(options: RunKeywords, *, applies: bool) -> None:
+    """Raise `ConfigError` if the caller gave a log level that Ray, which runs already, would not apply."""
+    if "log_level" in options and not applies:
+        raise ConfigError(
+            f"run() cannot apply log_level = {options['log_level']!r} to a Ray that runs already: set "
+            "APP_TOOLKIT_LOG_LEVEL in the environment of its nodes"
+        )
+
+
+def _drive(client: "RayClient") -> "Driver":
     global _driver
     from app_toolkit.engines.ray.driver import Driver
 
-    _driver = Driver(instance)
+    _driver = Driver(client)
     atexit.register(shutdown)  # after Ray has registered its own end, and so before it
     return _driver
 
@@ -302,35 +306,40 @@ def _listening(chosen: Options) -> HTTPOptions | None:
     return chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
 
 
-@contextmanager
-def _instance(address: str | None, default: str | None = None, *, begin: bool = False) -> "Iterator[Instance]":
-    """The instance that this process drives, or the one at the address for as long as it is needed.
+def _address(given: str | None, default: str | None = None) -> str | None:
+    """The cluster that is meant; None: the one that this process is a part of, else the one of this machine.
 
     `default`: the address that the environment or the project says; a process that is a part of a cluster stays there.
+    """
+    from app_toolkit.engines.ray.client import is_driver
+
+    return given if given is not None or is_driver() else default or read_settings().address
+
+
+@contextmanager
+def _client(given: str | None, default: str | None = None, *, begin: bool = False) -> "Iterator[RayClient]":
+    """The instance that this process drives, or the one at the address for as long as it is needed.
 
     `begin`: where none runs there, one does from then on.
     """
     if _driver is not None:
-        yield _driver.instance
+        yield _driver.client
         return
-    from app_toolkit.engines.ray.instance import Instance, is_driver
+    from app_toolkit.engines.ray.client import RayClient
 
-    if address is None and not is_driver():
-        address = default or read_settings().address
-    with Instance.start(address=address or "auto", held=False) if begin else Instance.connect(address) as instance:
-        yield instance
+    address = _address(given, default)
+    with RayClient.start(address=address or "auto", held=False) if begin else RayClient.connect(address) as client:
+        yield client
 
 
-def _stay(driver: "Driver", spec: ApplicationSpec) -> None:
+def _stay(client: Client, sentences: Iterable[str]) -> None:
+    """Serve until somebody asks to stop, or the instance is shut down."""
     with Interrupts() as interrupts:
-        say_where(driver.instance, spec, screen := Screen())
-        screen.say("Ctrl-C drains and stops.")
-        after = 0
-        while interrupts.nobody_asked():
-            try:
-                after, _ = driver.instance.progress(after, LOOK_S)
-            except InstanceEnded:
-                break
+        for sentence in (*sentences, "Ctrl-C drains and stops."):
+            print(sentence, flush=True)
+        with suppress(InstanceEnded):
+            for _ in client.watch(interrupts.nobody_asked):
+                pass
     shutdown()
 
 
@@ -375,9 +384,9 @@ def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[Appl
         module = sys.modules.get(served.cls.__module__)
         if module is None or _folder(module) is None:
             return spec, {}
-    (changed,), code, cut = with_sources([spec])
-    for folder in cut:
-        logger.warning(CUT.format(folder=folder))
+    (changed,), code, warnings = with_sources([spec])
+    for warning in warnings:
+        logger.warning(warning)
     return changed, code
 
 

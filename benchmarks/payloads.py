@@ -22,8 +22,9 @@ import httpx
 import psutil
 import ray
 
+from app_toolkit.client.commands import Deploy
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.engines.ray.instance import Instance
+from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
 from benchmarks.chaos.system import System
@@ -132,24 +133,15 @@ def serving() -> Iterator[tuple[httpx.Client, Mapping[str, int]]]:
     """The app on a Ray of our own, and its processes: pid by name."""
     target = "payloads:app"
     app: Any = load(target, str(APPS))
-    instance = Instance.start(num_cpus=2)
+    client = RayClient.start(num_cpus=2)
     try:
-        instance.deploy(plan(app, target=target, app_dir=str(APPS)), HTTPOptions(port=0))
-        deadline = time.monotonic() + START_S
-        while not _is_up(instance):
-            if time.monotonic() > deadline:
-                raise SystemExit(f"it did not come up: {instance.status()}")
-            time.sleep(0.1)
-        with httpx.Client(base_url=instance.url(), trust_env=False, timeout=None) as client:
-            yield client, System(instance, "default", Path(os.devnull)).processes()
+        spec = plan(app, target=target, app_dir=str(APPS))
+        client.execute(Deploy(spec, HTTPOptions(port=0), owner=client.owner))
+        status = client.wait_until_serving([spec.name], START_S)
+        with httpx.Client(base_url=status.url or "", trust_env=False, timeout=None) as http:
+            yield http, System(client, "default", Path(os.devnull)).processes()
     finally:
-        instance.shutdown()
-
-
-def _is_up(instance: Instance) -> bool:
-    status = instance.status()
-    parts = (*status["applications"], *status["proxies"])
-    return len(status["applications"]) == 1 and all(each["status"] == "healthy" for each in parts)
+        client.shutdown()
 
 
 if __name__ == "__main__":

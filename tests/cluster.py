@@ -6,15 +6,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import httpx
 import ray
 
+from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
-from app_toolkit.engines.ray.instance import Instance
+from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
 from app_toolkit.replica.target import served
@@ -27,8 +29,8 @@ E2E = Path(__file__).parent / "e2e"
 class Cluster:
     """What the tests do with the session's instance."""
 
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
+    def __init__(self, client: RayClient) -> None:
+        self.client = client
         self._numbers = itertools.count(1)
 
     def deploy(
@@ -50,16 +52,24 @@ class Cluster:
         return self.apply(spec, held=held)
 
     def apply(self, spec: ApplicationSpec, *, held: bool = True) -> "Served":
-        self.instance.deploy(spec, HTTPOptions(port=0), held=held)
+        self.update(spec, HTTPOptions(port=0), held=held)
         served = Served(self, spec)
         served.wait(lambda now: now["status"] in ("healthy", "failed", "rolled_back"))
         self.wait_for_the_proxy()
         return served
 
+    def update(self, spec: ApplicationSpec, http: HTTPOptions | None = None, *, held: bool = True) -> int:
+        """Deploy it as it is; gives the application's revision. `http` None: the proxies stay as they are."""
+        return self.client.execute(Deploy(spec, http, owner=self.client.owner if held else None))
+
+    def status(self) -> Mapping[str, Any]:
+        """The instance, as plain data."""
+        return asdict(self.client.execute(GetStatus()))
+
     def wait_for_the_proxy(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while self.instance.status()["proxies"][0]["status"] != "healthy":
-            assert time.monotonic() < deadline, self.instance.status()["proxies"]
+        while self.status()["proxies"][0]["status"] != "healthy":
+            assert time.monotonic() < deadline, self.status()["proxies"]
             time.sleep(0.05)
 
     def address(self) -> str:
@@ -67,13 +77,15 @@ class Cluster:
         return str(ray.get_runtime_context().gcs_address)
 
     def proxy_url(self) -> str:
-        return self.instance.url()
+        url = self.client.execute(GetStatus()).url
+        assert url is not None, "no proxy is up"
+        return url
 
     def controller_pid(self) -> int:
         return self._pid(CONTROLLER)
 
     def proxy_pid(self) -> int:
-        (proxy,) = self.instance.status()["proxies"][0]["replicas"]
+        (proxy,) = self.status()["proxies"][0]["replicas"]
         return self._pid(proxy["id"])
 
     def _pid(self, actor: str) -> int:
@@ -98,7 +110,7 @@ class Served:
         return httpx.Client(base_url=self.url, trust_env=False, verify=False, timeout=30)
 
     def status(self) -> Mapping[str, Any]:
-        applications = self.cluster.instance.status()["applications"]
+        applications = self.cluster.status()["applications"]
         return next((a for a in applications if a["name"] == self.spec.name), {"status": "unknown", "deployments": ()})
 
     def ingress(self, name: str) -> Mapping[str, Any]:
@@ -113,7 +125,7 @@ class Served:
         return now
 
     def delete(self) -> None:
-        self.cluster.instance.delete(self.spec.name)
+        self.cluster.client.execute(Delete(self.spec.name))
         self.wait(lambda now: now["status"] == "unknown")
 
 
@@ -123,9 +135,9 @@ def running() -> Iterator[Cluster]:
     os.environ["RAY_allow_out_of_band_object_ref_serialization"] = "0"
     with tempfile.TemporaryDirectory() as folder:
         os.environ[LEDGER] = os.path.join(folder, "ledger")
-        instance = Instance.start(num_cpus=4)
+        client = RayClient.start(num_cpus=4)
         try:
-            yield Cluster(instance)
+            yield Cluster(client)
         finally:
-            instance.shutdown()
+            client.shutdown()
             del os.environ[LEDGER]

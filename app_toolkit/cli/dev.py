@@ -11,7 +11,6 @@ from typing import Any
 import uvicorn
 from uvicorn.supervisors import ChangeReload
 
-from app_toolkit.cli.addresses import check_port_is_free
 from app_toolkit.cli.plan import application_here
 from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
@@ -23,6 +22,7 @@ from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.planning import take_up
+from app_toolkit.proxy.addresses import check_port_is_free
 from app_toolkit.types import ASGIApp
 
 

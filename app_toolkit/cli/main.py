@@ -15,31 +15,25 @@ from typing import Annotated, Any, NoReturn, cast
 import typer
 
 from app_toolkit.cli.connecting import connecting
-from app_toolkit.cli.deploy import WAIT_S, DeployOptions
+from app_toolkit.cli.deploy import DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import Served
 from app_toolkit.cli.dev import dev as serve_in_one_process
-from app_toolkit.cli.instance import (
-    Engine,
-    Instance,
-    Status,
-    deletion_named,
-    deployment_named,
-    until_gone,
-    until_serving,
-)
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.cli.watch import watch as watch_status
+from app_toolkit.client.client import WAIT_S, Client, Engine
+from app_toolkit.client.commands import Delete, GetStatus, Scale
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
 from app_toolkit.config.settings import keep_priority, read_variables, say_log_level, say_plain_logs
 from app_toolkit.config.written import Said, written
+from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, ToolkitError
 
@@ -316,18 +310,18 @@ def status(
     """Show what runs on a cluster."""
     screen = Screen()
 
-    def show(found: Status) -> None:
-        load = instance.load()
+    def show(found: InstanceStatus) -> None:
+        load = client.load()
         if as_json:
-            print(json.dumps({**found, "load": {name: asdict(each) for name, each in load.items()}}, indent=2))
+            print(json.dumps({**asdict(found), "load": {name: asdict(each) for name, each in load.items()}}, indent=2))
         else:
             screen.status(found, load, replicas=replicas)
 
-    with _connected(context) as instance:
+    with _connected(context) as client:
         if watch:
-            watch_status(instance, screen, show)
+            watch_status(client, screen, show)
         else:
-            show(instance.status())
+            show(client.execute(GetStatus()))
 
 
 @app.command()
@@ -341,11 +335,11 @@ def scale(
     address: RunningAddress = None,
 ) -> None:
     """Run more or fewer replicas of a deployment, until it is deployed again. Nothing restarts."""
-    named = deployment_named(deployment)
-    with _connected(context) as instance:
-        instance.scale(*named, number)
+    command = Scale.named(deployment, number)
+    with _connected(context) as client:
+        client.execute(command)
         if wait:
-            _wait(instance, named[0], wait_timeout_s)
+            _wait(client, command.application, wait_timeout_s)
 
 
 @app.command()
@@ -358,10 +352,10 @@ def rollback(
     address: RunningAddress = None,
 ) -> None:
     """Go back to the last good version of an application, other than the present one."""
-    with _connected(context) as instance:
-        Screen().say(str(instance.rollback(application)))
+    with _connected(context) as client:
+        Screen().say(str(client.rollback(application)))
         if wait:
-            _wait(instance, application, wait_timeout_s)
+            _wait(client, application, wait_timeout_s)
 
 
 @app.command()
@@ -374,18 +368,18 @@ def delete(
     address: RunningAddress = None,
 ) -> None:
     """Stop serving an application, or one deployment of it: drain its replicas, and wait for them. Others go on."""
-    what = deletion_named(named)
-    with _connected(context) as instance:
-        instance.delete(*what)
+    command = Delete.named(named)
+    with _connected(context) as client:
+        client.execute(command)
         with Screen().waiting("Draining."):
-            until_gone(instance, *what)
+            client.wait_until_gone(command)
 
 
 @app.command()
 def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
     """Drain what runs on a cluster, wait for it, and remove it; the cluster itself stays."""
-    with _connected(context) as instance, Screen().waiting("Draining."):
-        instance.shutdown()
+    with _connected(context) as client, Screen().waiting("Draining."):
+        client.shutdown()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -399,34 +393,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _ray() -> Engine:
     # Imported here because `plan` and `dev` have no use for Ray, and `run` has something to do meanwhile.
-    from app_toolkit.engines.ray import instance
+    from app_toolkit.engines.ray.client import RayClient
 
-    return instance.Instance
+    return RayClient
 
 
 @contextmanager
-def _connected(context: typer.Context) -> Iterator[Instance]:
+def _connected(context: typer.Context) -> Iterator[Client]:
     """The instance that runs on the cluster. A Ctrl-C ends the process: the cluster goes on with what it was asked."""
-    instance = _connect(context)
+    client = _connect(context)
     try:
-        yield instance
+        yield client
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)  # to part from a cluster that has stopped answering takes time
     finally:
-        instance.close()
+        client.close()
 
 
-def _connect(context: typer.Context) -> Instance:
+def _connect(context: typer.Context) -> Client:
     address = _chosen(context, read_project(Path.cwd())).address or "auto"
-    if address != "auto":  # which the engine looks for
-        cluster.find(address)  # without the time that it takes to import Ray
+    cluster.check(address)
     with connecting(address):
         return _ray().connect(address)
 
 
-def _wait(instance: Instance, application: str, timeout_s: float) -> None:
+def _wait(client: Client, application: str, timeout_s: float) -> None:
     with Screen().progress() as progress:
-        until_serving(instance, [application], timeout_s, progress.show)
+        client.wait_until_serving([application], timeout_s, progress.show)
 
 
 def _served(

@@ -3,17 +3,17 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app_toolkit.cli.instance import SHOWN_LINES, SHOWN_NODE, Row, Status, groups, rolled_back, url_in
+from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.difference import Difference
-from app_toolkit.core.status import FAILED, HEALTHY, WAITING, Load
+from app_toolkit.core.status import FAILED, HEALTHY, WAITING, ApplicationStatus, GroupStatus, InstanceStatus, Load
 from app_toolkit.errors import ToolkitError
 
 COLOURS = {HEALTHY: "green", FAILED: "red", WAITING: "yellow"}
@@ -100,72 +100,81 @@ class Screen:
             why = ", ".join(map(str, each.changes))
             self.say(f"  {each.name}: {each.effect}" + (f" ({why})" if why else ""))
 
-    def status(self, status: Status, load: Mapping[str, Load], *, replicas: bool = False) -> None:
+    def status(self, status: InstanceStatus, load: Mapping[str, Load], *, replicas: bool = False) -> None:
         """Every application with its proxies and deployments, a line for each, and where their requests are.
 
         Of those that are not healthy, or of all `replicas`: each replica, and the last error whole.
         """
-        for doubt in status["doubts"]:
+        for doubt in status.doubts:
             self.say(doubt)
-        for application in status["applications"]:
-            self.say(f"application {application['name']}{_where(application, url_in(status))}")
-            if error := rolled_back(status, application["name"]):
+        for application in status.applications:
+            self.say(f"application {application.name}{_where(application, status.url)}")
+            if error := rolled_back(application):
                 self.say(f"  {error}")
                 for note in getattr(error, "__notes__", ()):
-                    for line in note.splitlines():
-                        self.say(f"      {line}")
-            found = list(groups(status, application["name"]))
-            ours = {name: each for name, each in load.items() if name.partition("/")[0] == application["name"]}
+                    self._traceback(note.splitlines())
+            found = rows(status, [application.name])
+            ours = {name: each for name, each in load.items() if name.partition("/")[0] == application.name}
             if self._console.is_terminal:
                 self._console.print(_table(found, ours))
-            for row, group in found:
+            for row in found:
                 if not self._console.is_terminal:
                     self.say(f"  {row}")
-                if replicas or row.status != HEALTHY:
-                    self._replicas(group, load)
-            if not self._console.is_terminal:
-                loads = [
-                    (
-                        name.rpartition("/")[2],
-                        *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
-                    )
-                    for name, each in ours.items()
-                ]
-                places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
-                self._rows(("requests for", *places), loads)
-            for name, each in ours.items():
-                for process, limits in each.reached.items():
-                    self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
-            following = [
-                (
-                    group["name"].rpartition("/")[2],
-                    f"{group['target']} of {scaling['min_replicas']} to {scaling['max_replicas']}",
-                    f"{scaling['load']:.10g}",
-                    f"{scaling['average']:.1f}",
-                    str(scaling["needed"]),
-                    scaling["why"] or "none yet",
-                )
-                for group in application["deployments"]
-                if (scaling := group["scaling"]) is not None
-            ]
-            self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
-        if not status["applications"]:
+                if replicas or row.group.status != HEALTHY:
+                    self._replicas(row.group, load)
+            self._loads(ours)
+            self._targets(application)
+        if not status.applications:
             self.say("no applications")
 
-    def _replicas(self, group: Mapping[str, Any], load: Mapping[str, Load]) -> None:
-        ongoing = load[group["name"]].replicas if group["name"] in load else {}
-        for replica in group["replicas"]:
-            said = [f"{replica['phase']} for {replica['age_s']:.0f} s"]
-            if replica["node"] is not None:
-                said.append(f"on node {replica['node'][:SHOWN_NODE]}")
-            if replica["id"] in ongoing:
-                said.append(f"{ongoing[replica['id']]} ongoing")
-            if replica["asks"] is not None:
-                said.append(f"asks for {replica['asks']}, and {replica['free']} is free")
-            self.say(f"    {replica['id']}: {', '.join(said)}")
-        lines = (group["last_error"] or "").strip().splitlines()
-        for line in lines[-SHOWN_LINES:]:
+    def _replicas(self, group: GroupStatus, load: Mapping[str, Load]) -> None:
+        ongoing = load[group.name].replicas if group.name in load else {}
+        for replica in group.replicas:
+            parts = [f"{replica.phase} for {replica.age_s:.0f} s"]
+            if replica.node is not None:
+                parts.append(f"on node {replica.node[:SHOWN_NODE]}")
+            if replica.id in ongoing:
+                parts.append(f"{ongoing[replica.id]} ongoing")
+            if replica.asks is not None:
+                parts.append(f"asks for {replica.asks}, and {replica.free} is free")
+            self.say(f"    {replica.id}: {', '.join(parts)}")
+        self._traceback((group.last_error or "").strip().splitlines()[-SHOWN_LINES:])
+
+    def _traceback(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self.say(f"      {line}")
+
+    def _loads(self, load: Mapping[str, Load]) -> None:
+        """Where requests are, by deployment, and the limits that processes have reached."""
+        if not self._console.is_terminal:
+            places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
+            lines = [
+                (
+                    name.rpartition("/")[2],
+                    *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
+                )
+                for name, each in load.items()
+            ]
+            self._rows(("requests for", *places), lines)
+        for name, each in load.items():
+            for process, limits in each.reached.items():
+                self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
+
+    def _targets(self, application: ApplicationStatus) -> None:
+        """The deployments that follow their load."""
+        following = [
+            (
+                group.name.rpartition("/")[2],
+                f"{group.target} of {scaling.min_replicas} to {scaling.max_replicas}",
+                f"{scaling.load:.10g}",
+                f"{scaling.average:.1f}",
+                str(scaling.needed),
+                scaling.why or "none yet",
+            )
+            for group in application.deployments
+            if (scaling := group.scaling) is not None
+        ]
+        self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
 
     def _rows(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         if self._console.is_terminal:
@@ -178,9 +187,9 @@ class Screen:
                 self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
 
 
-def _where(application: Mapping[str, Any], url: str | None) -> str:
+def _where(application: ApplicationStatus, url: str | None) -> str:
     """Where clients reach it, and which revision is to run."""
-    revision, prefix = application["revision"], application["route_prefix"]
+    revision, prefix = application.revision, application.route_prefix
     if not revision:
         return ", which has to be deployed again"
     if prefix is None:
@@ -188,7 +197,7 @@ def _where(application: Mapping[str, Any], url: str | None) -> str:
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"
 
 
-def _table(found: Sequence[tuple[Row, Mapping[str, Any]]], load: Mapping[str, Load]) -> Table:
+def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:
     """The proxies and deployments of one application, for a terminal."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for head, side in (("", "left"), ("status", "left"), ("running", "right"), ("restarts", "right")):
@@ -196,13 +205,16 @@ def _table(found: Sequence[tuple[Row, Mapping[str, Any]]], load: Mapping[str, Lo
     for head in ("ongoing", "waiting", "streams"):
         table.add_column(head, justify="right")
     table.add_column("")
-    for row, group in found:
-        each = load.get(group["name"])
+    for row in found:
+        group, each = row.group, load.get(row.group.name)
         requests = ("", "", "") if each is None else (each.ongoing, each.proxies + each.handles, each.streams)
-        status = Text(row.status.replace("_", " "), style=COLOURS.get(row.status, ""))
-        cells = (f"{row.running}/{row.target}", str(row.restarts or ""), *map(str, requests))
-        table.add_row(Text(row.name), status, *cells, Text(row.reason))
+        cells = (f"{group.running}/{group.target}", str(group.restarts or ""), *map(str, requests))
+        table.add_row(Text(row.name), _status(group), *cells, Text(group.reason))
     return table
+
+
+def _status(group: GroupStatus) -> Text:
+    return Text(group.status.replace("_", " "), style=COLOURS.get(group.status, ""))
 
 
 def _replicas(config: DeploymentConfig) -> str:
@@ -219,8 +231,8 @@ class _Table:
     def show(self, rows: Sequence[Row]) -> None:
         table = Table("", "running", "status", "", box=None, header_style="bold")
         for row in rows:
-            status = Text(row.status.replace("_", " "), style=COLOURS.get(row.status, ""))
-            table.add_row(Text(row.name), f"{row.running}/{row.target}", status, Text(row.reason))
+            group = row.group
+            table.add_row(Text(row.name), f"{group.running}/{group.target}", _status(group), Text(group.reason))
         self._live.update(table, refresh=True)
 
 
@@ -229,13 +241,14 @@ class _Lines:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._said: dict[str, Row] = {}
+        self._said: dict[str, str] = {}
 
     def show(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if self._said.get(row.name) != row:
-                self._screen.say(str(row))
-                self._said[row.name] = row
+            line = str(row)
+            if self._said.get(row.name) != line:
+                self._screen.say(line)
+                self._said[row.name] = line
 
 
 def report(error: ToolkitError) -> None:

@@ -72,6 +72,34 @@ class GroupStatus:
     scaling: ScalingStatus | None = None
     """None: its target does not follow its load."""
 
+    @property
+    def running(self) -> int:
+        """The number of replicas that run."""
+        return self.counts.get(Phase.RUNNING.value, 0)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has as many replicas as it should, and none of before may still serve."""
+        return self.running >= self.target and self.status != UPDATING
+
+    @property
+    def unplaced(self) -> ReplicaStatus | None:
+        """A replica for which the cluster has no room."""
+        return next((each for each in self.replicas if each.asks), None)
+
+    @property
+    def error(self) -> str:
+        """Why it is not up: a sentence, or a traceback whose last line is one. Empty: there is nothing to say."""
+        if self.status != WAITING:
+            return self.last_error or ""
+        return f"one replica asks for {self.unplaced.asks}; {self.unplaced.free} is free" if self.unplaced else ""
+
+    @property
+    def reason(self) -> str:
+        """The last line of the error of what is not healthy."""
+        lines = self.error.strip().splitlines()
+        return lines[-1] if lines and self.status != HEALTHY else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -121,6 +149,23 @@ class InstanceStatus:
     """Groups that are in no application's present version."""
     doubts: tuple[str, ...] = ()
     """What of the store could not be believed, a sentence each."""
+
+    @property
+    def url(self) -> str | None:
+        """Where clients come in, `http://HOST:PORT` or https; None while no proxy is up."""
+        addresses = [proxy.address for group in self.proxies for proxy in group.replicas if proxy.address is not None]
+        if not addresses:
+            return None
+        kind, _, place = addresses[0].partition(":")
+        return f"{'https' if kind == 'tls' else 'http'}://{place}"
+
+    def application(self, name: str) -> ApplicationStatus | None:
+        """None: there is none of this name."""
+        return next((each for each in self.applications if each.name == name), None)
+
+    def leaving_of(self, application: str) -> list[GroupStatus]:
+        """The deployments that it had, and that are not gone yet."""
+        return [group for group in self.leaving if application_of(group.name) == application]
 
 
 NO_SCALING: Mapping[str, ScalingStatus] = {}

@@ -10,20 +10,21 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import psutil
 
+from app_toolkit.client.commands import GetStatus
 from benchmarks.chaos.client import Client
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.contenders import Contender
 from benchmarks.servers import Server, started
 
 if TYPE_CHECKING:
-    from app_toolkit.engines.ray.instance import Instance
+    from app_toolkit.engines.ray.client import RayClient
 
 ROOT = Path(__file__).parents[2]
 VICTIM = Path(__file__).parent / "victim.py"
@@ -93,11 +94,11 @@ class Look:
 class System:
     """An application that serves the victim. What is no coroutine blocks: it is called on a thread of its own."""
 
-    def __init__(self, instance: "Instance", application: str, ledger: Path) -> None:
-        self._instance = instance
+    def __init__(self, client: "RayClient", application: str, ledger: Path) -> None:
+        self._client = client
         self._application = application
         self.ledger = Ledger(ledger)
-        place = urlsplit(instance.url())
+        place = urlsplit(client.execute(GetStatus()).url or "")
         assert place.hostname is not None
         assert place.port is not None
         #: Where the proxies listen; also while none does.
@@ -106,7 +107,7 @@ class System:
 
     def beside(self, application: str) -> "System":
         """Another application of the same instance."""
-        return System(self._instance, application, self.ledger.path)
+        return System(self._client, application, self.ledger.path)
 
     def client(self, patience_s: float = 10.0) -> Client:
         return Client(self.address, self.prefix, patience_s)
@@ -117,7 +118,7 @@ class System:
         return self._running(groups[ingress])
 
     def proxies(self) -> dict[str, int]:
-        return {id: pid for group in self._instance.status()["proxies"] for id, pid in self._running(group).items()}
+        return {id: pid for group in self._whole()["proxies"] for id, pid in self._running(group).items()}
 
     def processes(self) -> dict[str, int]:
         """Proxies and replicas."""
@@ -192,12 +193,12 @@ class System:
 
     def news(self, after: int) -> tuple[int, Look]:
         """How it is once that may have changed since this number, or after `NEWS_S`; and the number of that."""
-        number, status = self._instance.progress(after, NEWS_S)
-        return number, Look(time.monotonic(), self._application_of(status))
+        status = asdict(self._client.execute(GetStatus(after, NEWS_S)))
+        return status["change"], Look(time.monotonic(), self._application_of(status))
 
     def going_on(self) -> Places:
         """Where requests and calls are."""
-        status = self._instance.status()
+        status = self._whole()
         proxies, replicas = _ids(status["proxies"]), _ids(self._application_of(status)["deployments"])
         everybody = [(id, "statistics") for id in (*proxies, *replicas)]
         answers = self._ask_all(*everybody, *((id, "calling") for id in replicas))
@@ -217,12 +218,16 @@ class System:
 
     def is_whole(self) -> bool:
         """Whether everything that is wanted runs."""
-        status = self._instance.status()
+        status = self._whole()
         return all(each["status"] == "healthy" for each in (self.status(), *status["proxies"]))
 
     def status(self) -> Mapping[str, Any]:
         """The application, as it is told to be."""
-        return self._application_of(self._instance.status())
+        return self._application_of(self._whole())
+
+    def _whole(self) -> dict[str, Any]:
+        """The instance, as it is told to be."""
+        return asdict(self._client.execute(GetStatus()))
 
     def _application_of(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         applications = status["applications"]
@@ -329,10 +334,10 @@ def launched(*options: str) -> Iterator[System]:
         # Ray reads it when it is imported. What the victim logs is not for this terminal.
         os.environ["RAY_LOG_TO_DRIVER"] = "0"
         with started(contender) as server:
-            from app_toolkit.engines.ray.instance import Instance
+            from app_toolkit.engines.ray.client import RayClient
 
-            with Instance.connect(_cluster_of(server)) as instance:
-                yield System(instance, "default", ledger)
+            with RayClient.connect(_cluster_of(server)) as client:
+                yield System(client, "default", ledger)
 
 
 def _cluster_of(server: Server) -> str:

@@ -15,12 +15,13 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
 from app_toolkit.config.settings import log_level, read_settings
+from app_toolkit.deployment import deployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.router.router import Router
-from app_toolkit.running import deploy
+from app_toolkit.running import deploy, run
 from tests.proxy.certificates import certificate
 
 VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
@@ -172,6 +173,17 @@ def test_a_log_level_without_an_effect_is_told(options_of, capsys: pytest.Captur
     assert "--log-level has no effect" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"^deploy\(\) has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL"):
         deploy(FastAPI(), log_level="debug")
+
+
+class Answer:
+    def say(self) -> int:
+        return 42
+
+
+@pytest.mark.usefixtures("project")
+def test_a_cluster_that_runs_takes_no_log_level_from_a_script() -> None:
+    with pytest.raises(ConfigError, match=r"^run\(\) cannot apply log_level = 'debug' to a Ray that runs already: set"):
+        run(deployment(Answer).bind(), address="127.0.0.1:1", log_level="debug")
 
 
 def test_uvicorns_name_for_whom_to_believe_counts_too(options_of, monkeypatch: pytest.MonkeyPatch) -> None:

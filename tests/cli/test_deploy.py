@@ -1,8 +1,7 @@
 """`deploy` from its first line to its last, against a cluster that keeps what it is given; `delete`, and `--watch`."""
 
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,25 @@ from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.deploy import DeployOptions, deploy
-from app_toolkit.cli.instance import until_gone, until_serving
 from app_toolkit.cli.screen import Screen
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import (
+    Command,
+    Delete,
+    Deploy,
+    GetApplication,
+    GetApplications,
+    GetStatus,
+    Rollback,
+    Scale,
+)
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.core.rollout import Reverted
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load
-from app_toolkit.errors import ConfigError, InstanceEnded, StartupError, WaitTimeout
+from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus
+from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.replica.artifact import Unpacked
+from tests.client.scripted import FAILED, PROXY, STARTING, UP, Scripted
 
 APP = """
 from fastapi import APIRouter
@@ -29,17 +38,13 @@ app = Toolkit(title="Shop")
 app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="chat", num_replicas=2))
 """
 
-Status = Mapping[str, Any]
-UP = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 0, None)
-PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
 
-
-def status(*groups: GroupStatus, leaving: tuple[GroupStatus, ...] = ()) -> Status:
+def status(*groups: GroupStatus) -> InstanceStatus:
     shop = ApplicationStatus("shop", "starting", "/shop", groups)
-    return asdict(InstanceStatus(1, 1, "starting", (shop,), (PROXY,), leaving))
+    return InstanceStatus(1, 1, "starting", (shop,), (PROXY,), ())
 
 
-class Cluster:
+class Cluster(Client):
     """A cluster on which an instance runs once somebody has started one."""
 
     def __init__(self) -> None:
@@ -62,35 +67,33 @@ class Cluster:
         self.runs = True
         return self
 
-    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
-        return self.applications, self.http
+    def execute(self, command: Command[Any]) -> Any:
+        match command:
+            case GetApplications():
+                return self.applications, self.http
+            case GetApplication(name):
+                if name not in self.applications:
+                    raise ConfigError(f"there is no application {name!r}")
+                return self.applications[name], 7
+            case Deploy(spec, http, code, None, expected):
+                self.did.append(f"deploy {spec.name}" + (f" after {expected}" if expected is not None else ""))
+                self.applications[spec.name] = spec
+                self.code.update(code)
+                self.http = http or self.http
+            case GetStatus(after):
+                up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
+                return InstanceStatus(1, after + 1, "healthy", up, (PROXY,), ())
+            case _:
+                raise AssertionError(f"deploy has no need of {command}")
 
-    def application(self, name: str) -> tuple[ApplicationSpec, int]:
-        if name not in self.applications:
-            raise ConfigError(f"there is no application {name!r}")
-        return self.applications[name], 7
+    def load(self) -> Any:
+        raise AssertionError("deploy shows no load")
 
-    def deploy(
-        self,
-        spec: ApplicationSpec,
-        http: HTTPOptions | None,
-        code: Mapping[str, bytes],
-        *,
-        held: bool,
-        expected: int | None,
-    ) -> None:
-        assert not held
-        self.did.append(f"deploy {spec.name}" + (f" after {expected}" if expected is not None else ""))
-        self.applications[spec.name] = spec
-        self.code.update(code)
-        self.http = http or self.http
+    def leave(self) -> None:
+        raise AssertionError("what is deployed stays")
 
-    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
-        up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
-        return after + 1, asdict(InstanceStatus(1, 1, "healthy", up, (PROXY,), ()))
-
-    def url(self) -> str:
-        return "http://127.0.0.1:8000"
+    def shutdown(self) -> None:
+        raise AssertionError("what is deployed stays")
 
     def close(self) -> None:
         self.did.append("close")
@@ -196,92 +199,6 @@ def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> Non
         deployed(cluster, app, only=["chat"], plan=PlanOptions(name="shoe"))
 
 
-class Scripted:
-    """An instance whose status takes the next step whenever somebody looks."""
-
-    def __init__(self, *script: Status | Exception) -> None:
-        self.script = iter(script)
-        self.did: list[object] = []
-
-    def connect(self, address: str | None) -> "Scripted":
-        return self
-
-    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
-        step = next(self.script)
-        if isinstance(step, Exception):
-            raise step
-        return after + 1, step
-
-    def load(self) -> dict[str, Load]:
-        return {}
-
-    def delete(self, application: str, deployment: str | None = None) -> None:
-        self.did.append(f"delete {application}" + (f" {deployment}" if deployment else ""))
-
-    def scale(self, application: str, deployment: str, num_replicas: int) -> None:
-        self.did.append(f"scale {application} {deployment} {num_replicas}")
-
-    def rollback(self, application: str) -> Reverted:
-        self.did.append(f"rollback {application}")
-        return Reverted(application, 3, 2, 4)
-
-    def close(self) -> None:
-        self.did.append("close")
-
-
-NOTHING_YET = asdict(InstanceStatus(1, 0, "healthy", (), (), ()))
-STARTING = GroupStatus("shop/app", "starting", 1, "r", {"starting": 1}, (), 0, None)
-UPDATING = GroupStatus("shop/app", "updating", 1, "r", {"running": 2}, (), 0, None)
-FAILED = GroupStatus("shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Traceback\n  line\nValueError: no model")
-
-
-def test_somebody_waits_until_all_is_up_and_nothing_of_before_answers() -> None:
-    instance = Scripted(NOTHING_YET, status(STARTING), status(UPDATING), status(UP))
-    until_serving(instance, ["shop"])  # type: ignore[arg-type]
-    assert list(instance.script) == []
-
-
-def test_somebody_waits_until_what_was_removed_is_gone() -> None:
-    removed = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
-    instance = Scripted(status(UP, leaving=(removed,)), status(UP))
-    until_serving(instance, ["shop"])  # type: ignore[arg-type]
-    assert list(instance.script) == []
-    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: shop/chat: stopping"):
-        until_serving(Scripted(status(UP, leaving=(removed,))), ["shop"], 0)  # type: ignore[arg-type]
-
-
-def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
-    with pytest.raises(StartupError, match="'app' did not come up: ValueError: no model") as told:
-        until_serving(Scripted(status(UPDATING), status(FAILED)), ["shop"])  # type: ignore[arg-type]
-    assert told.value.__notes__ == ["Traceback\n  line\nValueError: no model"]
-
-
-def test_what_was_rolled_back_is_told_though_all_is_well() -> None:
-    (shop,) = status(UP)["applications"]
-    error = "shop/app: Traceback\n  line\nValueError: no model"
-    back = {**shop, "status": "rolled_back", "last_error": error, "revision": 3, "serving_revision": 2}
-    said = "revision 3 of 'shop' was rolled back, revision 2 keeps serving: ValueError: no model"
-    with pytest.raises(StartupError, match=said) as told:
-        until_serving(Scripted({**status(UP), "applications": [back]}), ["shop"])  # type: ignore[arg-type]
-    assert told.value.__notes__ == ["shop/app: Traceback\n  line\nValueError: no model"]
-
-
-def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
-    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: app: starting, 0 of 1 running"):
-        until_serving(Scripted(status(STARTING)), ["shop"], 0)  # type: ignore[arg-type]
-
-
-def test_what_is_deleted_is_waited_for_and_no_other() -> None:
-    other = GroupStatus("shopping/app", "stopping", 0, "", {"draining": 1}, (), 0, None)
-    instance = Scripted(status(UP, leaving=(STARTING, other)), status(UP, leaving=(other,)))
-    until_gone(instance, "shop")  # type: ignore[arg-type]
-    assert list(instance.script) == []
-    chat = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
-    instance = Scripted(status(UP, leaving=(chat, STARTING)), status(UP, leaving=(STARTING,)))
-    until_gone(instance, "shop", "chat")  # type: ignore[arg-type]
-    assert list(instance.script) == []
-
-
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run(instance: object, *arguments: str) -> int:
@@ -297,13 +214,13 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 def test_an_application_is_deleted_by_its_name(command: Callable[..., int]) -> None:
     instance = Scripted(status(UP))
     assert command(instance, "delete", "shop") == 0
-    assert instance.did == ["delete shop", "close"]
+    assert instance.did == [Delete("shop"), "close"]
 
 
 def test_a_deployment_is_deleted_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     instance = Scripted(status(UP))
     assert command(instance, "delete", "shop/chat") == 0
-    assert instance.did == ["delete shop chat", "close"]
+    assert instance.did == [Delete("shop", "chat"), "close"]
     assert command(instance, "delete", "shop/") == 2
     assert capsys.readouterr().err == "Error: 'shop/' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
 
@@ -311,7 +228,7 @@ def test_a_deployment_is_deleted_by_its_name(command: Callable[..., int], capsys
 def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     instance = Scripted(status(STARTING), status(UP))
     assert command(instance, "scale", "shop/app", "1", "--wait") == 0
-    assert instance.did == ["scale shop app 1", "close"]
+    assert instance.did == [Scale("shop", "app", 1), "close"]
     assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
     assert command(instance, "scale", "shop", "1") == 2
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
@@ -322,7 +239,7 @@ def test_an_application_is_rolled_back_by_its_name(
 ) -> None:
     instance = Scripted(status(STARTING), status(UP))
     assert command(instance, "rollback", "shop", "--wait") == 0
-    assert instance.did == ["rollback shop", "close"]
+    assert instance.did == [Rollback("shop", 3), "close"]
     said = capsys.readouterr().out
     assert said.startswith("application shop goes back from revision 3 to revision 2, which is revision 4 now\n")
     assert "app: healthy, 1 of 1 running" in said
@@ -334,10 +251,10 @@ def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_run
     instance = Scripted(status(STARTING), status(FAILED), InstanceEnded("the instance was shut down"))
     assert command(instance, "status", "--watch") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "application shop at /shop, revision 1",
+        "application shop at http://127.0.0.1:8000/shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: starting, 0 of 1 running",
-        "application shop at /shop, revision 1",
+        "application shop at http://127.0.0.1:8000/shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: failed, 1 of 1 running, 3 restarts (ValueError: no model)",
         "      Traceback",

@@ -4,26 +4,26 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli import plan as cli_plan
-from app_toolkit.cli.instance import Engine
 from app_toolkit.cli.plan import Planning, plan_application, plannings_of, results
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
+from app_toolkit.client.commands import Command, Deploy
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.errors import TargetError
 
-from .test_run import Scripted, Status, ctrl_c, group
+from .test_run import PROXY, Scripted, ctrl_c, group
 
 APP = """
 import os
@@ -204,7 +204,7 @@ def test_a_variable_that_is_not_set_is_told_before_anything_starts(
     )
 
 
-def both(running: int) -> Status:
+def both(running: int) -> InstanceStatus:
     """Both applications, with so many of the three replicas that one of their deployments has."""
 
     def application(name: str, prefix: str, ready: int, target: int) -> ApplicationStatus:
@@ -212,7 +212,7 @@ def both(running: int) -> Status:
         return ApplicationStatus(name, "starting", prefix, (app, group(f"{name}/writer", 1, 1, "healthy")))
 
     applications = application("one", "/", running, 3), application("two", "/two", 1, 1)
-    return asdict(InstanceStatus(1, 1, "starting", applications, (group("proxy", 1, 1, "healthy"),), ()))
+    return InstanceStatus(1, 1, "starting", applications, (PROXY,), ())
 
 
 class Both(Scripted):
@@ -220,9 +220,10 @@ class Both(Scripted):
         super().__init__(*script)
         self.specs: list[ApplicationSpec] = []
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions, code: Mapping[str, bytes]) -> None:
-        super().deploy(spec, http, code)
-        self.specs.append(spec)
+    def execute(self, command: Command[Any]) -> Any:
+        if isinstance(command, Deploy):
+            self.specs.append(command.spec)
+        return super().execute(command)
 
 
 def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -232,10 +233,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
     variables = {"SECRET_TOKEN": "s3cret"}
     options = RunOptions(None, None, HTTPOptions(port=0), PlanOptions(), file=file, variables=variables)
 
-    def ray() -> Engine:
-        return engine
-
-    run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), ray)
+    run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), lambda: engine)
     lines = output.getvalue().splitlines()
     assert [line for line in lines if "physical" not in line] == [
         "proxy: healthy, 1 of 1 running",
@@ -260,8 +258,8 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
     assert "s3cret" not in output.getvalue() + said.out + said.err + repr(options)
 
 
-def ctrl_c_with(status: Status):
-    def step() -> Status:
+def ctrl_c_with(status: InstanceStatus):
+    def step() -> InstanceStatus:
         ctrl_c()
         return status
 

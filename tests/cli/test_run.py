@@ -3,17 +3,18 @@
 import io
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from app_toolkit.cli.instance import Engine, Status
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import Command, Deploy, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
@@ -27,7 +28,9 @@ app = Toolkit(title="Shop")
 app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="chat", num_replicas=2))
 """
 
-Step = Callable[[], Status]
+Step = Callable[[], InstanceStatus]
+LISTENING = ReplicaStatus("proxy-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8000", 0, None, None)
+PROXY = GroupStatus("proxy", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
 
 
 def group(
@@ -42,34 +45,36 @@ def group(
     return GroupStatus(name, status, target, "r", {"running": running}, (waiting,), 0, last_error)
 
 
-def status(*ingresses: GroupStatus, proxies: Sequence[GroupStatus] = (group("proxy", 1, 1, "healthy"),)) -> Status:
+def status(*ingresses: GroupStatus, proxies: Sequence[GroupStatus] = (PROXY,)) -> InstanceStatus:
     application = ApplicationStatus("default", "starting", "/", ingresses)
-    return asdict(InstanceStatus(1, 1, "starting", (application,), tuple(proxies), ()))
+    return InstanceStatus(1, 1, "starting", (application,), tuple(proxies), ())
 
 
-def ctrl_c() -> Status:
+def ctrl_c() -> InstanceStatus:
     signal.raise_signal(signal.SIGINT)
     return ready()
 
 
-def terminate() -> Status:
+def terminate() -> InstanceStatus:
     signal.raise_signal(signal.SIGTERM)
     return ready()
 
 
-def nothing_yet() -> Status:
-    return asdict(InstanceStatus(1, 0, "healthy", (), (), ()))
+def nothing_yet() -> InstanceStatus:
+    return InstanceStatus(1, 0, "healthy", (), (), ())
 
 
-def ready() -> Status:
+def ready() -> InstanceStatus:
     return status(APP_UP, group("default/chat", 2, 2, "healthy"))
 
 
 APP_UP = group("default/app", 1, 1, "healthy")
 
 
-class Scripted:
-    """An engine and its one instance: each look at the status takes the script's next step."""
+class Scripted(Client):
+    """An engine and its one client: each look at the status takes the script's next step."""
+
+    owner = "the lease of this process"
 
     def __init__(
         self,
@@ -83,32 +88,35 @@ class Scripted:
         self.did: list[str] = []
         self.num_cpus: float | None = None
         self.spec: ApplicationSpec | None = None
-        self.number = 0
+        self.number = -1
 
-    def start(self, *, address: str | None, num_cpus: float | None) -> "Scripted":
+    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> "Scripted":
         self.did.append("start")
         self.on_start()
         self.num_cpus = num_cpus
         return self
 
+    def find(self, address: str | None) -> "Scripted":
+        return self
+
     def connect(self, address: str | None) -> "Scripted":
         return self
 
-    def deploy(self, spec: ApplicationSpec, http: HTTPOptions, code: Mapping[str, bytes]) -> None:
-        assert code.keys() == spec.packed
-        self.did.append("deploy")
-        self.spec = spec
+    def execute(self, command: Command[Any]) -> Any:
+        match command:
+            case Deploy(spec=spec, code=code, owner=owner):
+                assert (code.keys(), owner) == (spec.packed, self.owner)
+                self.did.append("deploy")
+                self.spec = spec
+            case GetStatus(after=after):
+                assert after == self.number, "every look starts where the last one ended"
+                self.number += 1
+                return replace(next(self.script)(), change=self.number)
+            case _:
+                raise AssertionError(f"run has no need of {command}")
 
-    def progress(self, after: int, timeout_s: float) -> tuple[int, Status]:
-        assert after == self.number, "every look starts where the last one ended"
-        self.number += 1
-        return self.number, next(self.script)()
-
-    def url(self) -> str:
-        return "http://127.0.0.1:8000"
-
-    def status(self) -> Status:
-        return ready()
+    def load(self) -> Any:
+        raise AssertionError("run shows no load")
 
     def leave(self) -> None:
         self.did.append("leave")
@@ -144,10 +152,7 @@ def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> s
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=100, highlight=False, soft_wrap=not terminal)
 
-    def ray() -> Engine:
-        return engine
-
-    run(options(app, **more), Screen(console), ray)
+    run(options(app, **more), Screen(console), lambda: engine)
     return output.getvalue()
 
 
@@ -204,7 +209,7 @@ def test_a_terminal_gets_a_table_that_moves(app: str) -> None:
 
 
 def test_an_ingress_that_breaks_later_and_heals_is_told(app: str) -> None:
-    def broken() -> Status:
+    def broken() -> InstanceStatus:
         return status(APP_UP, group("default/chat", 1, 2, last_error="default.chat-1-2 exited while it was running"))
 
     said = ran(app, Scripted(ready, broken, broken, ready, ctrl_c))
@@ -213,7 +218,7 @@ def test_an_ingress_that_breaks_later_and_heals_is_told(app: str) -> None:
 
 
 def test_the_url_is_told_once_a_proxy_listens(app: str) -> None:
-    def no_proxy() -> Status:
+    def no_proxy() -> InstanceStatus:
         return status(APP_UP, proxies=[])
 
     engine = Scripted(no_proxy, no_proxy, ctrl_c)
@@ -266,7 +271,7 @@ def test_what_waits_for_resources_says_what_for(app: str) -> None:
 
 
 def test_an_engine_that_breaks_is_left_behind_drained(app: str) -> None:
-    def broken() -> Status:
+    def broken() -> InstanceStatus:
         raise ConnectionError("the cluster is gone")
 
     engine = Scripted(broken)

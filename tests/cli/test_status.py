@@ -2,48 +2,48 @@
 
 import io
 import json
-from copy import deepcopy
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import Command, GetStatus
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus, ScalingStatus
 from app_toolkit.errors import ConfigError
 from tests.docs.pages import page
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
 PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
-STATUS = asdict(
-    InstanceStatus(
-        epoch=1,
-        change=7,
-        status="waiting_for_resources",
-        applications=(
-            ApplicationStatus(
-                "shop",
-                "waiting_for_resources",
-                "/shop",
-                (
-                    GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, "it died, once"),
-                    GroupStatus(
-                        "shop/chat",
-                        "waiting_for_resources",
-                        2,
-                        "r",
-                        {"running": 1, "starting": 1},
-                        (WAITING,),
-                        0,
-                        None,
-                    ),
+STATUS = InstanceStatus(
+    epoch=1,
+    change=7,
+    status="waiting_for_resources",
+    applications=(
+        ApplicationStatus(
+            "shop",
+            "waiting_for_resources",
+            "/shop",
+            (
+                GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, "it died, once"),
+                GroupStatus(
+                    "shop/chat",
+                    "waiting_for_resources",
+                    2,
+                    "r",
+                    {"running": 1, "starting": 1},
+                    (WAITING,),
+                    0,
+                    None,
                 ),
             ),
         ),
-        proxies=(PROXY,),
-        leaving=(),
-    )
+    ),
+    proxies=(PROXY,),
+    leaving=(),
 )
 
 FULL = {
@@ -53,21 +53,24 @@ FULL = {
 LOAD = {"shop/app": Load(3, 0, 100, 0, reached=FULL), "shop/chat": Load(0, 2, 16, 7)}
 
 
-class Running:
+class Running(Client):
     """An engine on whose cluster one instance runs."""
 
     def __init__(self) -> None:
         self.did: list[object] = []
+        self.status = STATUS
+        self.loads: dict[str, Load] = LOAD
 
     def connect(self, address: str | None) -> "Running":
         self.did.append(address)
         return self
 
-    def status(self) -> object:
-        return STATUS
+    def execute(self, command: Command[Any]) -> Any:
+        assert command == GetStatus()
+        return self.status
 
     def load(self) -> dict[str, Load]:
-        return LOAD
+        return self.loads
 
     def leave(self) -> None:
         raise AssertionError("nothing was deployed here")
@@ -115,12 +118,12 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
 
 
 def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
-    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, None)
     error = "shop/app: Traceback (most recent call last):\n  line 3\nRuntimeError: no weights"
     back = ApplicationStatus("shop", "rolled_back", "/shop", (group,), 3, error, 2)
-    monkeypatch.setitem(STATUS, "applications", [asdict(back)])
+    running.status = replace(STATUS, applications=(back,))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[:5] == [
         "application shop at /shop, revision 3",
@@ -131,9 +134,7 @@ def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
     ]
 
 
-def test_the_page_shows_what_a_target_goes_by(
-    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_what_a_target_goes_by(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = page("docs/autoscaling.md").shown("console")
     why = "from 2 to 3: the load is 6, on average 5.2, and one replica is meant to have 2"
     follow = {"shop": ScalingStatus(1, 100, 6, 5.8, 3, why), "writer": ScalingStatus(0, 8, 0, 0.0, 0, None)}
@@ -141,20 +142,21 @@ def test_the_page_shows_what_a_target_goes_by(
         GroupStatus(f"shop/{name}", "healthy", each.needed, "r", {"running": each.needed}, (), 0, None, each)
         for name, each in follow.items()
     ]
-    monkeypatch.setitem(STATUS, "applications", [asdict(ApplicationStatus("shop", "healthy", "/", tuple(groups)))])
-    monkeypatch.setattr(running, "load", lambda: {"shop/shop": Load(0, 0, 6, 0), "shop/writer": Load(0, 0, 0, 0)})
+    running.status = replace(STATUS, applications=(ApplicationStatus("shop", "healthy", "/", tuple(groups)),))
+    running.loads = {"shop/shop": Load(0, 0, 6, 0), "shop/writer": Load(0, 0, 0, 0)}
     assert command("status") == 0
     assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
 
 
 def test_each_replica_is_told_with_what_it_does_where_somebody_asks(
-    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serving = ReplicaStatus("shop.app-1-1", "running", 61.6, "r", "unix:/x", 0, None, None, node="3f" * 28)
-    (shop,) = deepcopy(STATUS["applications"])
-    shop["deployments"][0]["replicas"] = (asdict(serving),)
-    monkeypatch.setitem(STATUS, "applications", (shop,))
-    monkeypatch.setitem(LOAD, "shop/app", replace(LOAD["shop/app"], replicas={"shop.app-1-1": 100}))
+    (shop,) = STATUS.applications
+    app, chat = shop.deployments
+    shop = replace(shop, deployments=(replace(app, replicas=(serving,)), chat))
+    running.status = replace(STATUS, applications=(shop,))
+    running.loads = {**LOAD, "shop/app": replace(LOAD["shop/app"], replicas={"shop.app-1-1": 100})}
     assert command("status", "--replicas") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[2:5] == [
@@ -164,11 +166,8 @@ def test_each_replica_is_told_with_what_it_does_where_somebody_asks(
     ]
 
 
-def test_where_several_nodes_have_proxies_each_is_a_line(
-    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = [replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"]
-    monkeypatch.setitem(STATUS, "proxies", [asdict(group) for group in groups])
+def test_where_several_nodes_have_proxies_each_is_a_line(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    running.status = replace(STATUS, proxies=tuple(replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [
         "  proxy@aaaaaaaa: healthy, 1 of 1 running",
@@ -177,14 +176,13 @@ def test_where_several_nodes_have_proxies_each_is_a_line(
 
 
 def test_what_of_the_store_cannot_be_believed_is_said_first(
-    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     doubt = (
         "the value of 'applications/shop' in the store cannot be believed: it is not there; its copy stands in for it"
     )
-    monkeypatch.setitem(STATUS, "doubts", (doubt,))
     unreadable = ApplicationStatus("shop", "failed", None, (), 0, doubt)
-    monkeypatch.setitem(STATUS, "applications", (asdict(unreadable),))
+    running.status = replace(STATUS, doubts=(doubt,), applications=(unreadable,))
     assert command("status") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == [doubt, "application shop, which has to be deployed again"]
@@ -193,7 +191,7 @@ def test_what_of_the_store_cannot_be_believed_is_said_first(
 def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("status", "--json", "--address", "auto") == 0
     load = {name: asdict(each) for name, each in LOAD.items()}
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps({**STATUS, "load": load}))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps({**asdict(STATUS), "load": load}))
     assert running.did == ["auto", "close"]
 
 
@@ -211,12 +209,10 @@ def test_where_nothing_runs_that_is_said(
     assert capsys.readouterr().err == "Error: no instance runs here\n"
 
 
-def test_where_clients_come_in_is_shown_with_the_revision(
-    running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_clients_come_in_is_shown_with_the_revision(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     serving = ReplicaStatus("proxy@abc-1-1", "running", 61.6, "r", "tls:127.0.0.1:8443", 0, None, None, node="3f" * 28)
     proxies = GroupStatus("proxy@abc", "healthy", 1, "r", {"running": 1}, (serving,), 0, None)
-    monkeypatch.setitem(STATUS, "proxies", [asdict(proxies)])
+    running.status = replace(STATUS, proxies=(proxies,))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[0] == "application shop at https://127.0.0.1:8443/shop, revision 1"
 

@@ -7,15 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster
 
+from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions
 from app_toolkit.engines.ray.actors import NAMESPACE
-from app_toolkit.engines.ray.instance import Instance
+from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
 
@@ -44,7 +46,7 @@ class Nodes:
             include_dashboard=False,
         )
         # Before there are others: nodes of one machine have one address, and we are to be on the first.
-        self.instance = Instance.start(address=self.cluster.address)
+        self.client = RayClient.start(address=self.cluster.address)
         self.others = [
             self.cluster.add_node(num_cpus=2, object_store_memory=memory, resources=ACCELERATOR)
             for _ in range(nodes - 1)
@@ -72,21 +74,23 @@ class Nodes:
             max_replicas_per_node=most,
         )
         spec = spec.model_copy(update={"deployments": (IngressSpec(config=config),)})
-        self.instance.deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies))
+        self.client.execute(Deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies), owner=self.client.owner))
 
     def deploy_halves(self) -> None:
         app: Any = load("halves:app", FOLDER)
         spec = plan(app, target="halves:app", app_dir=FOLDER, name="halves", route_prefix="/halves")
-        self.instance.deploy(spec, None)
+        self.client.execute(Deploy(spec, owner=self.client.owner))
 
     def delete(self, name: str) -> None:
-        self.instance.delete(name)
+        self.client.execute(Delete(name))
 
     def status(self) -> Any:
-        return self.instance.status()
+        return asdict(self.client.execute(GetStatus()))
 
     def url(self) -> str:
-        return self.instance.url()
+        url = self.client.execute(GetStatus()).url
+        assert url is not None, "no proxy is up"
+        return url
 
     def pid(self, actor: str) -> int:
         handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
@@ -103,7 +107,7 @@ class Nodes:
         return str(node.node_id)
 
     def close(self) -> None:
-        self.instance.shutdown()
+        self.client.shutdown()
         self.cluster.shutdown()
 
 

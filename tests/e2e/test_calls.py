@@ -93,9 +93,9 @@ async def test_the_load_says_where_requests_are(served: Served, tmp_path: Path) 
         name = f"{served.spec.name}/"
         wanted = {f"{name}front": Load(0, 0, 6, 0), f"{name}shared": Load(0, 2, 4, 0)}
         async with asyncio.timeout(PATIENCE_S):
-            while not wanted.items() <= (await asyncio.to_thread(served.cluster.instance.load)).items():  # noqa: ASYNC110
+            while not wanted.items() <= (await asyncio.to_thread(served.cluster.client.load)).items():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         Ground(tmp_path).open("hold")
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 6
     nobody = Load(0, 0, 0, 0)
-    assert {each for key, each in served.cluster.instance.load().items() if key.startswith(name)} == {nobody}
+    assert {each for key, each in served.cluster.client.load().items() if key.startswith(name)} == {nobody}

@@ -28,7 +28,7 @@ class Rig(System):
     """Deploys each application once, and from this process: the command takes longer than most short forms."""
 
     def __init__(self, victim: Served) -> None:
-        super().__init__(victim.cluster.instance, victim.spec.name, Path(os.environ[LEDGER]))
+        super().__init__(victim.cluster.client, victim.spec.name, Path(os.environ[LEDGER]))
         self._cluster = victim.cluster
         self._served: dict[str, Served] = {}
 

@@ -39,11 +39,11 @@ def configured(served: Served, **options: Any) -> ApplicationSpec:
 def test_a_changed_user_config_is_taken_up_by_what_runs(cluster: Cluster, served: Served) -> None:
     with served.client() as client:
         before = client.get("/replica").json()
-        cluster.instance.deploy(configured(served, user_config={"words": ["three"]}), None)
+        cluster.update(configured(served, user_config={"words": ["three"]}))
         served.wait(lambda now: now["status"] == "healthy")
         assert client.get("/story").json() == ["constructed in place", "started", "one", "two", "three"]
         # It raises. The object goes on as it is, and the deployment is not healthy until it has taken up something.
-        cluster.instance.deploy(configured(served, user_config={"tones": []}), None)
+        cluster.update(configured(served, user_config={"tones": []}))
         served.wait(lambda now: now["status"] == "updating" and served.ingress("place")["last_error"])
         assert "place did not take up its user_config: KeyError: 'words'" in served.ingress("place")["last_error"]
         assert client.get("/replica").json() == before

@@ -158,6 +158,6 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
 
     assert here("delete", "stays") == 0
     assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 404
-    assert "stays" not in [each["name"] for each in victim.cluster.instance.status()["applications"]]
+    assert "stays" not in [each["name"] for each in victim.cluster.status()["applications"]]
     assert here("delete", "stays") == 2
     assert "there is no application 'stays'" in capsys.readouterr().err

@@ -25,8 +25,8 @@ class Connected:
     """The session's instance, as the command finds it; the session keeps it."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.status = cluster.instance.status
-        self.load = cluster.instance.load
+        self.execute = cluster.client.execute
+        self.load = cluster.client.load
 
     def close(self) -> None: ...
 
@@ -39,7 +39,7 @@ async def test_the_page_shows_what_the_command_says(
 
     async def until(wanted: dict[str, Load]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not wanted.items() <= (await asyncio.to_thread(cluster.instance.load)).items():  # noqa: ASYNC110
+            while not wanted.items() <= (await asyncio.to_thread(cluster.client.load)).items():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:

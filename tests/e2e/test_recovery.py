@@ -13,9 +13,10 @@ import pytest
 import ray
 
 from app_toolkit.controller.controller import GAP_S
-from app_toolkit.engines.ray import actors, instance
+from app_toolkit.engines.ray import actors
+from app_toolkit.engines.ray import client as ray_client
+from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.engines.ray.controller import ControllerActor
-from app_toolkit.engines.ray.instance import Instance
 from tests.cluster import Cluster, Served
 from tests.e2e.counted import ground
 from tests.e2e.test_rollouts import asked_all_the_time, next_texts
@@ -38,8 +39,8 @@ def pids(ids: Mapping[str, object]) -> dict[str, int]:
 
 @pytest.fixture
 def epoch(cluster: Cluster) -> int:
-    wait_until(lambda: is_well(cluster.instance.status()))
-    number: int = cluster.instance.status()["epoch"]
+    wait_until(lambda: is_well(cluster.status()))
+    number: int = cluster.status()["epoch"]
     return number
 
 
@@ -62,7 +63,7 @@ def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_
         with stopped(first) as since:
             # Ray would bring it back by the same name where its node is lost; this one has none.
             second = ControllerActor.options(namespace=actors.NAMESPACE).remote()
-            another = Instance(second, joined=False)
+            another = Cluster(RayClient(second, joined=False))
             wait_until(lambda: is_well(another.status()))
             assert another.status()["epoch"] == epoch + 1
             before = processes(another.status())
@@ -76,8 +77,8 @@ def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_
         wait_until(lambda: not psutil.pid_exists(first))
         assert pids(processes(another.status())) == now, "it has neither ended nor started anything"
         ray.kill(second, no_restart=True)
-        wait_until(lambda: cluster.instance.status()["epoch"] == epoch + 2 and is_well(cluster.instance.status()))
-        assert pids(processes(cluster.instance.status())) == now
+        wait_until(lambda: cluster.status()["epoch"] == epoch + 2 and is_well(cluster.status()))
+        assert pids(processes(cluster.status())) == now
         assert client.get("/pid").status_code == 200
 
 
@@ -91,19 +92,19 @@ def victim_replicas(status: Mapping[str, Any], victim: Served) -> list[Mapping[s
 def test_a_controller_that_never_answers_begins_anew(
     cluster: Cluster, victim: Served, epoch: int, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = pids(processes(cluster.instance.status()))
+    before = pids(processes(cluster.status()))
     first = cluster.controller_pid()
     with victim.client() as client, stopped(first):
-        for module, name in ((actors, "SILENT_S"), (instance, "SILENT_S"), (actors, "ANSWER_S")):
+        for module, name in ((actors, "SILENT_S"), (ray_client, "SILENT_S"), (actors, "ANSWER_S")):
             monkeypatch.setattr(module, name, 1.0)
         if who == "a caller":
             assert asyncio.run(actors.watch("a caller", {})) == {}
         monkeypatch.setattr(actors, "ANSWER_S", 10.0)  # the next one begins meanwhile
-        assert cluster.instance.status()["epoch"] > epoch
+        assert cluster.status()["epoch"] > epoch
         assert client.get("/pid").status_code == 200
         wait_until(lambda: not psutil.pid_exists(first))
-    wait_until(lambda: is_well(cluster.instance.status()))
-    assert pids(processes(cluster.instance.status())) == before
+    wait_until(lambda: is_well(cluster.status()))
+    assert pids(processes(cluster.status())) == before
 
 
 def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_starts_nothing_twice(
@@ -111,14 +112,14 @@ def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_
 ) -> None:
     ground().folder.mkdir()
     served = cluster.deploy("counted:one")
-    others = pids({id: "" for id in processes(cluster.instance.status()) if not id.startswith(f"{served.spec.name}.")})
+    others = pids({id: "" for id in processes(cluster.status()) if not id.startswith(f"{served.spec.name}.")})
 
     def begun(version: str) -> int:
         """How often it was constructed."""
         return sum(note.startswith(version) for note in ground().notes)
 
     with asked_all_the_time(served) as answers:
-        cluster.instance.deploy(served.spec.model_copy(update={"target": "counted:two"}), None)
+        cluster.update(served.spec.model_copy(update={"target": "counted:two"}))
         wait_until(lambda: begun("two") == 1)
         kill_the_controller(cluster)
         ground().open("two")
@@ -133,6 +134,6 @@ def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_
 
 
 def kill_the_controller(cluster: Cluster) -> None:
-    epoch = cluster.instance.status()["epoch"]
+    epoch = cluster.status()["epoch"]
     os.kill(cluster.controller_pid(), signal.SIGKILL)
-    wait_until(lambda: cluster.instance.status()["epoch"] == epoch + 1)
+    wait_until(lambda: cluster.status()["epoch"] == epoch + 1)

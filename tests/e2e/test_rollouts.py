@@ -5,12 +5,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-import ray
 
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.client.commands import Rollback, Scale
 from app_toolkit.errors import RevisionConflict
 from tests.cluster import Cluster, Served
 
@@ -52,16 +50,9 @@ def next_texts(served: Served, answers: list[tuple[int, str]]) -> set[str]:
     return {text for _, text in answers[before + 2 :]}
 
 
-def controller(method: str, *arguments: Any) -> Any:
-    actor: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-    return ray.get(getattr(actor, method).remote(*arguments))
-
-
 def update(served: Served, version: str) -> int:
     """Deploy this version; gives the application's revision."""
-    served.cluster.instance.deploy(served.spec.model_copy(update={"target": f"versions:{version}"}), None)
-    revision: int = served.status()["revision"]
-    return revision
+    return served.cluster.update(served.spec.model_copy(update={"target": f"versions:{version}"}))
 
 
 def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_back(
@@ -88,11 +79,12 @@ def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_ba
     assert {status for status, _ in answers} == {200}
     assert {text for _, text in answers} <= {'"one"', '"two"', '"unwell"'}
 
-    assert controller("rollback", served.spec.name).revision == 5
+    client = served.cluster.client
+    assert client.rollback(served.spec.name).revision == 5
     served.wait(lambda now: now["status"] == "healthy")
-    with served.client() as client:
-        assert client.get("/").json() == "one"
-    assert controller("scale", served.spec.name, "model", 1) == 6
+    with served.client() as http:
+        assert http.get("/").json() == "one"
+    assert client.execute(Scale(served.spec.name, "model", 1)) == 6
     served.wait(lambda _: len(served.ingress("model")["replicas"]) == 1)
     with pytest.raises(RevisionConflict, match="has revision 6, and revision 5 was expected"):
-        controller("rollback", served.spec.name, 5)
+        client.execute(Rollback(served.spec.name, 5))

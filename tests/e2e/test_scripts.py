@@ -37,7 +37,7 @@ SMALL = {"num_cpus": 0.1}
 
 
 def applications(cluster: Cluster) -> list[str]:
-    return [each["name"] for each in cluster.instance.status()["applications"]]
+    return [each["name"] for each in cluster.status()["applications"]]
 
 
 @pytest.fixture(scope="module")

@@ -119,11 +119,11 @@ def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: S
 
 def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Served) -> None:
     before = pids(victim), pids(victim, "/other/pid")
-    epoch = victim.cluster.instance.status()["epoch"]
+    epoch = victim.cluster.status()["epoch"]
     with victim.client() as client:  # the next controller does not know at once where proxies listen
         os.kill(victim.cluster.controller_pid(), signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
-        while victim.cluster.instance.status()["epoch"] == epoch:
+        while victim.cluster.status()["epoch"] == epoch:
             assert client.get("/pid").status_code == 200
             assert time.monotonic() < deadline
     victim.wait(lambda now: now["status"] == "healthy")

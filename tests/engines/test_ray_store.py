@@ -94,4 +94,4 @@ async def test_code_is_what_its_name_is_the_hash_of(store: RayStore) -> None:
 
 
 async def test_a_process_knows_the_last_epoch(cluster: Cluster) -> None:
-    assert await asyncio.to_thread(actors._last_epoch) == cluster.instance.status()["epoch"]
+    assert await asyncio.to_thread(actors._last_epoch) == cluster.status()["epoch"]

@@ -76,6 +76,12 @@ def find(address: str) -> str:
     raise ConfigError(f"this machine is not a node of the Ray cluster at {address}: run the command on one")
 
 
+def check(address: str) -> None:
+    """Raise as `find` does, before the time that it takes to import Ray; the engine itself looks for `auto`."""
+    if address != "auto":
+        find(address)
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A raylet on this machine."""

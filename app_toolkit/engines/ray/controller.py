@@ -5,21 +5,21 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
+from app_toolkit.client.commands import Command
 from app_toolkit.clock import SystemClock
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Loads
-from app_toolkit.core.rollout import Reverted
 from app_toolkit.engines.ray.actors import remote
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.types import Kind
+
+R = TypeVar("R")
 
 log = logging.getLogger("app_toolkit.ray")
 
@@ -60,33 +60,9 @@ class _Controller:
         # Everything is put away, and nobody needs a controller any more.
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
-    async def apply(
-        self,
-        spec: ApplicationSpec,
-        http: HTTPOptions | None,
-        owner: str | None,
-        code: Mapping[str, bytes] | None = None,
-        expected: int | None = None,
-    ) -> int:
-        return await (await self._ready).apply(spec, http, owner, code, expected)
-
-    async def rollback(self, application: str, expected: int | None = None) -> Reverted:
-        return await (await self._ready).rollback(application, expected)
-
-    async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
-        return await (await self._ready).scale(application, deployment, num_replicas)
-
-    async def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
-        return (await self._ready).wanted()
-
-    async def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
-        return (await self._ready).methods(application, deployment)
-
-    async def application(self, name: str) -> tuple[ApplicationSpec, int]:
-        return (await self._ready).application(name)
-
-    async def delete(self, application: str, deployment: str | None = None) -> None:
-        await (await self._ready).delete(application, deployment)
+    async def execute(self, command: Command[R]) -> R:
+        """Every operation of operators: see `client/commands.py`."""
+        return await command.perform(await self._ready)
 
     async def here(self) -> int:
         """The process that decides just now."""
@@ -100,24 +76,6 @@ class _Controller:
 
     async def report(self, caller: str, loads: Loads) -> bool:
         return (await self._ready).report(caller, loads)
-
-    async def forget(self, caller: str) -> None:
-        (await self._ready).forget(caller)
-
-    async def status(self) -> Any:
-        return (await self._ready).status()
-
-    async def status_after(self, number: int, timeout_s: float) -> Any:
-        return await (await self._ready).status_after(number, timeout_s)
-
-    async def hold(self, owner: str) -> None:
-        (await self._ready).hold(owner)
-
-    async def leave(self, owner: str) -> None:
-        await (await self._ready).leave(owner)
-
-    async def shutdown(self) -> None:
-        await (await self._ready).shutdown()
 
 
 ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_000)(_Controller)

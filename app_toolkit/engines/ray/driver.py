@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
+from ray.exceptions import RayError
+
+from app_toolkit.client.commands import Forget
 from app_toolkit.engines.local import OwnLoop
 from app_toolkit.engines.ray.actors import Reporting, node, watch
+from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.engines.ray.controller import SECRET
-from app_toolkit.engines.ray.instance import Instance
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.interfaces import Deployable
@@ -23,8 +26,8 @@ class Driver:
     From its beginning to its end every handle here calls through it. Safe from any thread.
     """
 
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
+    def __init__(self, client: RayClient) -> None:
+        self.client = client
         #: As a caller of the board.
         self._name = f"driver-{secrets.token_hex(6)}"
         #: The applications that were deployed from here, by what is deployed.
@@ -60,8 +63,9 @@ class Driver:
         """End the plane, and what is under way on it; then take back what was deployed from here, and wait for it."""
         handle.use(None)
         self._own.close(self._end())
-        self.instance.forget(self._name)
-        self.instance.leave()
+        with suppress(InstanceEnded, RayError):
+            self.client.execute(Forget(self._name))
+        self.client.leave()
 
     async def _end(self) -> None:
         self._following.cancel()

@@ -200,7 +200,7 @@ class OnRay:
         self._served = served
         self.url = served.url
         self.application = served.spec.name
-        instance = served.cluster.instance.status()
+        instance = served.cluster.status()
         (proxy,) = instance["proxies"][0]["replicas"]
         self._proxy = ray.get_actor(proxy["id"], namespace=NAMESPACE)
         self._replicas = [

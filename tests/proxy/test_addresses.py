@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from app_toolkit.cli.addresses import check_port_is_free
 from app_toolkit.errors import ConfigError
+from app_toolkit.proxy.addresses import check_port_is_free
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])

@@ -1,21 +1,15 @@
-"""Addresses, looked at before anything is started: a mistake in one is told at once, in a sentence."""
+"""The address that a proxy is to listen on, checked before anything is started."""
 
 import errno
 import socket
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError
 from app_toolkit.proxy import tls
 
 
-def check(http: HTTPOptions, address: str | None) -> None:
-    """Raises `ConfigError` where a proxy could not serve as it is told to, or there is no cluster to join."""
-    # On a cluster the proxies listen on its nodes, which need not be this machine.
-    if address is not None:
-        if address != "auto":  # which the engine looks for
-            cluster.find(address)
-        return
+def check(http: HTTPOptions) -> None:
+    """Raise `ConfigError` if a proxy on this machine could not listen as these options say."""
     tls.context(http)
     check_port_is_free(http.host, http.port)
 

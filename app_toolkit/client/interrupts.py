@@ -1,0 +1,48 @@
+"""Signals that ask a program in the foreground to stop."""
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+
+class Interrupts:
+    """The first Ctrl-C, SIGTERM or SIGHUP asks us to stop; a second one interrupts whatever we wait for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+            self._before[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def listen(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._forget_terminals()
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def _forget_terminals(self) -> None:
+        """The terminal is gone: a write to it would fail, and end the drain."""
+        while self._terminals:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._terminals.pop())
+            os.close(nowhere)
+
+    def nobody_asked(self) -> bool:
+        return not self.asked

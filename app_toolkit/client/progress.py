@@ -1,0 +1,110 @@
+"""How applications come up, as the status tells it: the lines that people see, and what waiting cannot mend."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.core.reconcile import PROXIES
+from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, GroupStatus, InstanceStatus
+from app_toolkit.errors import ConfigError, PlacementError, StartupError
+
+SHOWN_NODE = 8
+"""Characters of a node's id that tell it from others."""
+
+SHOWN_LINES = 20
+"""How much of a traceback is shown: its end, where the mistake is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One deployment, or the proxies of a node."""
+
+    name: str
+    group: GroupStatus
+
+    def __str__(self) -> str:
+        group = self.group
+        count = f"{group.running} of {group.target} running"
+        if group.restarts:
+            count += f", {group.restarts} restart{'s' * (group.restarts > 1)}"
+        reason = f" ({group.reason})" if group.reason else ""
+        return f"{self.name}: {group.status.replace('_', ' ')}, {count}{reason}"
+
+
+def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
+    """The proxies, and the deployments of these applications; nothing until the instance knows one of them.
+
+    Deployments of several applications have both names.
+    """
+    found = [each for name in applications if (each := status.application(name))]
+    if not found:
+        return []
+    several = len(status.proxies) > 1
+    # `proxy@NODE`, with the beginning of the node's id, as Ray's own tools show it.
+    proxies = [Row(each.name[: len(PROXIES) + SHOWN_NODE] if several else "proxy", each) for each in status.proxies]
+    groups = [group for application in found for group in application.deployments]
+    # A group of replicas is named APPLICATION/DEPLOYMENT.
+    named = [Row(each.name if len(applications) > 1 else each.name.rpartition("/")[2], each) for each in groups]
+    return proxies + named
+
+
+def is_serving(status: InstanceStatus, applications: Collection[str]) -> bool:
+    """Whether all that was deployed last of these applications is up, and clients can reach it."""
+    known = all(status.application(name) for name in applications)
+    return known and bool(status.proxies) and all(row.group.is_up for row in rows(status, applications))
+
+
+def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[str]:
+    """What an update of these applications has still to do, beside starting replicas."""
+    leaving = [f"{group.name}: {group.status}" for name in applications for group in status.leaving_of(name)]
+    updating = [each for each in status.applications if each.name in applications and each.status == UPDATING]
+    return leaving + [f"{each.name}: {each.status}" for each in updating]
+
+
+def failures(status: InstanceStatus, application: str) -> Iterator[ConfigError]:
+    """The reasons why an application will not come up by waiting."""
+    for row in rows(status, [application]):
+        group = row.group
+        if group.status == FAILED and group.unplaced:
+            yield PlacementError(f"{row.name!r} cannot be placed: {group.reason}")
+        elif group.status == FAILED:
+            yield _with_traceback(f"{row.name!r} did not come up", group.error)
+
+
+def rolled_back(application: ApplicationStatus | None) -> StartupError | None:
+    """Why the version that was deployed last was given up for the one before it; None: it was not."""
+    if application is None or not application.last_error or not application.revision:
+        return None
+    if application.serving_revision:
+        serving = f"revision {application.serving_revision} keeps serving"
+        sentence = f"revision {application.revision} of {application.name!r} was rolled back, {serving}"
+    else:
+        sentence = f"{application.name!r} was rolled back"
+    return _with_traceback(sentence, application.last_error)
+
+
+def url_of(status: InstanceStatus, spec: ApplicationSpec) -> str:
+    """The URL at which clients reach an application. Raises `ConfigError` while no proxy is up."""
+    if status.url is None:
+        raise ConfigError("no proxy of this instance is up")
+    return status.url + (spec.route_prefix or "").rstrip("/")
+
+
+def serving_at(status: InstanceStatus, spec: ApplicationSpec) -> Iterator[str]:
+    """The sentences that say where an application is served. Raises `ConfigError` while no proxy is up."""
+    if spec.route_prefix is None:
+        yield f"Serving {spec.title or spec.name}"
+        return
+    url = url_of(status, spec)
+    yield f"Serving {spec.title or spec.name} at {url}"
+    if any(route.path == "/docs" for route in spec.routes):
+        yield f"Documentation at {url}/docs"
+
+
+def _with_traceback(what: str, why: str) -> StartupError:
+    """Its last line in the sentence, and where there are more, the last of them below it."""
+    lines = why.strip().splitlines()
+    error = StartupError(f"{what}: {lines[-1] if lines else ''}")
+    if len(lines) > 1:
+        error.add_note("\n".join(lines[-SHOWN_LINES:]))
+    return error

@@ -1,0 +1,284 @@
+"""The instance on a Ray cluster, seen from a process outside of it: the command line, a script, a test."""
+
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
+from app_toolkit.config import settings
+from app_toolkit.core.status import Load
+from app_toolkit.engines.ray import cluster
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
+from app_toolkit.engines.ray.controller import ControllerActor
+from app_toolkit.engines.ray.local import LocalRay
+from app_toolkit.engines.ray.runtime import check_runtime_folder
+from app_toolkit.engines.ray.token import make_token, restrict_token
+from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
+
+R = TypeVar("R")
+
+LEASE_EVERY_S = 5.0
+"""Seconds between two renewals of a lease; if it is not renewed for 30 s, it ends."""
+
+BACK_S = 60.0
+"""How long a controller that died may take to come back."""
+
+ASK_AGAIN_S = 0.2
+
+LOAD_S = 2.0
+"""How long processes may take to tell their load."""
+
+
+class RayClient(Client):
+    """One controller with its proxies and replicas.
+
+    * `start` and `connect` make this process a driver of the cluster; `close` or the end of a `with` ends that.
+    * What is deployed with its lease is deleted once this process has ended, or has not renewed the lease for 30 s.
+    * A local Ray ends with the connection; a cluster that was joined stays as it was.
+    """
+
+    def __init__(self, controller: Any, local: LocalRay | None = None, *, joined: bool = True) -> None:
+        """`joined`: this made the process a driver, and ends that."""
+        self._controller = controller
+        self._local = local
+        self._joined = joined
+        self._holder: threading.Thread | None = None
+        self._let_go = threading.Event()
+
+    @classmethod
+    def start(cls, *, address: str | None = None, num_cpus: float | None = None, held: bool = True) -> Self:
+        """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and hold a lease.
+
+        In a process that is a driver already, its cluster is the one. Not `held`, the controller stays when this
+        process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot be started.
+        """
+        local = None
+        if address is None and not is_driver():
+            local = _start_ray(num_cpus)
+            address = local.address
+        joined = False
+        try:
+            joined = _join(address, shows_output=held and local is None)
+            # Beside whoever deploys, where that node lives: there the first proxy is, under the address that is told.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            controller = ControllerActor.options(
+                name=CONTROLLER,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                scheduling_strategy=here,
+            ).remote()
+            client = cls(controller, local, joined=joined)
+            if held:
+                client.hold()
+        except BaseException:
+            if joined:
+                ray.shutdown()
+            if local is not None:
+                local.close()
+            raise
+        return client
+
+    @classmethod
+    def connect(cls, address: str | None = None) -> Self:
+        """The instance that runs on the cluster at `address`, by default the one that this machine runs.
+
+        In a process that is a part of a cluster already: the one that runs there. Raises `ConfigError` if there is
+        none.
+        """
+        client = cls.find(address)
+        if client is None:
+            where = "of this machine" if address in (None, "auto") else f"at {address}"
+            raise ConfigError(f"no app_toolkit instance runs on the Ray cluster {where}")
+        return client
+
+    @classmethod
+    def find(cls, address: str | None = None) -> Self | None:
+        """The same; None if there is a cluster, and no instance. Raises `ConfigError` if there is no cluster."""
+        joined = _join(address or "auto")
+        try:
+            return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), joined=joined)
+        except ValueError:
+            if joined:
+                ray.shutdown()
+            return None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on a local Ray, which ends with this client."""
+        return self._local is not None
+
+    def execute(self, command: Command[R]) -> R:
+        """The result of a command, also of a controller that is just being restarted: it may be asked twice.
+
+        An error of ours arrives as itself. Raises `InstanceEnded` if there is no controller any more.
+        """
+        deadline = math.inf
+        while True:
+            try:
+                answer = self._controller.execute.remote(command)
+                while not ray.wait([answer], timeout=SILENT_S)[0]:
+                    revive(self._controller)
+                result: R = ray.get(answer)
+                return result
+            except RayTaskError as error:
+                if not isinstance(error.cause, ToolkitError):
+                    raise
+                # One that has been replaced was asked, and makes room.
+                if not isinstance(error.cause, StaleEpoch) or time.monotonic() > deadline:
+                    raise error.cause from None
+            except ActorDiedError:
+                raise InstanceEnded("the instance was shut down") from None
+            except ActorUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+            deadline = min(deadline, time.monotonic() + BACK_S)
+            time.sleep(ASK_AGAIN_S)
+
+    def load(self) -> Mapping[str, Load]:
+        """Where requests are just now, by `APPLICATION/DEPLOYMENT`; a process that does not answer is not counted."""
+        status = self.execute(GetStatus())
+        proxies = [replica.id for group in status.proxies for replica in group.replicas]
+        groups = {
+            group.name: [replica.id for replica in group.replicas]
+            for application in status.applications
+            for group in application.deployments
+        }
+        replicas = [replica for ids in groups.values() for replica in ids]
+        found = _answers("statistics", [*proxies, *replicas])
+        calling = _answers("calling", replicas)
+
+        def load(name: str) -> Load:
+            there = [found[id] for id in groups[name] if id in found]
+            reached = {id: found[id].reached.get(name, "") for id in proxies if id in found}
+            reached |= {id: called[name].reached for id, called in calling.items() if name in called}
+            reached |= {id: ", ".join(found[id].reached) for id in groups[name] if id in found}
+            return Load(
+                proxies=sum(found[id].queues.get(name, 0) for id in proxies if id in found),
+                handles=sum(called[name].waiting for called in calling.values() if name in called),
+                ongoing=sum(each.ongoing for each in there),
+                buffered=sum(each.buffered for each in there),
+                streams=sum(each.streams for each in there),
+                replicas={id: found[id].ongoing for id in groups[name] if id in found},
+                reached={id: limits for id, limits in reached.items() if limits},
+            )
+
+        return {name: load(name) for name in groups}
+
+    def leave(self) -> None:
+        if self._local is not None:
+            self.shutdown()
+            return
+        self._release()
+        if self.owner is not None:
+            with suppress(InstanceEnded):  # it had nothing else to serve
+                self.execute(Leave(self.owner))
+        self.close()
+
+    def shutdown(self) -> None:
+        self._release()
+        with suppress(InstanceEnded, RayError):  # having drained everything, it goes by itself
+            self.execute(Shutdown())
+            ray.kill(self._controller, no_restart=True)
+        self.close()
+
+    def close(self) -> None:
+        self._release()
+        if self._joined:
+            ray.shutdown()
+        local, self._local = self._local, None
+        if local is not None:
+            local.close()
+
+    def hold(self) -> None:
+        """Take a lease, and renew it; nothing if there is one."""
+        if self.owner is not None:
+            return
+        self.owner = uuid.uuid4().hex
+        self.execute(Hold(self.owner))
+        self._holder = threading.Thread(target=self._keep_holding, name="app-toolkit lease", daemon=True)
+        self._holder.start()
+
+    def _keep_holding(self) -> None:
+        assert self.owner is not None
+        while not self._let_go.wait(LEASE_EVERY_S):
+            with suppress(RayError):  # a controller that comes back gives us our lease anew
+                ray.get(self._controller.execute.remote(Hold(self.owner)), timeout=LEASE_EVERY_S)
+
+    def _release(self) -> None:
+        self._let_go.set()
+        if self._holder is not None:
+            self._holder.join()
+            self._holder = None
+
+
+def _answers(question: str, processes: Sequence[str]) -> dict[str, Any]:
+    """What these say to a question that takes them no time, within `LOAD_S`; who says nothing is left out."""
+    asked = {}
+    for process in processes:
+        with suppress(ValueError):  # it has gone
+            actor: Any = ray.get_actor(process, namespace=NAMESPACE)
+            asked[process] = getattr(actor, question).remote()
+    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOAD_S) if asked else ([], [])
+    answers = {}
+    for process, answer in asked.items():
+        if answer in ready:
+            with suppress(RayError, ToolkitError):  # it has gone, or has not begun
+                answers[process] = ray.get(answer)
+    return answers
+
+
+def is_driver() -> bool:
+    """Whether this process is a part of a cluster already."""
+    return bool(ray.is_initialized())
+
+
+def _start_ray(num_cpus: float | None) -> LocalRay:
+    check_runtime_folder()
+    try:
+        make_token()
+    except OSError as error:
+        raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
+    _use_token()
+    return LocalRay(num_cpus, settings.ray_folder())
+
+
+def _use_token() -> None:
+    """Show an access token to every cluster, if there is one.
+
+    By itself Ray shows one only at the address `auto`.
+    """
+    restrict_token()
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    maybe_enable_token_auth_if_token_available()
+
+
+def _join(address: str | None, *, shows_output: bool = False) -> bool:
+    """Make this process a driver; whether it was none before. `address` None: it is one.
+
+    `shows_output`: what replicas write appears here.
+    """
+    if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", here):
+            raise ConfigError(f"this process is a part of the Ray cluster at {here}, and cannot join one at {address}")
+        return False
+    assert address is not None
+    address = cluster.find(address)
+    _use_token()
+    try:
+        ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=shows_output)
+    except (ConnectionError, RuntimeError) as error:
+        raise ConfigError(f"the Ray cluster at {address} cannot be joined: {error}") from error
+    return True

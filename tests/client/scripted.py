@@ -1,0 +1,54 @@
+"""A client whose status follows a script."""
+
+from dataclasses import replace
+from typing import Any
+
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import Command, GetApplication, GetStatus, Rollback
+from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.status import GroupStatus, InstanceStatus, Load, ReplicaStatus
+
+LISTENING = ReplicaStatus("proxy@3f20-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8000", 0, None, None)
+PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
+UP = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 0, None)
+STARTING = GroupStatus("shop/app", "starting", 1, "r", {"starting": 1}, (), 0, None)
+UPDATING = GroupStatus("shop/app", "updating", 1, "r", {"running": 2}, (), 0, None)
+FAILED = GroupStatus("shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Traceback\n  line\nValueError: no model")
+
+
+class Scripted(Client):
+    """An engine and its one client. Its status takes the next step of the script whenever somebody looks."""
+
+    def __init__(self, *script: InstanceStatus | Exception) -> None:
+        self.script = iter(script)
+        self.did: list[object] = []
+
+    def connect(self, address: str | None) -> "Scripted":
+        return self
+
+    def execute(self, command: Command[Any]) -> Any:
+        match command:
+            case GetStatus(after):
+                step = next(self.script)
+                if isinstance(step, Exception):
+                    raise step
+                return replace(step, change=after + 1)
+            case GetApplication():
+                return None, 3
+            case Rollback(application, 3):
+                self.did.append(command)
+                return Reverted(application, 3, 2, 4)
+            case _:
+                self.did.append(command)
+
+    def load(self) -> dict[str, Load]:
+        return {}
+
+    def leave(self) -> None:
+        raise AssertionError("nothing was deployed here")
+
+    def shutdown(self) -> None:
+        raise AssertionError("what runs goes on")
+
+    def close(self) -> None:
+        self.did.append("close")

@@ -1,0 +1,112 @@
+"""What the status tells of applications that come up."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app_toolkit.client.progress import failures, is_serving, rolled_back, rows, serving_at, unfinished, url_of
+from app_toolkit.core.status import WORST_FIRST, ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.errors import ConfigError, PlacementError
+from tests.client.scripted import PROXY, UP
+from tests.controller.house import application
+
+NAMES = ("blog", "chat", "shop")
+LACKING = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
+
+
+def group(name: str, random: Random) -> GroupStatus:
+    running = random.randrange(3)
+    return GroupStatus(
+        name=name,
+        status=random.choice(WORST_FIRST),
+        target=random.randrange(3),
+        revision="r",
+        counts={"running": running} if running else {},
+        replicas=random.choice([(), (LACKING,)]),
+        restarts=random.randrange(3),
+        last_error=random.choice([None, "Traceback\n  line\nValueError: no model"]),
+    )
+
+
+def some(random: Random, names: Sequence[str]) -> list[str]:
+    return [name for name in names if random.random() < 0.6]
+
+
+def any_status(random: Random) -> InstanceStatus:
+    applications = [
+        ApplicationStatus(
+            name, random.choice(WORST_FIRST), "/", (group(f"{name}/{name}", random), group(f"{name}/model", random))
+        )
+        for name in some(random, NAMES)
+    ]
+    proxies = [group(f"proxy@{letter * 56}", random) for letter in some(random, "ab")]
+    leaving = [group(name, random) for name in some(random, ["chat/old", "shop/old", "shopping/old"])]
+    return InstanceStatus(1, 1, "healthy", tuple(applications), tuple(proxies), tuple(leaving))
+
+
+STATUSES = st.randoms(use_true_random=False).map(any_status)
+
+
+@settings(deadline=None)
+@given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
+def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: InstanceStatus, names: list[str]) -> None:
+    known = [each for name in names if (each := status.application(name))]
+    found = rows(status, names)
+    assert len({row.name for row in found}) == len(found)
+    expected = [*status.proxies, *(group for each in known for group in each.deployments)] if known else []
+    assert [row.group for row in found] == expected
+
+
+@settings(deadline=None)
+@given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
+def test_several_applications_serve_where_each_of_them_does(status: InstanceStatus, names: list[str]) -> None:
+    assert is_serving(status, names) == all(is_serving(status, [name]) for name in names)
+    assert sorted(unfinished(status, names)) == sorted(line for name in names for line in unfinished(status, [name]))
+
+
+@settings(deadline=None)
+@given(STATUSES, st.sampled_from(NAMES))
+def test_nothing_is_hopeless_unless_it_has_failed(status: InstanceStatus, name: str) -> None:
+    failed = [row for row in rows(status, [name]) if row.group.status == "failed"]
+    errors = list(failures(status, name))
+    assert [isinstance(error, PlacementError) for error in errors] == [bool(row.group.unplaced) for row in failed]
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({}, "app: healthy, 1 of 1 running"),
+        ({"restarts": 1}, "app: healthy, 1 of 1 running, 1 restart"),
+        ({"restarts": 2, "last_error": "it died"}, "app: healthy, 1 of 1 running, 2 restarts"),
+        ({"status": "failed", "last_error": "a\nb\n"}, "app: failed, 1 of 1 running (b)"),
+        (
+            {"status": "waiting_for_resources", "target": 2, "replicas": (LACKING,), "last_error": "it died"},
+            "app: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
+        ),
+    ],
+)
+def test_a_line_says_how_many_run_and_why_not_all(facts: dict[str, object], line: str) -> None:
+    shop = ApplicationStatus("shop", "healthy", "/", (replace(UP, **facts),))
+    status = InstanceStatus(1, 1, "healthy", (shop,), (PROXY,), ())
+    assert [str(row) for row in rows(status, ["shop"])] == ["proxy: healthy, 1 of 1 running", line]
+
+
+def test_only_what_was_given_up_was_rolled_back() -> None:
+    shop = ApplicationStatus("shop", "healthy", "/", (UP,))
+    assert rolled_back(None) is None
+    assert rolled_back(shop) is None
+    assert rolled_back(replace(shop, last_error="nobody knows", revision=0)) is None
+    assert str(rolled_back(replace(shop, last_error="it died", revision=3))) == "'shop' was rolled back: it died"
+
+
+def test_an_application_is_reached_at_the_first_proxy_that_is_up() -> None:
+    spec = application(prefix="/shop")
+    status = InstanceStatus(1, 1, "healthy", (), (UP, PROXY), ())
+    assert url_of(status, spec) == "http://127.0.0.1:8000/shop"
+    assert list(serving_at(status, spec)) == ["Serving shop at http://127.0.0.1:8000/shop"]
+    with pytest.raises(ConfigError, match="no proxy of this instance is up"):
+        url_of(replace(status, proxies=()), spec)
