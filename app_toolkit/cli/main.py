@@ -1,16 +1,18 @@
 """The command line: `app-toolkit run | dev | plan | deploy | status | scale | rollback | delete | shutdown`."""
 
+import inspect
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib.metadata import version
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 import typer
 
@@ -36,6 +38,8 @@ from app_toolkit.config.written import Said, written
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, ToolkitError
+
+F = TypeVar("F", bound=Callable[..., None])
 
 app = typer.Typer(
     name="app-toolkit",
@@ -78,41 +82,68 @@ def every(
 
 
 class CommandLine(Options):
-    """What was said there."""
+    """The options that the command line gives."""
 
     @classmethod
     def called(cls, option: str = "") -> str:
         return "--" + option.replace("_", "-")
 
 
-def _option(name: str, *flags: str, default: str = "", metavar: str | None = None) -> Any:
-    """An option of `run`, with what its model says of it. `default` is what None stands for."""
+DEFAULTS = {
+    "num_replicas": "what each of them asks for",
+    "ssl_certfile": "HTTP",
+    "ssl_keyfile": "the certificate's file",
+    "max_connections": "what descriptors allow",
+    "max_requests_per_client": "any number",
+    "address": "a Ray of our own",
+}
+"""What None stands for, in the help."""
+
+
+def _option(name: str) -> Any:
+    """The type of an option of `run`, with what its model says of it."""
     field = Options.model_fields[name]
     about = field.description or ""
-    shown = default or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
-    return typer.Option(*flags, help=f"{about[:1].upper()}{about[1:]}. [default: {shown}]", metavar=metavar)
+    shown = DEFAULTS.get(name) or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
+    kinds = get_args(field.annotation) or (field.annotation,)
+    kind: Any = next((each for each in (int, float) if each in kinds), str)
+    flags = [CommandLine.called(name), *(["-n"] if name == "num_replicas" else [])]
+    metavar = "PATH|-|true|false" if name == "access_log" else None
+    help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
+    return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
 
 
-Name = Annotated[str | None, _option("name")]
-RoutePrefix = Annotated[str | None, _option("route_prefix")]
-NumReplicas = Annotated[
-    int | None, _option("num_replicas", "--num-replicas", "-n", default="what each of them asks for")
-]
-Host = Annotated[str | None, _option("host")]
-Port = Annotated[int | None, _option("port")]
-Certfile = Annotated[str | None, _option("ssl_certfile", default="HTTP")]
-Keyfile = Annotated[str | None, _option("ssl_keyfile", default="the certificate's file")]
-ForwardedAllowIps = Annotated[str | None, _option("forwarded_allow_ips")]
-ProxiesPerNode = Annotated[int | None, _option("proxies_per_node")]
-MaxConnections = Annotated[int | None, _option("max_connections", default="what descriptors allow")]
-MaxRequestsPerClient = Annotated[int | None, _option("max_requests_per_client", default="any number")]
-MinBodyRate = Annotated[float | None, _option("min_body_rate")]
-BodyGrace = Annotated[float | None, _option("body_grace_s")]
-KeepAliveTimeout = Annotated[float | None, _option("keep_alive_timeout_s")]
-HeadTimeout = Annotated[float | None, _option("head_timeout_s")]
-AccessLog = Annotated[str | None, _option("access_log", "--access-log", default="true", metavar="PATH|-|true|false")]
-NoAccessLog = Annotated[bool, typer.Option("--no-access-log", help="The same as `--access-log false`.")]
-LogLevel = Annotated[str | None, _option("log_level")]
+OPTIONS: dict[str, Any] = {
+    **{name: _option(name) for name in Options.model_fields},
+    "no_access_log": Annotated[bool, typer.Option("--no-access-log", help="The same as `--access-log false`.")],
+}
+PLAN_OPTIONS = ("num_replicas", "name", "route_prefix")
+PROXY_OPTIONS = (
+    *("host", "port", "ssl_certfile", "ssl_keyfile", "forwarded_allow_ips", "proxies_per_node", "max_connections"),
+    *("max_requests_per_client", "keep_alive_timeout_s", "head_timeout_s", "min_body_rate", "body_grace_s"),
+    *("access_log", "no_access_log"),
+)
+"""As the help lists them."""
+
+
+def takes(*names: str, **types: Any) -> Callable[[F], F]:
+    """Give a command these options of `run`, or of a type of its own, in front of `--app-dir`.
+
+    The command finds them in its context: they are the same in each.
+    """
+
+    def decorate(command: F) -> F:
+        signature = inspect.signature(command)
+        own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        at = [each.name for each in own].index("app_dir")
+        annotations = {name: {**OPTIONS, **types}[name] for name in names}
+        given = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotations[name]) for name in names]
+        vars(command)["__signature__"] = signature.replace(parameters=[*own[:at], *given, *own[at:]])
+        return command
+
+    return decorate
+
+
 FileApplication = Annotated[
     str | None, typer.Option("--application", help="Of a file: this one alone. [default: all of them]")
 ]
@@ -129,38 +160,15 @@ class Format(StrEnum):
 
 
 @app.command()
-def run(
-    context: typer.Context,
-    target: ServedArgument = None,
-    *,
-    host: Host = None,
-    port: Port = None,
-    ssl_certfile: Certfile = None,
-    ssl_keyfile: Keyfile = None,
-    forwarded_allow_ips: ForwardedAllowIps = None,
-    proxies_per_node: ProxiesPerNode = None,
-    max_connections: MaxConnections = None,
-    max_requests_per_client: MaxRequestsPerClient = None,
-    keep_alive_timeout_s: KeepAliveTimeout = None,
-    head_timeout_s: HeadTimeout = None,
-    min_body_rate: MinBodyRate = None,
-    body_grace_s: BodyGrace = None,
-    access_log: AccessLog = None,
-    no_access_log: NoAccessLog = False,
-    log_level: LogLevel = None,
-    num_replicas: NumReplicas = None,
-    address: Annotated[str | None, _option("address", default="a Ray of our own")] = None,
-    name: Name = None,
-    route_prefix: RoutePrefix = None,
-    app_dir: AppDir = None,
-) -> None:
+@takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix")
+def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
     """Serve an app on Ray, or all of a file: a proxy, and replicas for each ingress. Ctrl-C drains them and stops."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
     say_plain_logs(colour=sys.stdout.isatty())
     say_log_level(chosen.log_level)
     keep_priority()
-    if log_level is not None and chosen.address is not None:
+    if context.params["log_level"] is not None and chosen.address is not None:
         Screen().say(
             "--log-level has no effect on replicas of a cluster that is joined: set APP_TOOLKIT_LOG_LEVEL in the "
             "environment of its nodes."
@@ -169,6 +177,7 @@ def run(
 
 
 @app.command()
+@takes(*PROXY_OPTIONS, "num_replicas", "address", "name", "route_prefix", address=RunningAddress)
 def deploy(
     context: typer.Context,
     target: ServedArgument = None,
@@ -185,25 +194,8 @@ def deploy(
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    host: Host = None,
-    port: Port = None,
-    ssl_certfile: Certfile = None,
-    ssl_keyfile: Keyfile = None,
-    forwarded_allow_ips: ForwardedAllowIps = None,
-    proxies_per_node: ProxiesPerNode = None,
-    max_connections: MaxConnections = None,
-    max_requests_per_client: MaxRequestsPerClient = None,
-    keep_alive_timeout_s: KeepAliveTimeout = None,
-    head_timeout_s: HeadTimeout = None,
-    min_body_rate: MinBodyRate = None,
-    body_grace_s: BodyGrace = None,
-    access_log: AccessLog = None,
-    no_access_log: NoAccessLog = False,
-    num_replicas: NumReplicas = None,
-    address: RunningAddress = None,
-    name: Name = None,
-    route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
+    **_: Any,
 ) -> None:
     """Bring an app, or all of a file, onto a Ray cluster that runs. It stays there until it is deleted."""
     chosen, what = _served(context, target, app_dir, application)
@@ -224,6 +216,7 @@ def deploy(
 
 
 @app.command()
+@takes("log_level")
 def dev(
     context: typer.Context,
     target: ServedArgument = None,
@@ -235,9 +228,9 @@ def dev(
         list[Path] | None,
         typer.Option(help="Watch this folder; may be given more than once. [default: the current folder]"),
     ] = None,
-    log_level: LogLevel = None,
     app_dir: AppDir = None,
     application: FileApplication = None,
+    **_: Any,
 ) -> None:
     """Serve an app, or all of a file, in one process, without Ray, as a developer wants it."""
     project = read_project(Path.cwd())
@@ -254,17 +247,16 @@ def dev(
 
 
 @app.command()
+@takes(*PLAN_OPTIONS)
 def plan(
     context: typer.Context,
     target: ServedArgument = None,
     *,
     format: Annotated[Format, typer.Option(help="For programs or for people.")] = Format.table,
-    num_replicas: NumReplicas = None,
-    name: Name = None,
-    route_prefix: RoutePrefix = None,
     app_dir: AppDir = None,
     application: FileApplication = None,
     rest: Annotated[bool, typer.Option("--rest", hidden=True)] = False,
+    **_: Any,
 ) -> None:
     """Show how an app would be laid out, or all of a file: its ingresses, and who owns which route. Starts nothing."""
     folder = Path.cwd()
