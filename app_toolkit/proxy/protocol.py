@@ -438,10 +438,10 @@ class ClientConnection(asyncio.Protocol):
 
 def _untaken(transport: asyncio.Transport) -> int:
     """Bytes that the client's end does not have yet."""
-    return transport.get_write_buffer_size() + _not_acknowledged(transport)
+    return transport.get_write_buffer_size() + not_acknowledged(transport)
 
 
-def _not_acknowledged(transport: asyncio.Transport) -> int:
+def not_acknowledged(transport: asyncio.Transport) -> int:
     """Bytes that the kernel still holds."""
     connection = transport.get_extra_info("socket")
     if connection is None:  # it was lost in this turn of the loop

@@ -129,9 +129,9 @@ class ProxyServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 # Once in a life and for a moment: no exchange needs to tell anybody that it was the last.
-                while any(connection.answers for connection in self._connections()):  # noqa: ASYNC110
+                while any(connection.answers for connection in self.connections()):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
-        for connection in self._connections():
+        for connection in self.connections():
             if connection.answers:
                 connection.dismiss()
 
@@ -168,7 +168,7 @@ class ProxyServer:
     def sweep(self, now: float) -> None:
         """Look at every clock, as happens twice a second; `now` as `time.monotonic()` counts."""
         self.proxy.sweep(now)
-        for connection in self._connections():
+        for connection in self.connections():
             connection.sweep(now)
 
     def statistics(self) -> Statistics:
@@ -207,7 +207,7 @@ class ProxyServer:
 
     def _dismiss_connections(self) -> None:
         """The time is up for all that is left: it is told so, and has a moment for its end."""
-        connections = self._connections()
+        connections = self.connections()
         for connection in connections:
             connection.dismiss()
         if connections:
@@ -216,10 +216,10 @@ class ProxyServer:
             self._deadline = asyncio.get_running_loop().call_later(CLOSING_S, self._abort_connections)
 
     def _abort_connections(self) -> None:
-        for connection in self._connections():
+        for connection in self.connections():
             connection.abort()
 
-    def _connections(self) -> list[Connection]:
+    def connections(self) -> list[Connection]:
         """Of every client, admitted or refused."""
         return [*self._state.connections, *self._reception.refused]
 

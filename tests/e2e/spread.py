@@ -1,7 +1,11 @@
-"""An application of one small ingress, of which many replicas start quickly."""
+"""An application of one small ingress, of which a replica starts quickly."""
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+
+from fastapi import WebSocket
+from fastapi.responses import StreamingResponse
 
 from app_toolkit import Toolkit
 
@@ -17,3 +21,20 @@ async def pid() -> int:
 async def sleep(seconds: float) -> int:
     await asyncio.sleep(seconds)
     return os.getpid()
+
+
+@app.get("/numbers/{count}")
+async def numbers(count: int) -> StreamingResponse:
+    async def lines() -> AsyncIterator[bytes]:
+        for number in range(count):
+            yield b"%d\n" % number
+            await asyncio.sleep(0.01)
+
+    return StreamingResponse(lines())
+
+
+@app.websocket("/echo")
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        await socket.send_text(text)

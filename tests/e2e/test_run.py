@@ -22,14 +22,14 @@ from anyio.from_thread import start_blocking_portal
 from websockets import ConnectionClosed
 from websockets.asyncio.client import connect
 
-from tests.cluster import Served
+from tests.cluster import Cluster, Served
 from tests.e2e.targets import KINDS, file
 from tests.patience import PATIENCE_S, wait_until
 from tests.proxy.certificates import certificate
 from tests.running import ROOT, Run, Start, runs
 
 HERE = Path(__file__).parent
-VICTIM = ROOT / "benchmarks/chaos/victim.py"
+SPREAD = HERE / "spread.py"
 
 LEFT_S = 5.0
 """Seconds until nothing of a run is left that ended by itself."""
@@ -39,14 +39,14 @@ def test_a_signal_for_the_process_group_drains_what_is_served_over_tls_and_leave
     run: Start, tmp_path: Path
 ) -> None:
     own = certificate(tmp_path)
-    victim = run(str(VICTIM), "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
-    url = victim.url()
+    served = run(str(SPREAD), "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
+    url = served.url()
     assert url.startswith("https://")
     with (
         # Not the client with threads: two of them in one TLS connection now and then wait for each other.
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(
-            connect(url.replace("http", "ws") + "/other/echo", proxy=None, ssl=own.believed)
+            connect(url.replace("http", "ws") + "/echo", proxy=None, ssl=own.believed)
         ) as socket,
         httpx.Client(base_url=url, trust_env=False, verify=own.believed, timeout=30) as client,
         client.stream("GET", "/numbers/150") as answer,
@@ -55,15 +55,15 @@ def test_a_signal_for_the_process_group_drains_what_is_served_over_tls_and_leave
         assert client.get("/docs").status_code == 200
         lines = answer.iter_lines()
         assert next(lines) == "0"
-        os.killpg(victim.process.pid, signal.SIGTERM)
+        os.killpg(served.process.pid, signal.SIGTERM)
         assert list(lines) == [str(number) for number in range(1, 150)]
         with pytest.raises(ConnectionClosed) as closed:
             portal.call(socket.recv)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
-    assert victim.wait() == 0, victim.said
-    assert "Traceback" not in victim.said
-    wait_until(lambda: not victim.left(), LEFT_S)
+    assert served.wait() == 0, served.said
+    assert "Traceback" not in served.said
+    wait_until(lambda: not served.left(), LEFT_S)
 
 
 @pytest.mark.ray
@@ -72,7 +72,7 @@ def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
     if pid == 0:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", "app_toolkit.cli", "run", str(VICTIM), "--port", "0"])
+        os.execv(sys.executable, [sys.executable, "-m", "app_toolkit.cli", "run", str(SPREAD), "--port", "0"])
     command = psutil.Process(pid)
     try:
         said = b""
@@ -116,7 +116,7 @@ async def opens(key: str, door: Annotated[Door, Depends(Door.bind())]) -> list[s
 
 
 def test_all_applications_of_a_file_are_served_whatever_their_kind_and_no_secret_is_told(
-    run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applications = file(str(HERE))
     for name in ("front", "back"):
@@ -128,7 +128,7 @@ def test_all_applications_of_a_file_are_served_whatever_their_kind_and_no_secret
             f"    deployments: {{door: {{user_config: {{key: '${{KEY_OF_{name.upper()}}}'}}}}}}}}\n"
         )
     (tmp_path / "app.yaml").write_text(applications)
-    every = run(str(tmp_path / "app.yaml"))
+    every = run(str(tmp_path / "app.yaml"), "--address", cluster.address())
     prefixes = [*KINDS, "front", "back"]
     urls = [every.url() for _ in prefixes]
     url = urls[0].removesuffix(f"/{prefixes[0]}")
@@ -141,7 +141,6 @@ def test_all_applications_of_a_file_are_served_whatever_their_kind_and_no_secret
         assert client.get("/back/opens/s3cret-front").json() == ["back", False]
     assert every.end(signal.SIGINT) == 0
     assert "s3cret" not in every.said
-    wait_until(lambda: not every.left(), LEFT_S)
 
 
 SHOP = """

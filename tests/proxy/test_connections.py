@@ -83,7 +83,7 @@ def test_whoever_was_refused_and_does_not_go_is_closed(own: Callable[..., World]
 
 
 def refused_at(world: World) -> int:
-    return world.edge.call(lambda: len(world.edge.server._reception.refused))
+    return world.edge.call(lambda: len(world.edge.server.connections()) - world.edge.server.statistics().connections)
 
 
 def test_the_oldest_refusal_makes_room_for_one_more(own: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
         raw.send(GET % b"/endless")
-        eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server._connections())))
+        eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server.connections())))
         later(world, 0)
         assert world.edge.statistics().ongoing == 1
         passed = itertools.count(1)

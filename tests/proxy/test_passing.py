@@ -355,7 +355,7 @@ def test_a_large_answer_arrives_whole_at_a_reader_who_was_slow(world: World) -> 
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
         def unsent() -> int:
-            connections = world.edge.server._connections()
+            connections = world.edge.server.connections()
             return sum(each._transport.get_write_buffer_size() for each in connections)  # type: ignore[attr-defined]
 
         eventually(lambda: world.edge.call(unsent))

@@ -92,7 +92,7 @@ def test_an_answer_that_is_still_taken_outlives_the_lingering(
     size = 4_000_000
 
     def sockets() -> list[Any]:
-        connections = world.edge.server._connections()
+        connections = world.edge.server.connections()
         return [each._transport for each in connections if isinstance(each, ClientConnection)]
 
     def narrow() -> None:  # so that the kernel cannot hold it all, which it would deliver whatever we do

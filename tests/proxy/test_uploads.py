@@ -21,7 +21,7 @@ SLOTS = 100
 
 
 def begun(world: World, count: int) -> None:
-    eventually(lambda: sum(each.answers for each in world.edge.server._connections()) == count)
+    eventually(lambda: sum(each.answers for each in world.edge.server.connections()) == count)
 
 
 def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: World) -> None:

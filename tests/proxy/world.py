@@ -21,7 +21,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.proxy.protocol import Patience, _not_acknowledged
+from app_toolkit.proxy.protocol import Patience, not_acknowledged
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.replica.replica import Replica
 from app_toolkit.router.router import Router
@@ -384,11 +384,11 @@ def takes_a_little(world: World, raw: "Raw") -> None:
     kernel to ask for more."""
 
     def untaken() -> int:
-        connections = world.edge.server._connections()
-        return sum(_not_acknowledged(each._transport) for each in connections)  # type: ignore[attr-defined]
+        connections = world.edge.server.connections()
+        return sum(not_acknowledged(each._transport) for each in connections)  # type: ignore[attr-defined]
 
     raw.send(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n")
-    eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server._connections())))
+    eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server.connections())))
     still(lambda: world.edge.call(untaken))
     for times in range(1, 5):
         before = world.edge.call(untaken)
