@@ -12,16 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.errors import QueueTimeout, ReplicaGone
-from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.replica.reach import ask
-from app_toolkit.router.remote import Callers
-from app_toolkit.transport.calls import encode_value
-from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.preface import first_line
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 from tests.replica.client import SECRET, Serve, field
+from tests.security.hostile import Trap, calls_in_vain, trapped, turned_away
 from tests.security.other_user import NOBODY, needs_root, other_user, shared_folder
 
 pytestmark = [
@@ -89,18 +85,12 @@ async def test_a_caller_says_nothing_to_another_user_who_has_taken_over_a_socket
     shared: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = Address(f"unix:{shared}/r.sock")
-    pool = Pool(SECRET)
-    pool.allow(address, 10)
-    outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
     with other_user(TAKE_OVER, shared / "r.sock", b"HTTP/1.1 200 OK\r\n\r\n".hex()) as other:
         assert other.says() == "listens"
-        pool.dial(address, outcome.set_result, outcome.set_result)
-        gone = await asyncio.wait_for(outcome, PATIENCE_S)
-        assert isinstance(gone, ReplicaGone)
-        assert f"user {NOBODY} is at the other end, and must be user 0 or root" in str(gone)
+        said = await turned_away(SECRET, address)
+        assert f"user {NOBODY} is at the other end, and must be user 0 or root" in said
         assert f"nothing was sent to {address}" in caplog.text
         assert await asyncio.to_thread(other.says) == ""
-    await pool.aclose()
 
 
 def test_a_health_check_says_nothing_to_another_user_who_has_taken_over_a_socket(shared: Path) -> None:
@@ -111,36 +101,18 @@ def test_a_health_check_says_nothing_to_another_user_who_has_taken_over_a_socket
         assert other.says() == ""
 
 
-class Trap:
-    """What writes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
-
-
 @pytest.mark.anyio
 async def test_a_calling_replica_unpickles_nothing_of_another_user_who_has_taken_over_a_socket(
     shared: Path, tmp_path: Path
 ) -> None:
     trap = tmp_path / "unpickled"
-    frame = b"".join(bytes(piece) for piece in encode_value(Trap(trap)))
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(frame)
-    callers = Callers(SECRET, "shop", ("model",))
-    shown = {"id": "r", "address": f"unix:{shared}/r.sock", "max_ongoing_requests": 2}
-    value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [shown]}
-    callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
-    with other_user(TAKE_OVER, shared / "r.sock", (head + frame).hex()) as other:
+    with other_user(TAKE_OVER, shared / "r.sock", trapped(trap).hex()) as other:
         assert other.says() == "listens"
-        with pytest.raises(QueueTimeout):
-            await callers.caller_of("shop", "model").call(Call("double", ("mine",), {}))
+        await calls_in_vain(SECRET, Address(f"unix:{shared}/r.sock"))
         assert await asyncio.to_thread(other.says) == ""
     assert not trap.exists()
     pickle.loads(pickle.dumps(Trap(trap)))
     assert trap.exists(), "the trap works"
-    await callers.aclose()
 
 
 KNOCK = """

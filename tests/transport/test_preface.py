@@ -9,11 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.errors import QueueTimeout, ReplicaGone
-from app_toolkit.interfaces import Call, Snapshot, Version
-from app_toolkit.router.remote import Callers
-from app_toolkit.transport.calls import encode_value
-from app_toolkit.transport.pool import Connection, Pool
 from app_toolkit.transport.preface import (
     ANSWER,
     LAST,
@@ -26,7 +21,8 @@ from app_toolkit.transport.preface import (
     read_answer,
 )
 from app_toolkit.types import Address
-from tests.patience import PATIENCE_S, until
+from tests.patience import until
+from tests.security.hostile import calls_in_vain, trapped, turned_away
 
 SECRET = b"0123456789abcdef"
 ADDRESS = ("10.0.0.7", 4242)
@@ -136,21 +132,14 @@ async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_n
     answers: Hostile, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hostile(answers) as (address, heard):
-        pool = Pool(SECRET)
-        pool.allow(address, 10)
-        outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
-        pool.dial(address, outcome.set_result, outcome.set_result)
-        gone = await asyncio.wait_for(outcome, PATIENCE_S)
-        assert isinstance(gone, ReplicaGone)
-        assert "the process that listens there does not know the secret of this instance" in str(gone)
+        said = await turned_away(SECRET, address)
+        assert "the process that listens there does not know the secret of this instance" in said
         assert f"nothing was sent to {address}" in caplog.text
-        assert pool.idle == 0
-        await pool.aclose()
         await until(lambda: bool(heard.connections))
-    [said] = heard.connections
-    assert len(said) == len(first_line())
-    assert said.startswith(b"app-toolkit ")
-    assert SECRET not in said
+    [sent] = heard.connections
+    assert len(sent) == len(first_line())
+    assert sent.startswith(b"app-toolkit ")
+    assert SECRET not in sent
 
 
 @pytest.mark.anyio
@@ -160,40 +149,17 @@ async def test_one_that_closes_at_once_is_told_nothing_either() -> None:
         writer.close()
 
     async with await asyncio.start_server(closes, "127.0.0.1", 0) as server:
-        pool = Pool(SECRET)
-        outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
         address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        pool.dial(address, outcome.set_result, outcome.set_result)
-        gone = await asyncio.wait_for(outcome, PATIENCE_S)
-        assert "did not prove that it knows the secret" in str(gone)
-        await pool.aclose()
-
-
-class Trap:
-    """What writes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
+        assert "did not prove that it knows the secret" in await turned_away(SECRET, address)
 
 
 @pytest.mark.anyio
 async def test_nothing_is_unpickled_of_a_server_that_does_not_know_the_secret(tmp_path: Path) -> None:
-    frame = b"".join(bytes(piece) for piece in encode_value(Trap(tmp_path / "unpickled")))
-
     async def answers(first: bytes, own: tuple[str, int]) -> bytes:
-        return await guesses(first, own) + b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(frame), frame)
+        return await guesses(first, own) + trapped(tmp_path / "unpickled")
 
-    callers = Callers(SECRET, "shop", ("model",))
     async with hostile(answers) as (address, heard):
-        shown = {"id": "r", "address": address, "max_ongoing_requests": 2}
-        value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [shown]}
-        callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
-        with pytest.raises(QueueTimeout):
-            await callers.caller_of("shop", "model").call(Call("double", ("mine",), {}))
-        await callers.aclose()
+        await calls_in_vain(SECRET, address)
     assert not (tmp_path / "unpickled").exists()
     assert all(len(said) == len(first_line()) for said in heard.connections)
     assert len(first_line()) > NONCE
