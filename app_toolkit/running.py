@@ -18,7 +18,7 @@ from app_toolkit.client.commands import Delete, Deploy, GetMethods, GetStatus, S
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.config.options import Options
+from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import choose, read_project
 from app_toolkit.config.settings import keep_priority, log_level, read_settings, say_log_level, say_plain_logs
 from app_toolkit.core.status import InstanceStatus
@@ -345,6 +345,7 @@ def _stay(client: Client, sentences: Iterable[str]) -> None:
 
 def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, ApplicationSpec, dict[str, bytes]]:
     """The app or the deployment, its plan, and the code that the plan names."""
+    options = chosen.part(PlanOptions).model_dump()
     found = served(app, getattr(app, "__name__", type(app).__name__))
     if isinstance(found, Function):
         found = of_function(app)
@@ -357,25 +358,10 @@ def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, Applicati
             )
         module = sys.modules.get(found.cls.__module__)
         folder = None if module is None else _folder(module)
-        spec = plan_bound(
-            found,
-            code,
-            app_dir=str(folder or Path.cwd()),
-            name=chosen.name,
-            route_prefix=chosen.route_prefix,
-            num_replicas=chosen.num_replicas,
-        )
+        spec = plan_bound(found, code, app_dir=str(folder or Path.cwd()), **options)
         return found, spec, {spec.code: code}
     target, folder = _whereabouts(app)
-    spec = plan(
-        found,
-        target=target,
-        app_dir=str(folder),
-        name=chosen.name,
-        route_prefix=chosen.route_prefix,
-        num_replicas=chosen.num_replicas,
-    )
-    return found, spec, {}
+    return found, plan(found, target=target, app_dir=str(folder), **options), {}
 
 
 def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[ApplicationSpec, dict[str, bytes]]:

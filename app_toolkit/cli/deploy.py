@@ -60,8 +60,8 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
             screen.say("Applied. `app-toolkit status --watch` shows how it goes on.")
             return
         try:
-            with screen.progress() as progress:
-                status = client.wait_until_serving([spec.name for spec in specs], options.timeout_s, progress.show)
+            with screen.progress() as show:
+                status = client.wait_until_serving([spec.name for spec in specs], options.timeout_s, show)
         except KeyboardInterrupt:
             screen.say("Not waiting: the cluster goes on with it.")
             raise

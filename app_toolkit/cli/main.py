@@ -26,9 +26,9 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
-from app_toolkit.cli.watch import watch as watch_status
 from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import Delete, GetStatus, Scale
+from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
@@ -37,7 +37,7 @@ from app_toolkit.config.settings import keep_priority, read_variables, say_log_l
 from app_toolkit.config.written import Said, written
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
-from app_toolkit.errors import ConfigError, FileError, ToolkitError
+from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -311,7 +311,7 @@ def status(
 
     with _connected(context) as client:
         if watch:
-            watch_status(client, screen, show)
+            _watch(client, screen, show)
         else:
             show(client.execute(GetStatus()))
 
@@ -409,9 +409,23 @@ def _connect(context: typer.Context) -> Client:
         return _ray().connect(address)
 
 
+def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None]) -> None:
+    """Show what runs whenever it changes, until a Ctrl-C or SIGTERM, or until the instance is shut down."""
+    shown = -1
+    with Interrupts() as interrupts:
+        try:
+            for status in client.watch(interrupts.nobody_asked):
+                if status.change > shown:
+                    screen.begin_anew()
+                    show(status)
+                shown = status.change
+        except InstanceEnded as error:
+            screen.say(f"Nothing is left to see: {error}.")
+
+
 def _wait(client: Client, application: str, timeout_s: float) -> None:
-    with Screen().progress() as progress:
-        client.wait_until_serving([application], timeout_s, progress.show)
+    with Screen().progress() as show:
+        client.wait_until_serving([application], timeout_s, show)
 
 
 def _served(

@@ -40,10 +40,8 @@ def plan_here(target: Target, options: PlanOptions, *, written: bool = False) ->
             app,
             target=where,
             app_dir=str(target.app_dir),
-            name=options.name,
-            route_prefix=options.route_prefix,
-            num_replicas=options.num_replicas,
             overrules={} if written else None,
+            **options.model_dump(),
         )
 
 

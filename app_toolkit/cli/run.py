@@ -107,9 +107,9 @@ def _deploy_and_serve(
         if interrupts.nobody_asked():
             client.execute(Deploy(spec, options.http, {hash: code[hash] for hash in spec.packed}, client.owner))
     names, serving = [spec.name for spec in specs], False
-    with screen.progress() as progress:
+    with screen.progress() as show:
         for status in client.watch(interrupts.nobody_asked):
-            progress.show(rows(status, names))
+            show(rows(status, names))
             if serving or interrupts.asked:
                 continue
             for name in names:

@@ -1,9 +1,8 @@
 """What people see: tables that move on a terminal, plain lines anywhere else."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.live import Live
@@ -17,10 +16,6 @@ from app_toolkit.core.status import FAILED, HEALTHY, WAITING, ApplicationStatus,
 from app_toolkit.errors import ToolkitError
 
 COLOURS = {HEALTHY: "green", FAILED: "red", WAITING: "yellow"}
-
-
-class Progress(Protocol):
-    def show(self, rows: Sequence[Row]) -> None: ...
 
 
 class Screen:
@@ -38,13 +33,21 @@ class Screen:
             self._console.clear()
 
     @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """Where rows are shown while they change."""
+    def progress(self) -> Iterator[Callable[[Sequence[Row]], None]]:
+        """A function that shows rows: in a table that moves, and elsewhere a line for each that has changed."""
+        shown: dict[str, str] = {}
+
+        def show_changes(rows: Sequence[Row]) -> None:
+            for row in rows:
+                if shown.get(row.name) != (line := str(row)):
+                    self.say(line)
+                    shown[row.name] = line
+
         if self._console.is_terminal:
             with Live(console=self._console, auto_refresh=False) as live:
-                yield _Table(live)
+                yield lambda rows: live.update(_progress(rows), refresh=True)
         else:
-            yield _Lines(self)
+            yield show_changes
 
     @contextmanager
     def working(self, sentence: str) -> Iterator[None]:
@@ -55,15 +58,11 @@ class Screen:
         else:
             yield
 
-    @contextmanager
-    def waiting(self, sentence: str) -> Iterator[None]:
+    def waiting(self, sentence: str) -> AbstractContextManager[None]:
         """A sentence that stands while something takes its time."""
-        if self._console.is_terminal:
-            with self._console.status(Text(sentence)):
-                yield
-        else:
+        if not self._console.is_terminal:
             self.say(sentence)
-            yield
+        return self.working(sentence)
 
     def plan(self, spec: ApplicationSpec) -> None:
         """An application as a table, or as one line per deployment and route."""
@@ -224,31 +223,13 @@ def _replicas(config: DeploymentConfig) -> str:
     return f"{bounds.min_replicas} to {bounds.max_replicas}, {config.starting_replicas} at first"
 
 
-class _Table:
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def show(self, rows: Sequence[Row]) -> None:
-        table = Table("", "running", "status", "", box=None, header_style="bold")
-        for row in rows:
-            group = row.group
-            table.add_row(Text(row.name), f"{group.running}/{group.target}", _status(group), Text(group.reason))
-        self._live.update(table, refresh=True)
-
-
-class _Lines:
-    """Says what changed, and only that."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._said: dict[str, str] = {}
-
-    def show(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            line = str(row)
-            if self._said.get(row.name) != line:
-                self._screen.say(line)
-                self._said[row.name] = line
+def _progress(rows: Sequence[Row]) -> Table:
+    """The table that moves."""
+    table = Table("", "running", "status", "", box=None, header_style="bold")
+    for row in rows:
+        group = row.group
+        table.add_row(Text(row.name), f"{group.running}/{group.target}", _status(group), Text(group.reason))
+    return table
 
 
 def report(error: ToolkitError) -> None:
