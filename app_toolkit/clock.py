@@ -5,7 +5,7 @@ import heapq
 import itertools
 import random
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -61,3 +61,14 @@ class ManualClock:
     async def _settle(self) -> None:
         for _ in range(20):  # a chain of awaits that hand on without waiting is rarely deeper
             await asyncio.sleep(0)
+
+
+async def within(clock: Clock, seconds: float, future: "asyncio.Future[Any]") -> bool:
+    """Wait for a future for a number of seconds on this clock. False: the time ended first."""
+    alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
+    try:
+        await asyncio.wait({alarm, future}, return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
+    finally:
+        alarm.cancel()
+        await asyncio.gather(alarm, return_exceptions=True)

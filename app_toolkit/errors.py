@@ -45,7 +45,7 @@
       IllegalTransition     an event that a replica's phase has no row for
       StaleEpoch            an order of a controller that has been replaced
       Conflict              a compare-and-set whose expectation no longer holds
-      Unreadable            a value in the store that is not, or not whole, what a controller wrote there
+      CorruptValue            a value in the store that is not, or not whole, what a controller wrote there
 """
 
 from collections.abc import Sequence
@@ -307,5 +307,5 @@ class Conflict(ControlError):
     pass
 
 
-class Unreadable(ControlError):
+class CorruptValue(ControlError):
     pass

@@ -182,7 +182,7 @@ class ReplicaSpec:
     id: ReplicaId
     application: str
     deployment: str
-    revision: str
+    template_hash: str
     target: str
     app_dir: str
     root_path: str

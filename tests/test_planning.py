@@ -212,7 +212,7 @@ def test_what_goes_along_is_the_folder_of_the_app_wherever_that_was(
         assert (found.app_dir, found.working_dir, [*code]) == (".", begins, [found.artifact])
         specs.append(found)
     assert specs[0] == specs[1]
-    assert specs[0].revision("app") != spec.revision("app")
+    assert specs[0].template_hash("app") != spec.template_hash("app")
 
 
 def test_what_is_installed_stays_where_it_is() -> None:

@@ -295,7 +295,7 @@ def test_a_route_class_with_its_own_matches_needs_an_app_of_one_ingress() -> Non
 def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() -> None:
     def revision(**options: Any) -> str:
         app = Toolkit(deployment=DeploymentConfig(name="app", **options))
-        return plan(app, target="x:app", app_dir="/").revision("app")
+        return plan(app, target="x:app", app_dir="/").template_hash("app")
 
     assert revision() == revision(num_replicas=5, max_queue_wait_s=1, health_check_period_s=1)
     assert revision() == revision(max_surge=2, max_unavailable="50%")
@@ -315,6 +315,6 @@ def test_another_user_config_is_no_other_revision_but_whether_there_is_one_is() 
 
     def revision(user_config: dict[str, int] | None) -> str:
         app = Toolkit(deployments=[deployment(Model, name="model", user_config=user_config).bind()])
-        return plan(app, target="x:app", app_dir="/").revision("model")
+        return plan(app, target="x:app", app_dir="/").template_hash("model")
 
     assert revision({"size": 1}) == revision({"size": 2}) != revision(None)

@@ -33,8 +33,8 @@ from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
+from app_toolkit.config.render import Said, render
 from app_toolkit.config.settings import keep_priority, read_variables, say_log_level, say_plain_logs
-from app_toolkit.config.written import Said, written
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
@@ -279,7 +279,7 @@ def plan(
         said = {name: each.deployments for name, each in file.applications.items()}
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
-        print(written(specs, instance, folder, said), end="", flush=True)
+        print(render(specs, instance, folder, said), end="", flush=True)
     elif format is Format.json:
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
         print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)

@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from app_toolkit.config.fields import by_name, parts
 from app_toolkit.config.files import OF_THE_USER, ApplicationOptions
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, Policy, by_name, parts
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, Policy
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.deployment import OF_INGRESSES
 

@@ -29,13 +29,13 @@ _CORE = {
 """Which plain words are no text in YAML 1.2, and how they begin."""
 
 
-class _Loader(yaml.BaseLoader):  # type: ignore[misc]
+class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]
     """Without what YAML 1.1 takes for something else: `no`, `on`, `12:30` and dates are text."""
 
 
 for _tag, (_word, _first) in _CORE.items():
     # The pattern is searched for at the beginning of the word.
-    yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_word.pattern})$"), _first, _Loader)
+    yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_word.pattern})$"), _first, _YAMLLoader)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,8 +82,8 @@ def from_toml(data: Any, source: str, table: str) -> Document:
 def from_yaml(text: str, source: str) -> Document:
     """A YAML file. Raises `ConfigError` for what is not YAML, with its line."""
     try:
-        root = yaml.compose(text, Loader=_Loader)
-        reading = _Reading(source)
+        root = yaml.compose(text, Loader=_YAMLLoader)
+        reading = _NodeReader(source)
         data = None if root is None else reading.value(root, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -97,7 +97,7 @@ def from_yaml(text: str, source: str) -> Document:
     return Document(source, data, reading.lines, reading.mistakes)
 
 
-class _Reading:
+class _NodeReader:
     """From nodes to data, with a note of where each key and item stands."""
 
     def __init__(self, source: str) -> None:

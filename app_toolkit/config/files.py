@@ -16,15 +16,8 @@ from pydantic_core import ErrorDetails
 
 from app_toolkit.config import references
 from app_toolkit.config.document import Document, Mistake, Place, from_yaml
-from app_toolkit.config.models import (
-    ApplicationSpec,
-    ClassConfig,
-    DeploymentConfig,
-    Model,
-    Name,
-    parts,
-    sentence,
-)
+from app_toolkit.config.fields import parts, sentence
+from app_toolkit.config.models import ApplicationSpec, ClassConfig, DeploymentConfig, Model, Name
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.errors import ConfigError, FileError, OverruleError
 
@@ -63,7 +56,7 @@ class ApplicationOptions(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class FileApplication:
     """One application of a file."""
 
     name: str
@@ -90,7 +83,7 @@ class ConfigFile:
     folder: Path
     """What its relative paths begin at."""
     instance: InstanceOptions
-    applications: Mapping[str, Application]
+    applications: Mapping[str, FileApplication]
 
     @property
     def given(self) -> dict[str, Any]:
@@ -101,7 +94,7 @@ class ConfigFile:
                 given[name] = str((self.folder / given[name]).absolute())
         return given
 
-    def application(self, name: str) -> Application:
+    def application(self, name: str) -> FileApplication:
         """Raises `ConfigError` where the file has none of that name."""
         if name not in self.applications:
             raise ConfigError(
@@ -160,12 +153,12 @@ def read_file(path: Path) -> ConfigFile:
     return ConfigFile(document, folder, instance, applications)
 
 
-def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[str, Application]]:
+def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[str, FileApplication]]:
     """The options of `model` that a document says, and its applications, whose folders begin at `folder`.
 
     Raises `FileError` with all of its mistakes, a line for each; its `rest` are the applications that can be read.
     """
-    reading = _Reading(document)
+    reading = _FileReader(document)
     said = reading.table(document.data, ())
     options = reading.options(model, {name: value for name, value in said.items() if name != "applications"}, ())
     applications = reading.applications(said.get("applications"), folder)
@@ -210,7 +203,7 @@ def _readable(said: Mapping[str, Any]) -> ApplicationOptions | None:
         return None
 
 
-class _Reading:
+class _FileReader:
     """Looks at a document against the models, and gathers what is wrong."""
 
     def __init__(self, document: Document) -> None:
@@ -224,8 +217,8 @@ class _Reading:
         self._tell(place, f" = {value!r}: it should be a table")
         return {}
 
-    def applications(self, value: Any, folder: Path) -> Mapping[str, Application]:
-        found: dict[str, Application] = {}
+    def applications(self, value: Any, folder: Path) -> Mapping[str, FileApplication]:
+        found: dict[str, FileApplication] = {}
         prefixes: dict[str, str] = {}
         for name, whole in self.table(value, ("applications",)).items():
             place: Place = ("applications", name)
@@ -240,9 +233,9 @@ class _Reading:
             own = self.options(ApplicationOptions, {k: v for k, v in said.items() if k != "deployments"}, place)
             if own is None:
                 if (rest := _readable(said)) is not None:
-                    found[name] = Application(name, rest, folder, deployments)
+                    found[name] = FileApplication(name, rest, folder, deployments)
                 continue
-            found[name] = Application(name, own, folder, deployments)
+            found[name] = FileApplication(name, own, folder, deployments)
             first = prefixes.setdefault(own.route_prefix, name)
             if first != name:
                 there = (*place, "route_prefix")

@@ -3,11 +3,11 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -22,10 +22,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
-from app_toolkit.config.suggestions import suggestion
+from app_toolkit.config.fields import merge, sentence
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import LiveOptions
 from app_toolkit.types import Kind, OnDisconnect, Retry
@@ -265,8 +263,10 @@ class DeploymentConfig(Policy):
     health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=ON_RAY)] = 3
     """failed health checks in a row after which a replica is replaced"""
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = RayActorOptions()
-    batch: dict[str, BatchLimits] = {}
-    """limits of `@batch` endpoints or methods, by name of the function; they override the code"""
+    batch: Annotated[
+        dict[str, BatchLimits],
+        Field(description="limits of `@batch` endpoints or methods, by the function's name, instead of their own"),
+    ] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -426,10 +426,10 @@ class ClassSpec(DeployedSpec):
 
     kind: Literal["class"] = "class"
     config: ClassConfig
-    methods: dict[str, Kind] = {}
-    """what callers may call"""
-    idempotent: tuple[str, ...] = ()
-    """the methods that are called again when a replica is lost"""
+    methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
+    idempotent: Annotated[
+        tuple[str, ...], Field(description="the methods that are called again when a replica is lost")
+    ] = ()
 
 
 DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
@@ -486,7 +486,7 @@ class ApplicationSpec(Origin):
         """The logical CPUs that the replicas it starts with book together."""
         return sum(each.config.starting_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
 
-    def revision(self, deployment: str) -> str:
+    def template_hash(self, deployment: str) -> str:
         """A hash of what only a new replica of this deployment would take up."""
         spec = self.deployment(deployment)
         config, origin = spec.config, spec.origin or self
@@ -579,45 +579,6 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
 
 
-def sentence(mistake: ErrorDetails, called: Callable[[str], str], model: type[BaseModel]) -> str:
-    """One mistake in the options of `model`: the thing, the value and the limit.
-
-    `called` names an option; for an empty name it names the thing that has the options.
-    """
-    where = ".".join(str(part) for part in mistake["loc"])
-    said = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
-    if mistake["type"] == "extra_forbidden":
-        return f"{called('')} has no option {where!r}{_instead(mistake['loc'], model)}"
-    if mistake["type"] == "value_error" and not where:
-        return f"{called('')}: {said}"
-    if mistake["type"] == "missing":
-        return f"{called('')} needs {where!r}"
-    return f"{called(where)} = {mistake['input']!r}: {said[:1].lower()}{said[1:]}"
-
-
-def _instead(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """What to write instead of the unknown option at this place below `model`."""
-    *around, option = place
-    for name in around:
-        field = model.model_fields.get(str(name))
-        model = (parts(field) if field is not None else None) or model
-    inner = {name: found.model_fields for name, field in model.model_fields.items() if (found := parts(field))}
-    return suggestion(str(option), model.model_fields, inner)
-
-
-def parts(field: FieldInfo) -> type[BaseModel] | None:
-    """The options that an option is made of, or that it has by name; None: it is a value."""
-    for each in (field.annotation, *get_args(field.annotation)):
-        if isinstance(each, type) and issubclass(each, BaseModel):
-            return each
-    return None
-
-
-def by_name(field: FieldInfo) -> bool:
-    """Whether the parts of an option are there once for each of several names."""
-    return get_origin(field.annotation) is dict
-
-
 def overruled(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a deployment with others over them. A number replaces what decides it, and the other way round."""
     below = config.model_dump(exclude_unset=True)
@@ -626,18 +587,3 @@ def overruled(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, An
     elif said.get("autoscaling_config") is not None:
         below.pop("num_replicas", None)
     return merge(type(config), below, said)
-
-
-def merge(model: type[BaseModel], below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with others over them: each replaces the one of its name, and parts of options do so one by one."""
-    merged = {**below, **above}
-    for name in below.keys() & above.keys() & model.model_fields.keys():
-        one, other, field = below[name], above[name], model.model_fields[name]
-        inner = parts(field)
-        if inner is None or not isinstance(one, Mapping) or not isinstance(other, Mapping):
-            continue
-        if by_name(field):
-            merged[name] = {**one, **{key: merge(inner, one.get(key, {}), other[key]) for key in other}}
-        else:
-            merged[name] = merge(inner, one, other)
-    return merged

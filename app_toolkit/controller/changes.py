@@ -1,27 +1,26 @@
-"""For whoever waits for the status to change."""
+"""Notifies waiting callers when the status changes."""
 
 import asyncio
 
-from app_toolkit.clock import Clock
-from app_toolkit.controller.board import within
+from app_toolkit.clock import Clock, within
 
 
 class Changes:
-    """Counts whenever the status may have changed. Belongs to one event loop."""
+    """Counts the changes of the status. Belongs to one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self.number = 0
         self._clock = clock
         self._waiters: set[asyncio.Future[None]] = set()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self.number += 1
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def wait(self, until: float) -> None:
-        """Until the next change, and not for longer than until this time on the clock."""
+        """Wait for the next change, until this time on the clock at the latest."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:

@@ -1,18 +1,18 @@
-"""The form of what a controller leaves for the next one: an envelope that says whether it is whole, and in its place.
+"""The format of the values in the state store: a header with a checksum, then the content.
 
-An envelope is one line, and then the content as it was written. The line has the schema version, the epoch of who wrote
-it, and a SHA-256 of these, of the key and of the content. So what was cut or changed, or belongs under another key, is
-told from what a controller has written there. Nothing of it is ever unpickled.
+The header is one line with the schema version, the epoch of the controller that wrote the value, and a SHA-256 of both,
+of the key and of the content. A value that is truncated, changed, or stored under another key is therefore detected.
+No value is ever unpickled.
 """
 
 import re
 from dataclasses import dataclass
 from hashlib import sha256
 
-from app_toolkit.errors import Unreadable
+from app_toolkit.errors import CorruptValue
 
 SCHEMA_VERSION = 1
-"""Counts up when a controller of today could not read what the next one's writes."""
+"""Increases when earlier controllers cannot read the values of later ones."""
 
 HEAD = re.compile(rb"app_toolkit (\d{1,9}) (\d{1,18}) ([0-9a-f]{64})", re.ASCII)
 
@@ -21,27 +21,30 @@ HEAD = re.compile(rb"app_toolkit (\d{1,9}) (\d{1,18}) ([0-9a-f]{64})", re.ASCII)
 class Checkpoint:
     content: bytes
     epoch: int
-    """Of the controller that wrote it."""
+    """The epoch of the controller that wrote it."""
 
 
-def enveloped(key: str, checkpoint: Checkpoint) -> bytes:
-    """What the store is to have under this key."""
+def encode_checkpoint(key: str, checkpoint: Checkpoint) -> bytes:
+    """The value to store under this key."""
     version, epoch = b"%d" % SCHEMA_VERSION, b"%d" % checkpoint.epoch
     checksum = _checksum(key, version, epoch, checkpoint.content)
     return b"app_toolkit %b %b %b\n%b" % (version, epoch, checksum, checkpoint.content)
 
 
-def opened(key: str, value: bytes) -> Checkpoint:
-    """What was written under this key. Raises `Unreadable` where that was no controller, or one of a later version."""
+def decode_checkpoint(key: str, value: bytes) -> Checkpoint:
+    """The checkpoint in a value that is stored under this key.
+
+    Raises `CorruptValue` if it is not a value of a controller, or one of a later schema version.
+    """
     line, end, content = value.partition(b"\n")
     head = HEAD.fullmatch(line)
     if head is None or not end:
-        raise Unreadable("it does not begin as what a controller writes")
+        raise CorruptValue("it does not begin as what a controller writes")
     version, epoch, checksum = head.groups()
     if int(version) > SCHEMA_VERSION:
-        raise Unreadable(f"its schema version is {int(version)}, and this controller reads {SCHEMA_VERSION} at most")
+        raise CorruptValue(f"its schema version is {int(version)}, and this controller reads {SCHEMA_VERSION} at most")
     if checksum != _checksum(key, version, epoch, content):
-        raise Unreadable("its checksum is not that of its content")
+        raise CorruptValue("its checksum is not that of its content")
     return Checkpoint(content, int(epoch))
 
 

@@ -6,26 +6,26 @@ from collections.abc import Iterator, Mapping
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.controller.board import Board
 from app_toolkit.controller.changes import Changes
-from app_toolkit.controller.groups import Groups
+from app_toolkit.controller.desired_state import DesiredState
+from app_toolkit.controller.endpoints import EndpointPublisher
 from app_toolkit.controller.inbox import Inbox
 from app_toolkit.controller.leases import LEASE_S
-from app_toolkit.controller.publication import Publication
+from app_toolkit.controller.publisher import Publisher
+from app_toolkit.controller.replica_sets import ReplicaSets
 from app_toolkit.controller.scaling import Scaling
-from app_toolkit.controller.wanted import Wanted
-from app_toolkit.controller.written import Written
-from app_toolkit.core import applications, farewell, groups, partial, rollout
-from app_toolkit.core.applications import group_names
-from app_toolkit.core.posted import route_tables
-from app_toolkit.core.reconcile import Kill, Start, are_proxies, group_of, node_of
+from app_toolkit.controller.state_store import StateStore
+from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown
+from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.reconcile import Kill, Start, are_proxies, node_of, replica_set_of
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.rollout import Reverted, Rollout
+from app_toolkit.core.snapshots import route_tables
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, Snapshot, Store, Version
-from app_toolkit.observability.story import Story
+from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import Kind, ReplicaId
 
 GAP_S = 5.0
@@ -35,7 +35,7 @@ ROUNDS = 3
 """How often in a row the store may take longer than `GAP_S` for its answer, until the tick is given up."""
 
 RECOVERY_S = 10.0
-"""How long what was found after a restart may hold back the publication of its group."""
+"""How long what was found after a restart may hold back the publication of its replica set."""
 
 RETRY_S = 1.0
 """Until the store is asked again after it could not be reached."""
@@ -46,8 +46,8 @@ class Controller:
 
     * What is wanted is in the store before anything is done about it; what runs is found again after a
       restart.
-    * It plans for a group only when something happened to it or came due; nothing polls.
-    * A group whose handling fails is quarantined until it is applied again; the others go on.
+    * It plans for a replica set only when something happened to it or came due; nothing polls.
+    * A replica set whose handling fails is quarantined until it is applied again; the others go on.
     * One that has been replaced by a later epoch does nothing more.
     * What a lease holds goes with it; once the last has ended and no application is left, everything is put away.
 
@@ -57,17 +57,17 @@ class Controller:
     """
 
     def __init__(self, store: Store, launcher: Launcher, clock: Clock) -> None:
-        self.story = Story(clock.now)
+        self.event_log = EventLog(clock.now)
         self.replaced = False
         self._launcher = launcher
         self._clock = clock
         self._changes = Changes(clock)
-        self._written = Written(store, self.story, self._end_replaced)
-        self._wanted = Wanted(self._written, launcher.home, clock, self.story, self._respecify)
-        self._scaling = Scaling(self.story)
+        self._state_store = StateStore(store, self.event_log, self._end_replaced)
+        self._desired = DesiredState(self._state_store, launcher.home, clock, self.event_log, self._respecify)
+        self._scaling = Scaling(self.event_log)
         self._ticked = clock.now()
         self._next: float | None = None
-        self._put_away_by: float | None = None
+        self._shutdown_deadline: float | None = None
         """When nobody is waited for any more; None: nothing is put away."""
         self._ended = asyncio.Event()
 
@@ -75,24 +75,24 @@ class Controller:
 
     async def start(self) -> None:
         """Take the next epoch, read what is wanted, and find who is there."""
-        self.epoch = await self._written.take_epoch()
-        self.board = Board(self.epoch, self._clock)
+        self.epoch = await self._state_store.take_epoch()
+        self.publisher = Publisher(self.epoch, self._clock)
         self._inbox = Inbox(self._clock)
-        self._groups = Groups(self.epoch, self.story, self._changes)
-        kept = await self._written.read()
+        self._replica_sets = ReplicaSets(self.epoch, self.event_log, self._changes)
+        stored = await self._state_store.read()
         self._launcher.listen(self._inbox.put, self.epoch)
         found: dict[str, list[ReplicaId]] = {}
         for id in await self._launcher.found():
-            found.setdefault(group_of(id), []).append(id)
+            found.setdefault(replica_set_of(id), []).append(id)
         self._ticked = now = self._clock.now()
         recover_until = now + RECOVERY_S
-        self._publication = Publication(self.board, recover_until)
+        self._endpoints = EndpointPublisher(self.publisher, recover_until)
         for name, ids in found.items():
             if are_proxies(name):
-                self._wanted.proxies.found(node_of(name), recover_until)
-            self._groups.find(name, ids, now)
-        self._wanted.begin(kept, now)
-        self._scaling.adopt(self._wanted.specs(), self._groups.known, now)
+                self._desired.proxies.found(node_of(name), recover_until)
+            self._replica_sets.find(name, ids, now)
+        self._desired.begin(stored, now)
+        self._scaling.adopt(self._desired.specs(), self._replica_sets.known, now)
         self._follow(now)
         self._respecify()
 
@@ -104,11 +104,11 @@ class Controller:
                     await self._tick()
                 except StaleEpoch as error:
                     self.replaced = True
-                    self.story.tell("", "Replaced", cause=str(error))
+                    self.event_log.append("", "Replaced", cause=str(error))
                     break
                 except Exception as error:
                     # What can fail here is the store. Nothing is done unless it can be asked.
-                    self.story.tell("", "TickFailed", cause=f"{type(error).__name__}: {error}")
+                    self.event_log.append("", "TickFailed", cause=f"{type(error).__name__}: {error}")
                     await self._clock.sleep(RETRY_S)
                     continue
                 if not self._ended.is_set():
@@ -116,8 +116,8 @@ class Controller:
                     await self._inbox.sleep(self._next)
         finally:
             self._ended.set()
-            self.board.close()
-            self._changes.tell()
+            self.publisher.close()
+            self._changes.notify()
             await self._launcher.aclose()
 
     async def shutdown(self) -> None:
@@ -126,7 +126,7 @@ class Controller:
         Gives back once all have exited, or their deadlines have passed; then `run` returns.
         """
         if not self._ended.is_set():
-            await self._wanted.put_away("it was shut down")
+            await self._desired.begin_shutdown("it was shut down")
         await self._ended.wait()
 
     # What is wanted
@@ -151,7 +151,7 @@ class Controller:
         """
         self._check_open()
         self._check_unused(spec)
-        revision = await self._wanted.apply(spec, http, owner, code or {}, expected)
+        revision = await self._desired.apply(spec, http, owner, code or {}, expected)
         self._lift(spec)
         return revision
 
@@ -161,12 +161,12 @@ class Controller:
         Raises `ConfigError` where there is no such version, or no such application; else as `apply`.
         """
         self._check_open()
-        there = self._wanted.rollout(name)
-        version = rollout.previous(there)
+        there = self._desired.rollout(name)
+        version = rollout.rollback_target(there)
         if version is None:
             raise ConfigError(f"application {name!r} has no good version to go back to, other than the present one")
         revision = await self._apply_again(there, version, expected)
-        return Reverted(name, there.present_revision, rollout.previous_revision(there), revision)
+        return Reverted(name, there.current_revision, rollout.rollback_revision(there), revision)
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
         """Want so many replicas of a deployment; gives the application's revision.
@@ -174,37 +174,37 @@ class Controller:
         Raises `ConfigError` where there is no such deployment, it follows its load, or it cannot have so many.
         """
         self._check_open()
-        there = self._wanted.rollout(application)
-        return await self._apply_again(there, applications.scaled(there.present, deployment, num_replicas), None)
+        there = self._desired.rollout(application)
+        return await self._apply_again(there, applications.scaled(there.current, deployment, num_replicas), None)
 
     async def _apply_again(self, there: Rollout, version: ApplicationSpec, expected: int | None) -> int:
         """Apply what was made of an application as it stands, for whoever holds it."""
-        owner = self._wanted.leases.holder(there.name)
+        owner = self._desired.leases.holder(there.name)
         return await self.apply(version, None, owner, None, there.revision if expected is None else expected)
 
     def _lift(self, spec: ApplicationSpec) -> None:
-        for name in group_names(spec):
-            self._groups.lift(name)
+        for name in replica_set_names(spec):
+            self._replica_sets.lift(name)
 
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """What was applied last under each name, and how the proxies listen."""
-        return dict(self._wanted.applications), self._wanted.proxies.http
+        return dict(self._desired.applications), self._desired.proxies.http
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""
-        return applications.methods(self._wanted.applications, application, deployment)
+        return applications.methods(self._desired.applications, application, deployment)
 
     def application(self, name: str) -> tuple[ApplicationSpec, int]:
         """The version that is to run, and its revision number. Raises `ConfigError` where there is none."""
-        there = self._wanted.rollout(name)
-        return there.present, there.revision
+        there = self._desired.rollout(name)
+        return there.current, there.revision
 
     async def delete(self, application: str, deployment: str | None = None) -> None:
         """Retire an application, or one deployment of it. Raises `ConfigError` where there is none, or it is in use."""
         self._check_open()
         if deployment is not None:
-            there = self._wanted.rollout(application)
-            await self._apply_again(there, partial.without(there.present, deployment), None)
+            there = self._desired.rollout(application)
+            await self._apply_again(there, partial.without(there.current, deployment), None)
             return
         callers = self._callers_of(application)
         if callers:
@@ -212,20 +212,26 @@ class Controller:
                 f"application {application!r} cannot be deleted: its deployments are called by "
                 f"{', '.join(sorted(callers))}"
             )
-        await self._wanted.delete(application)
+        await self._desired.delete(application)
 
     def _check_unused(self, spec: ApplicationSpec) -> None:
-        before = self._wanted.applications.get(spec.name)
-        lost = [] if before is None else [name for name in group_names(before) if name not in group_names(spec)]
+        before = self._desired.applications.get(spec.name)
+        lost = (
+            []
+            if before is None
+            else [name for name in replica_set_names(before) if name not in replica_set_names(spec)]
+        )
         for name in lost:
             if callers := self._callers_of(name):
                 raise ConfigError(f"{name!r} cannot be deleted: it is called by {', '.join(sorted(callers))}")
 
     def _callers_of(self, name: str) -> set[str]:
         """Other applications whose replicas hold handles to this deployment, or to any of this application."""
-        groups = map(group_of, map(ReplicaId, self.board.callers_of(f"{REPLICAS}{name}/")))
-        callers = {applications.application_of(group) for group in groups if not are_proxies(group)}
-        return callers & self._wanted.rollouts.keys() - {applications.application_of(name)}
+        replica_sets = map(replica_set_of, map(ReplicaId, self.publisher.callers_of(f"{REPLICAS}{name}/")))
+        callers = {
+            applications.application_of(replica_set) for replica_set in replica_sets if not are_proxies(replica_set)
+        }
+        return callers & self._desired.rollouts.keys() - {applications.application_of(name)}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Take or renew a lease. Where it runs out, what was applied under it is deleted.
@@ -234,18 +240,18 @@ class Controller:
         a lease it stays until it is shut down.
         """
         self._check_open()
-        self._wanted.hold(owner, ttl_s)
+        self._desired.hold(owner, ttl_s)
         self._inbox.wake()
 
     async def leave(self, owner: str) -> None:
         """End a lease, and what it holds; gives back once that is gone, and the instance, too, if nothing is left."""
-        leases = self._wanted.leases
+        leases = self._desired.leases
         held = leases.end(owner, self._clock.now())
         self._inbox.wake()
         number = -1
         while not self._ended.is_set():
-            there = any(applications.application_of(name) in held for name in self._groups.known)
-            if owner not in leases and not there and self._put_away_by is None:
+            there = any(applications.application_of(name) in held for name in self._replica_sets.known)
+            if owner not in leases and not there and self._shutdown_deadline is None:
                 return
             number, _ = await self.status_after(number, LEASE_S)
 
@@ -253,16 +259,16 @@ class Controller:
 
     def status(self) -> InstanceStatus:
         return instance_status(
-            self._wanted.rollouts.values(),
-            self._groups.known,
+            self._desired.rollouts.values(),
+            self._replica_sets.known,
             self._clock.now(),
             epoch=self.epoch,
             change=self._changes.number,
-            home=self._wanted.proxies.home,
-            stopping=self._put_away_by is not None,
+            home=self._desired.proxies.home,
+            stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
-            unreadable=self._wanted.unreadable,
-            doubts=tuple(self._written.doubts.values()),
+            corrupt=self._desired.corrupt,
+            doubts=tuple(self._state_store.warnings.values()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -277,14 +283,14 @@ class Controller:
         caller: str,
         seen: Mapping[str, Version],
         timeout_s: float = 20.0,
-        beginning: str | tuple[str, ...] = "",
+        prefix: str | tuple[str, ...] = "",
     ) -> Mapping[str, Snapshot]:
-        """`Board.watch`. A process of ours comes under its own `ReplicaId`, and is forgotten when it exits."""
+        """`Publisher.watch`. A process of ours comes under its own `ReplicaId`, and is forgotten when it exits."""
         self._check_open()
         # The watch takes down what was seen before it waits; whoever is woken here runs only then.
-        if self._publication.is_awaited:
+        if self._endpoints.is_awaited:
             self._inbox.wake()
-        return await self.board.watch(caller, seen, timeout_s, beginning)
+        return await self.publisher.watch(caller, seen, timeout_s, prefix)
 
     def report(self, caller: str, loads: Loads) -> bool:
         """What a caller has under way, just now. False: not all of it was heard, and is to be said again."""
@@ -295,7 +301,7 @@ class Controller:
         return heard
 
     def forget(self, caller: str) -> None:
-        """A caller has gone: what it has not seen of the board holds nobody back, and its load is no more."""
+        """A caller has gone: what it has not seen of the publisher holds nobody back, and its load is no more."""
         self._forget(caller)
         self._inbox.wake()
 
@@ -304,24 +310,24 @@ class Controller:
     async def _tick(self) -> None:
         self._inbox.awake()
         await self._catch_up()
-        await self._wanted.keep()
+        await self._desired.keep()
         await self._catch_up()  # we may have been stopped while the store was asked
         now = self._clock.now()
         for event in self._inbox.take():
             self._hear(event, now)
-        if self._groups.moved or now >= (self._wanted.proxies.due or math.inf):
+        if self._replica_sets.moved or now >= (self._desired.proxies.due or math.inf):
             self._follow(now)
-        for id in self._publication.let_go(self._groups.known):
-            self._groups.take(Unrouted(id), now)
+        for id in self._endpoints.released(self._replica_sets.known):
+            self._replica_sets.take(Unrouted(id), now)
         await self._advance()
-        if self._publication.end_recovery(self._groups.known, now, self._wanted.unreadable):
-            self._groups.touch()
-            self._scaling.settle(self._groups.known, now)
-        for name, target in self._scaling.decide(self._groups.known, now):
-            self._groups.scale(name, target)
-        for name in self._groups.plan(now):
+        if self._endpoints.end_recovery(self._replica_sets.known, now, self._desired.corrupt):
+            self._replica_sets.touch()
+            self._scaling.settle(self._replica_sets.known, now)
+        for name, target in self._scaling.decide(self._replica_sets.known, now):
+            self._replica_sets.scale(name, target)
+        for name in self._replica_sets.plan(now):
             self._publish(name, now)
-        self._take_leave(now)
+        self._continue_shutdown(now)
         await self._act()
 
     async def _catch_up(self) -> None:
@@ -330,12 +336,12 @@ class Controller:
         while (now := self._clock.now()) - self._ticked > GAP_S:
             next(rounds)
             overslept = now - max(self._ticked, self._next or now)
-            await self._written.check_epoch()
+            await self._state_store.check_epoch()
             if overslept > GAP_S:
-                self._groups.forgive(overslept)
-                self._wanted.leases.forgive(overslept)
-                self.board.forgive(overslept)
-                self.story.tell("", "Overslept", cause=f"nothing was watched for {overslept:.1f} s")
+                self._replica_sets.forgive(overslept)
+                self._desired.leases.extend(overslept)
+                self.publisher.extend_leases(overslept)
+                self.event_log.append("", "Suspended", cause=f"nothing was watched for {overslept:.1f} s")
             self._ticked = now
             self._next = None
         self._ticked = now
@@ -343,83 +349,83 @@ class Controller:
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Exited):
             self._forget(event.replica)
-        if not self._groups.take(event, now) or not are_proxies(group_of(event.replica)):
+        if not self._replica_sets.take(event, now) or not are_proxies(replica_set_of(event.replica)):
             return
         if isinstance(event, (Started, Found)) and event.location is not None:
-            self._wanted.proxies.learn(event.location.address)
+            self._desired.proxies.learn(event.location.address)
 
     def _forget(self, caller: str) -> None:
-        self.board.forget(caller)
+        self.publisher.forget(caller)
         self._scaling.forget(caller, self._clock.now())
 
     def _follow(self, now: float) -> None:
         """Let the proxies be where replicas are."""
-        self._groups.moved = False
-        known = self._groups.known
-        self._wanted.follow(groups.occupied(known), groups.living_proxies(known), now)
+        self._replica_sets.moved = False
+        known = self._replica_sets.known
+        self._desired.follow(replica_sets.occupied(known), replica_sets.living_proxies(known), now)
 
     async def _advance(self) -> None:
         """Let the rollouts go on to whose replicas something happened."""
-        if not self._wanted.under_way:
+        if not self._desired.in_progress:
             return
-        happened = {applications.application_of(name) for name in self._groups.touched}
-        for name in self._wanted.under_way & happened:
-            if await self._wanted.advance(name, self._groups.known):
-                self._lift(self._wanted.applications[name])
+        happened = {applications.application_of(name) for name in self._replica_sets.touched}
+        for name in self._desired.in_progress & happened:
+            if await self._desired.advance(name, self._replica_sets.known):
+                self._lift(self._desired.applications[name])
 
     def _publish(self, name: str, now: float) -> None:
-        if self._publication.publish(name, self._groups.known[name], now):
+        if self._endpoints.publish(name, self._replica_sets.known[name], now):
             self._inbox.wake()  # perhaps nobody has to let go of it
-        if self._groups.drop_gone(name):
-            self._publication.remove(name)
-            if are_proxies(name) and self._put_away_by is not None:
+        if self._replica_sets.drop_gone(name):
+            self._endpoints.remove(name)
+            if are_proxies(name) and self._shutdown_deadline is not None:
                 self._respecify()  # nobody asks the others any more
 
     async def _act(self) -> None:
         """Perform what was planned. A process begins or ends only on the word of who is still the controller."""
-        actions = self._groups.actions
+        actions = self._replica_sets.actions
         if any(isinstance(action, (Start, Kill)) for action in actions):
             asked, rounds = -math.inf, _rounds()
             while self._clock.now() - asked > GAP_S:  # an answer that we slept over is none
                 next(rounds)
                 asked = self._clock.now()
-                await self._written.check_epoch()
+                await self._state_store.check_epoch()
         while actions:
             self._launcher.perform(actions.popleft())
 
     def _next_due(self) -> float | None:
         times = (
-            self._groups.due,
-            self._wanted.due,
-            self._publication.due,
+            self._replica_sets.due,
+            self._desired.due,
+            self._endpoints.due,
             self._scaling.due,
-            self._put_away_by,
+            self._shutdown_deadline,
         )
         return min((at for at in times if at is not None), default=None)
 
     # What follows from a change of what is wanted
 
     def _respecify(self) -> None:
-        step = self._wanted.farewell
-        if step is not None and self._put_away_by is None:
-            self._put_away_by = self._clock.now() + farewell.longest(self._groups.known)
-        specs = self._scaling.scaled(self._wanted.specs(), self._groups.known, self._clock.now())
-        self._groups.specify(specs, proxies_linger=farewell.proxies_linger(step))
-        self._groups.leave_alone(self._wanted.left_alone(self._groups.known))
-        told = [each.told for each in self._wanted.rollouts.values()]
-        self.board.post(ROUTES, route_tables(told, self._wanted.unreadable))
-        self._changes.tell()
+        step = self._desired.shutdown_step
+        if step is not None and self._shutdown_deadline is None:
+            self._shutdown_deadline = self._clock.now() + shutdown.longest(self._replica_sets.known)
+        specs = self._scaling.scaled(self._desired.specs(), self._replica_sets.known, self._clock.now())
+        self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
+        self._replica_sets.set_unmanaged(self._desired.unmanaged(self._replica_sets.known))
+        told = [each.published for each in self._desired.rollouts.values()]
+        self.publisher.publish(ROUTES, route_tables(told, self._desired.corrupt))
+        self._changes.notify()
         self._inbox.wake()
 
-    def _take_leave(self, now: float) -> None:
+    def _continue_shutdown(self, now: float) -> None:
         """Go on with putting everything away, and end once that is done or its time is over."""
-        if self._put_away_by is None:
+        if self._shutdown_deadline is None:
             return
-        known = self._groups.known
-        self._wanted.take_leave(farewell.step(known))
-        if known and now < self._put_away_by:
+        known = self._replica_sets.known
+        self._desired.continue_shutdown(shutdown.step(known))
+        if known and now < self._shutdown_deadline:
             return
-        self._groups.kill_all("everything was to be put away by now")
+        self._replica_sets.kill_all("everything was to be put away by now")
         self._ended.set()
 
     def _end_replaced(self) -> None:

@@ -1,11 +1,11 @@
-"""Who keeps which applications in the foreground, and until when."""
+"""The leases of the processes that run applications in the foreground."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 LEASE_S = 30.0
-"""How long an instance outlives whoever holds it in the foreground."""
+"""Seconds that an application outlives the process that runs it in the foreground."""
 
 
 @dataclass(slots=True)
@@ -13,11 +13,11 @@ class _Lease:
     until: float
     ttl_s: float
     applications: set[str]
-    """What goes when it ends."""
+    """The applications that are deleted when it ends."""
 
 
 class Leases:
-    """Each lease by its owner; an application is in one of them at most."""
+    """The leases by owner. An application belongs to one lease at most."""
 
     def __init__(self) -> None:
         self._leases: dict[str, _Lease] = {}
@@ -28,21 +28,21 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def read(self, kept: Mapping[str, Any], now: float) -> None:
-        """Take what `plain` once gave; each begins anew."""
-        self._leases = {owner: _Lease(now + ttl_s, ttl_s, set(held)) for owner, (ttl_s, held) in kept.items()}
+    def read(self, stored: Mapping[str, Any], now: float) -> None:
+        """Read a value of `plain`. Each lease begins anew."""
+        self._leases = {owner: _Lease(now + ttl_s, ttl_s, set(held)) for owner, (ttl_s, held) in stored.items()}
 
     def plain(self) -> dict[str, Any]:
-        """All but the times, which mean nothing to another clock."""
+        """The leases as plain data, without the times: those are on the clock of this controller."""
         return {owner: [lease.ttl_s, sorted(lease.applications)] for owner, lease in self._leases.items()}
 
     def hold(self, owner: str, ttl_s: float, now: float) -> None:
-        """Take or renew."""
+        """Begin or renew a lease."""
         lease = self._leases.setdefault(owner, _Lease(0.0, ttl_s, set()))
         lease.until, lease.ttl_s = now + ttl_s, ttl_s
 
     def end(self, owner: str, now: float) -> set[str]:
-        """Let it be over now; gives what it holds."""
+        """End a lease now. Returns its applications."""
         lease = self._leases.get(owner)
         if lease is None:
             return set()
@@ -59,8 +59,8 @@ class Leases:
     def holder(self, application: str) -> str | None:
         return next((owner for owner, lease in self._leases.items() if application in lease.applications), None)
 
-    def over(self, now: float) -> dict[str, list[str]]:
-        """Those that have ended: what each holds. They stay until they are removed."""
+    def expired(self, now: float) -> dict[str, list[str]]:
+        """The applications of each expired lease, by owner. An expired lease stays until it is removed."""
         return {owner: sorted(lease.applications) for owner, lease in self._leases.items() if lease.until <= now}
 
     def remove(self, owner: str) -> None:
@@ -68,10 +68,10 @@ class Leases:
 
     @property
     def due(self) -> float | None:
-        """When the next one ends."""
+        """When the next lease ends."""
         return min((lease.until for lease in self._leases.values()), default=None)
 
-    def forgive(self, seconds: float) -> None:
-        """Set every lease forward: nobody could renew one."""
+    def extend(self, seconds: float) -> None:
+        """Extend every lease by the time in which none could be renewed."""
         for lease in self._leases.values():
             lease.until += seconds

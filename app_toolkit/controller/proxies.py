@@ -1,4 +1,4 @@
-"""Which nodes have proxies, how many, and on which port."""
+"""The desired proxies: on which nodes, how many, and on which port."""
 
 import hashlib
 import json
@@ -6,48 +6,49 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from app_toolkit.config.models import HTTPOptions, RayActorOptions
-from app_toolkit.core.reconcile import GroupSpec, proxies_of
+from app_toolkit.core.reconcile import ReplicaSetSpec, proxies_of
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 EMPTY_S = 30.0
-"""How long a node without a replica keeps its proxies: a replica that crashed is back by then, perhaps there."""
+"""Seconds that a node without replicas keeps its proxies. A replica that crashed may be back on that node by then."""
 
 
 class Proxies:
-    """What is wanted of the proxies: they are where the replicas are, and at home.
+    """The desired state of the proxies: each node with replicas has some, and so has the node of the controller.
 
-    * The controller's own node has them as long as there is any application: requests wait there for the first
-      replica, and the address that people were told stays.
-    * Another node has them while a replica runs there, and `EMPTY_S` longer; what dies in that time is not brought
-      back, so nothing is started on a node that is gone.
-    * All of an instance listen on one port. Where that is any port, one proxy finds it, and the others follow.
+    * The node of the controller has proxies as long as there is any application: requests wait there for the first
+      replica, and the address of the instance does not change.
+    * Another node has proxies while a replica runs there, and `EMPTY_S` longer. A proxy that dies in this time is not
+      replaced, so no process is started on a node that has left the cluster.
+    * All proxies of an instance listen on one port. If it may be any free port, the first proxy chooses it.
     """
 
     def __init__(self, home: NodeId) -> None:
         self.home = home
         self.http = HTTPOptions()
-        #: Where a proxy that was told to take any port came to listen; 0: none has said so yet.
         self.port = 0
+        """The port that the first proxy has chosen; 0: not known yet."""
         self._until: dict[NodeId, float | None] = {}
-        """Nodes beside home that have proxies, and until when; None: as long as a replica runs there."""
+        """The other nodes that have proxies, and until when; None: as long as a replica runs there."""
         self._living: dict[NodeId, int] = {}
 
     def move(self, http: HTTPOptions, *, stay: bool = False) -> None:
-        """From now on they are to listen like this; `stay`: on the port that they have, if any will do."""
+        """Set the options. `stay`: if the port may be any free one, keep the present port."""
         self.http, self.port = http, self.port if stay else 0
 
     def learn(self, address: Address) -> None:
-        """One listens there."""
+        """Note the port of a proxy that has started at this address."""
         self.port = int(address.rpartition(":")[2])
 
     def found(self, node: NodeId, until: float) -> None:
-        """After a restart: some are there, and stay until then whether or not a replica is known to run there."""
+        """Note proxies that were found after a restart. They stay until this time plus `EMPTY_S`, even without a
+        replica on their node."""
         if node != self.home:
             self._until[node] = until + EMPTY_S
 
     def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
-        """Replicas run on the nodes that are `occupied`; `living` says how many proxies a node has."""
+        """Choose the nodes. `occupied`: the nodes with replicas. `living`: the number of proxies by node."""
         for node in occupied:
             if node != self.home:
                 self._until[node] = None
@@ -62,37 +63,37 @@ class Proxies:
 
     @property
     def due(self) -> float | None:
-        """When a node loses its proxies, if nothing happens before."""
+        """When the next node loses its proxies, if nothing happens before."""
         return min((until for until in self._until.values() if until is not None), default=None)
 
     @property
     def any_living(self) -> bool:
-        """Any of them serves, or may."""
+        """Whether any proxy serves, or may."""
         return bool(self._living)
 
     @property
     def spread(self) -> bool:
-        """They are on several nodes."""
+        """Whether proxies are on several nodes."""
         return bool(self._until)
 
-    def wanted(self) -> dict[str, GroupSpec]:
-        """The groups by name, that of home first."""
+    def specs(self) -> dict[str, ReplicaSetSpec]:
+        """The specs of the replica sets by name, that of the controller's node first."""
         known = self.http.port or self.port
-        groups = {proxies_of(self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)}
+        replica_sets = {proxies_of(self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)}
         for node, until in self._until.items():
             if known:
                 target = self.http.proxies_per_node if until is None else self._living.get(node, 0)
-                groups[proxies_of(node)] = self._spec(node, min(target, self.http.proxies_per_node))
-        return groups
+                replica_sets[proxies_of(node)] = self._spec(node, min(target, self.http.proxies_per_node))
+        return replica_sets
 
-    def _spec(self, node: NodeId, target: int) -> GroupSpec:
+    def _spec(self, node: NodeId, target: int) -> ReplicaSetSpec:
         options: dict[str, Any] = self.http.model_dump()
-        return GroupSpec(
-            group=proxies_of(node),
-            revision=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
+        return ReplicaSetSpec(
+            name=proxies_of(node),
+            template_hash=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),
             options=RayActorOptions(num_cpus=0),
-            apart=True,  # the old and the new want the same port, and may not agree on whether it is shared
-            routed=False,  # clients are nobody's callers: a proxy drains as soon as it is told
+            apart=True,  # old and new proxies need the same port, and may disagree whether it is shared
+            routed=False,  # clients do not watch endpoints, so a proxy drains at once
         )

@@ -1,4 +1,4 @@
-"""The targets of deployments that follow their load: reports come in, targets go out."""
+"""The targets of autoscaled deployments, computed from the load that callers report."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,83 +7,85 @@ from fractions import Fraction
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import Autoscaler, Decision, Report
-from app_toolkit.core.groups import Group
-from app_toolkit.core.reconcile import GroupSpec
+from app_toolkit.core.reconcile import ReplicaSetSpec
+from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.status import ScalingStatus
-from app_toolkit.observability.story import Story
+from app_toolkit.observability.event_log import EventLog
 
 
 @dataclass(slots=True)
 class _Scaled:
     autoscaler: Autoscaler
     target: int
-    """What was last given as the target of its group."""
+    """The last target of its replica set."""
     due: float | None = None
     why: str | None = None
-    """Of the last change of its target."""
+    """The reason for the last change of the target."""
 
 
 class Scaling:
-    """One autoscaler for each group whose spec has a config, asked when something was heard or came due.
+    """One autoscaler for each autoscaled replica set. It decides after a report, or when it is due.
 
-    * A new group begins as its config says, one that had a number with that number, one whose config or limits changed
-      with the target it has. To be specified again the same changes nothing.
-    * After a restart a group begins with what runs, once everybody there has said what it is.
+    * The first target of a new replica set comes from its config. If the replica set had a fixed number, that is the
+      first target. If its config or limits change, the target stays. An unchanged spec changes nothing.
+    * After a restart the first target is the number of replicas that run, once all have reported their state.
     """
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
         self._scaled: dict[str, _Scaled] = {}
         self._recovering: set[str] = set()
-        """Found after a restart: some of their replicas may be on their way out."""
+        """Replica sets that were found after a restart: some of their replicas may be draining."""
         self._stirred: set[str] = set()
-        """To be looked at before they come due."""
+        """Replica sets that must be decided before they are due."""
 
-    # What is wanted
+    # Desired state
 
-    def adopt(self, specs: Mapping[str, GroupSpec], found: Mapping[str, Group], now: float) -> None:
-        """After a restart: these were wanted before it, and those in `found` had replicas."""
+    def adopt(self, specs: Mapping[str, ReplicaSetSpec], found: Mapping[str, ReplicaSet], now: float) -> None:
+        """Begin after a restart with the specs that were desired before it. `found`: those that have replicas."""
         for name, spec in specs.items():
             if spec.autoscaling is not None and name in found:
                 self._recovering.add(name)
             elif spec.autoscaling is not None:
                 self._begin(spec, spec.autoscaling, 0, now)
 
-    def scaled(self, specs: Mapping[str, GroupSpec], known: Mapping[str, Group], now: float) -> dict[str, GroupSpec]:
-        """From now on exactly these groups are wanted: their specs, with the targets that their load asks for."""
+    def scaled(
+        self, specs: Mapping[str, ReplicaSetSpec], known: Mapping[str, ReplicaSet], now: float
+    ) -> dict[str, ReplicaSetSpec]:
+        """Set the desired replica sets. Returns their specs with the targets of the autoscalers."""
         for name in self._scaled.keys() - specs.keys():
             del self._scaled[name]
         self._recovering &= specs.keys()
         return {name: self._with_target(spec, known.get(name), now) for name, spec in specs.items()}
 
-    def _with_target(self, spec: GroupSpec, group: Group | None, now: float) -> GroupSpec:
-        name, config = spec.group, spec.autoscaling
+    def _with_target(self, spec: ReplicaSetSpec, replica_set: ReplicaSet | None, now: float) -> ReplicaSetSpec:
+        name, config = spec.name, spec.autoscaling
         if config is None:
             self._scaled.pop(name, None)
             self._recovering.discard(name)
             return spec
         if name in self._recovering:
-            return replace(spec, target=_standing(group, config))
+            return replace(spec, target=_standing(replica_set, config))
         there = self._scaled.get(name)
         if there is None:
-            before = group.spec if group is not None and group.wanted else None
+            before = replica_set.spec if replica_set is not None and replica_set.desired else None
             there = self._begin(spec, config, (before or spec).target, now)
         elif (there.autoscaler.config, there.autoscaler.shares) != (config, _shares(spec)):
             there = self._begin(spec, config, there.target, now)
         return replace(spec, target=there.target)
 
-    def _begin(self, spec: GroupSpec, config: AutoscalingConfig, target: int, now: float) -> _Scaled:
+    def _begin(self, spec: ReplicaSetSpec, config: AutoscalingConfig, target: int, now: float) -> _Scaled:
         autoscaler = Autoscaler(config, target, now, *_shares(spec))
-        there = self._scaled[spec.group] = _Scaled(autoscaler, autoscaler.decide(now).target)
-        self._stirred.add(spec.group)
+        there = self._scaled[spec.name] = _Scaled(autoscaler, autoscaler.decide(now).target)
+        self._stirred.add(spec.name)
         return there
 
-    # What is known
+    # Reports
 
     def hear(self, caller: str, loads: Loads, now: float) -> bool:
-        """A caller says its loads. False: of some nobody takes note yet, and it is to say them again."""
+        """Take the report of a caller. False: not all of it could be used yet, so the caller must report again."""
         heard = True
         for name, load in loads.items():
             there = self._scaled.get(name)
@@ -95,21 +97,21 @@ class Scaling:
         return heard
 
     def forget(self, caller: str, now: float) -> None:
-        """It is gone, and its load with it."""
+        """Remove the load of a caller that has ended."""
         for name, there in self._scaled.items():
             there.autoscaler.forget(caller, now)
             self._look(name, there, now)
 
-    def settle(self, known: Mapping[str, Group], now: float) -> None:
-        """Whoever was found has had its time to say what it is."""
+    def settle(self, known: Mapping[str, ReplicaSet], now: float) -> None:
+        """End the recovery of all replica sets."""
         for name in list(self._recovering):
             self._settle(name, known[name], now)
 
-    def _settle(self, name: str, group: Group, now: float) -> None:
+    def _settle(self, name: str, replica_set: ReplicaSet, now: float) -> None:
         self._recovering.discard(name)
-        if group.spec is not None and group.spec.autoscaling is not None:
-            config = group.spec.autoscaling
-            self._begin(group.spec, config, _standing(group, config), now)
+        if replica_set.spec is not None and replica_set.spec.autoscaling is not None:
+            config = replica_set.spec.autoscaling
+            self._begin(replica_set.spec, config, _standing(replica_set, config), now)
 
     def _look(self, name: str, there: _Scaled, now: float) -> None:
         decision = there.autoscaler.decide(now)
@@ -117,27 +119,27 @@ class Scaling:
         if decision.target != there.target or sooner:
             self._stirred.add(name)
 
-    # What follows
+    # Decisions
 
     @property
     def is_stirred(self) -> bool:
-        """It is to be asked before it is due."""
+        """Whether any decision is necessary before it is due."""
         return bool(self._stirred)
 
     @property
     def due(self) -> float | None:
-        """When the next target may change although nothing is heard before."""
+        """When the next target may change without another report."""
         return min((there.due for there in self._scaled.values() if there.due is not None), default=None)
 
-    def decide(self, known: Mapping[str, Group], now: float) -> Iterator[tuple[str, int]]:
-        """Groups whose target is another one now, and that."""
+    def decide(self, known: Mapping[str, ReplicaSet], now: float) -> Iterator[tuple[str, int]]:
+        """The replica sets whose target changes now, with the new target."""
         for name in list(self._recovering):
-            group = known[name]
-            if not any(replica.phase is Phase.RECOVERING for replica in group.record.replicas):
-                self._settle(name, group, now)
-            elif group.spec is not None and group.spec.autoscaling is not None:
-                target = _standing(group, group.spec.autoscaling)
-                if target != group.spec.target:
+            replica_set = known[name]
+            if not any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
+                self._settle(name, replica_set, now)
+            elif replica_set.spec is not None and replica_set.spec.autoscaling is not None:
+                target = _standing(replica_set, replica_set.spec.autoscaling)
+                if target != replica_set.spec.target:
                     yield name, target
         stirred, self._stirred = self._stirred, set()
         for name, there in self._scaled.items():
@@ -146,21 +148,21 @@ class Scaling:
                 there.due = decision.due
                 if decision.target != there.target:
                     there.why = _why(there, decision)
-                    self._story.tell(name, "Scaled", cause=there.why)
+                    self._event_log.append(name, "Scaled", cause=there.why)
                     there.target = decision.target
-                group = known[name]
-                if group.spec is not None and group.spec.target != there.target:
+                replica_set = known[name]
+                if replica_set.spec is not None and replica_set.spec.target != there.target:
                     yield name, there.target
 
     def status(self, now: float) -> dict[str, ScalingStatus]:
-        """By group, what its target goes by."""
+        """The load and the desired replicas of each replica set, by name."""
         return {name: _status(there, now) for name, there in self._scaled.items()}
 
 
-def _shares(spec: GroupSpec) -> tuple[Fraction, Fraction]:
-    """As how many requests an open WebSocket and an open stream count.
+def _shares(spec: ReplicaSetSpec) -> tuple[Fraction, Fraction]:
+    """The weights of an open WebSocket and of an open stream, in requests.
 
-    Each takes one of the places that a replica has for its kind. A kind that has none counts as nothing.
+    Each takes one of the places that a replica has for its kind. If there are no places, the weight is 0.
     """
     live = spec.live
     if live is None:
@@ -170,9 +172,9 @@ def _shares(spec: GroupSpec) -> tuple[Fraction, Fraction]:
     return websocket, stream
 
 
-def _standing(group: Group | None, config: AutoscalingConfig) -> int:
-    """How many replicas there are that nobody has told to go, within the bounds."""
-    replicas = () if group is None else group.record.replicas
+def _standing(replica_set: ReplicaSet | None, config: AutoscalingConfig) -> int:
+    """The number of replicas that are not draining or stopping, within the bounds of the config."""
+    replicas = () if replica_set is None else replica_set.record.replicas
     standing = sum(replica.phase not in (Phase.DRAINING, Phase.STOPPING) for replica in replicas)
     return min(max(standing, config.min_replicas), config.max_replicas)
 

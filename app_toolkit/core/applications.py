@@ -1,9 +1,9 @@
-"""Applications side by side: which may be applied, what may be called of them, and of which groups they are made."""
+"""Several applications on one instance: whether one may be applied beside the others, and its replica sets."""
 
 from collections.abc import Collection, Iterable, Mapping
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, HTTPOptions
-from app_toolkit.core.reconcile import GroupSpec
+from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReplicaSpec
 from app_toolkit.types import Kind, ReplicaId
@@ -14,16 +14,18 @@ def check(
     http: HTTPOptions | None,
     owner: str | None,
     there: Collection[ApplicationSpec],
-    unreadable: Collection[str],
+    corrupt: Collection[str],
     listening: HTTPOptions,
     holder: str | None,
 ) -> None:
-    """Whether `owner` may apply this beside what is `there`, and have the proxies listen like `http` (None: as before).
+    """Raise `ConfigError` if `owner` may not apply this application.
 
-    `there` has every version that may run, or come back; of those that are `unreadable` nobody knows the
-    prefix, so until they are applied again, or deleted, nobody else may have one that he does not have yet.
+    `there`: every revision that runs or may be started again. `corrupt`: applications that cannot be read from the
+    state store. Their route prefixes are not known, so no other application may take a new prefix until they are
+    applied again or deleted.
 
-    `listening` is how they listen now, `holder` whose lease holds the application of this name. Raises `ConfigError`.
+    `http`: the new options of the proxies; None: they stay. `listening`: the present options. `holder`: the owner of
+    the lease that holds the application of this name.
     """
     for other in there:
         if other.name != spec.name and other.route_prefix == spec.route_prefix is not None:
@@ -31,10 +33,10 @@ def check(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
     mine = [other.route_prefix for other in there if other.name == spec.name]
-    if unreadable and spec.name not in unreadable and spec.route_prefix not in (None, *mine):
+    if corrupt and spec.name not in corrupt and spec.route_prefix not in (None, *mine):
         raise ConfigError(
             f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r} while nobody knows whether "
-            f"another one has it: deploy again, or delete, {', '.join(map(repr, sorted(unreadable)))} first"
+            f"another one has it: deploy again, or delete, {', '.join(map(repr, sorted(corrupt)))} first"
         )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
@@ -46,7 +48,7 @@ def check(
 
 
 def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: str) -> Mapping[str, Kind]:
-    """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""
+    """The methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
     spec = there.get(application)
     if spec is None:
         names = ", ".join(sorted(there)) or "none"
@@ -59,7 +61,10 @@ def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: 
 
 
 def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:
-    """The same application with so many replicas of a deployment. Raises `ConfigError` where that cannot be."""
+    """The application with this number of replicas of a deployment.
+
+    Raises `ConfigError` if there is no such deployment, it is autoscaled, or the number is out of bounds.
+    """
     each = spec.deployment(deployment)
     options = each.config.model_dump()
     if options["num_replicas"] == "auto":
@@ -72,37 +77,37 @@ def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> Applica
     return spec.model_copy(update={"deployments": tuple(other if old is each else old for old in spec.deployments)})
 
 
-def group_names(spec: ApplicationSpec) -> list[str]:
-    """One for each of its deployments, in their order."""
+def replica_set_names(spec: ApplicationSpec) -> list[str]:
+    """The name of each deployment's replica set, in order."""
     return [f"{spec.name}/{deployment.config.name}" for deployment in spec.deployments]
 
 
-def application_of(group: str) -> str:
-    """The application that a deployment's group belongs to."""
-    return group.partition("/")[0]
+def application_of(replica_set: str) -> str:
+    """The application that a replica set belongs to."""
+    return replica_set.partition("/")[0]
 
 
-def group_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dict[str, GroupSpec]:
-    """The groups that these applications are made of, by name. `spread`: their callers are on several nodes."""
+def replica_set_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dict[str, ReplicaSetSpec]:
+    """The replica sets of these applications, by name. `spread`: their callers are on several nodes."""
     return {
-        name: _group_spec(name, spec, deployment, spread=spread)
+        name: _replica_set_spec(name, spec, deployment, spread=spread)
         for spec in applications
-        for name, deployment in zip(group_names(spec), spec.deployments, strict=True)
+        for name, deployment in zip(replica_set_names(spec), spec.deployments, strict=True)
     }
 
 
-def _group_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> GroupSpec:
+def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> ReplicaSetSpec:
     config, origin = deployment.config, deployment.origin or spec
-    revision = spec.revision(config.name)
-    return GroupSpec(
-        group=name,
-        revision=revision,
+    template_hash = spec.template_hash(config.name)
+    return ReplicaSetSpec(
+        name=name,
+        template_hash=template_hash,
         target=config.starting_replicas,
         template=ReplicaSpec(
             id=ReplicaId(""),
             application=spec.name,
             deployment=config.name,
-            revision=revision,
+            template_hash=template_hash,
             target=origin.target,
             app_dir=origin.app_dir,
             root_path=(spec.route_prefix or "").rstrip("/"),

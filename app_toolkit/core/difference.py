@@ -68,14 +68,14 @@ class Difference:
 def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Difference:
     """What applying `after` does where `before` was applied last; None: nothing was."""
     there = {} if before is None else {each.config.name: each for each in before.deployments}
-    wanted = {each.config.name: each for each in after.deployments}
+    desired = {each.config.name: each for each in after.deployments}
     of_deployments = [
         DeploymentDifference(name, Effect.ADDED, (Change("num_replicas", NONE, str(each.config.num_replicas)),))
         if before is None or name not in there
         else _of_deployment(before, after, there[name], each)
-        for name, each in wanted.items()
+        for name, each in desired.items()
     ]
-    of_deployments += [DeploymentDifference(name, Effect.REMOVED) for name in there if name not in wanted]
+    of_deployments += [DeploymentDifference(name, Effect.REMOVED) for name in there if name not in desired]
     return Difference(
         after.name, before is None, tuple(of_deployments), () if before is None else tuple(_of_whole(before, after))
     )
@@ -103,7 +103,7 @@ def _of_deployment(
     from_elsewhere = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
     if from_elsewhere != tuple(_of_origin(before.origin, after.origin)):  # which is said once, of the whole
         changes = (*from_elsewhere, *changes)
-    if before.revision(name) != after.revision(name):
+    if before.template_hash(name) != after.template_hash(name):
         effect = Effect.RESTARTED
     elif one.config.live != other.config.live:
         effect = Effect.RECONFIGURED

@@ -1,15 +1,16 @@
-"""Which actions move a group of replicas towards its spec.
+"""Plans the actions that move a replica set towards its spec.
 
-`plan` looks at facts only: it keeps nothing between calls and asks no clock, so a controller that was
-restarted plans what the old one would have. A *group* is what replicas are counted by:
-`"{application}/{deployment}"`, or `"proxy@{node}"`.
+`plan` is a pure function of the spec, the record and the time. A restarted controller therefore plans what the
+controller before it would have planned. A *replica set* is the set of replicas of one deployment,
+`"{application}/{deployment}"`, or of the proxies of one node, `"proxy@{node}"`.
 
-* The new is started before the old is retired, as many at a time as `max_surge` allows, and an old one leaves only for
-  a new one that has proven itself. What serves never falls below the target less `max_unavailable` by our doing.
-* A replica that was found and has not said what it is counts as serving, and is left alone until it has.
-* What runs takes up changed options while it runs. One that cannot is replaced, the new first: what nobody can take up
-  ends nothing that serves.
-* Planning twice changes nothing: once the actions of a plan are noted, the plan at the same time is empty.
+* New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
+  only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
+* A replica that was found after a restart counts as serving until it has reported its state. It is left alone until
+  then.
+* A running replica applies changed reloadable options while it runs. If it cannot, it is replaced, and the new replica
+  starts first. Options that no replica can apply therefore end no replica that serves.
+* Planning is idempotent: once the actions of a plan are noted, another plan at the same time is empty.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,45 +37,45 @@ from app_toolkit.interfaces import LiveOptions, ProxySpec, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
-"""Begins the group of the proxies of a node. A deployment's has a slash in it, and no `@`."""
+"""The prefix of the name of a replica set of proxies. The name of another one has a slash in it, and no `@`."""
 
 ANSWER_S = 2.0
-"""How long an answer that is due at a deadline may be under way before it counts as missing."""
+"""Seconds that an answer may arrive after its deadline before it counts as missing."""
 
 AGAIN_S = 1.0
-"""After a failed probe the next one comes no later than this."""
+"""Seconds after a failed probe within which the next one is sent."""
 
 RECONFIGURE_AGAIN_S = 1.0
-"""After the first try that failed; each further failure doubles the wait."""
+"""Seconds to wait after the first failed attempt. Each further failure doubles the wait."""
 
 RECONFIGURE_TRIES = 3
-"""After so many in vain a replica is replaced."""
+"""Failed attempts after which a replica is replaced."""
 
 STOP_S = 5.0
-"""The least that a lifespan's shutdown gets."""
+"""The minimum number of seconds for the shutdown of a lifespan."""
 
 KILL_AGAIN_S = 5.0
 
 LONGEST_ERROR = 8_000
-"""Characters of a traceback that are kept: its end."""
+"""Characters that are kept of a traceback, from its end."""
 
 UNPLACED_S = 60.0
-"""A launcher that says nothing of an unplaced replica for so long has lost it."""
+"""Seconds without a report about an unplaced replica, after which the launcher has lost it."""
 
 UNROUTE_S = 60.0
-"""A lease ends long before; whoever has not let go by then is not waited for."""
+"""Seconds after which a replica drains even if some caller has not acknowledged that it is gone. Leases end sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Bring up a process by the name `spec.id`. Answered by `Unplaceable`, `Placed`, `Started`, `Exited`."""
+    """Start a process with the name `spec.id`. Answered by `Unplaceable`, `Placed`, `Started` or `Exited`."""
 
     spec: ReplicaSpec | ProxySpec
     options: RayActorOptions
-    group: str
-    revision: str
+    replica_set: str
+    template_hash: str
     max_per_node: int | None = None
-    """Replicas of this group and revision that may be on one node; None: any number."""
+    """How many replicas of this replica set and template may be on one node; None: any number."""
 
     @property
     def replica(self) -> ReplicaId:
@@ -83,17 +84,17 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Take it out of what is published. No launcher hears of it: the controller itself answers `Unrouted`."""
+    """Publish endpoints without this replica. The controller itself performs this action and answers `Unrouted`."""
 
     replica: ReplicaId
     why: str
     failed: bool = False
-    """It has to go because it is not well."""
+    """Whether it is retired because it is unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Refuse new requests and finish those it has, within `timeout_s`. Answered by `Drained`."""
+    """Refuse new requests and finish the others within `timeout_s` seconds. Answered by `Drained`."""
 
     replica: ReplicaId
     timeout_s: float
@@ -101,7 +102,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Shut the lifespan down and exit, within `timeout_s`. Answered by `Exited`. It may still be starting."""
+    """Shut the lifespan down and exit within `timeout_s` seconds, also while it starts. Answered by `Exited`."""
 
     replica: ReplicaId
     timeout_s: float
@@ -109,7 +110,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End the process now. Answered by `Exited`, also where it is long gone."""
+    """End the process now. Answered by `Exited`, even if it has ended already."""
 
     replica: ReplicaId
     why: str
@@ -117,7 +118,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask through its data loop. Answered in `timeout_s` by `ProbePassed`, `ProbeFailed` or `Exited`."""
+    """Check its health on the event loop that serves requests.
+
+    Answered within `timeout_s` seconds by `ProbePassed`, `ProbeFailed` or `Exited`.
+    """
 
     replica: ReplicaId
     timeout_s: float
@@ -125,7 +129,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Reconfigure:
-    """Take these options up. Answered in `timeout_s` by `Reconfigured`, `ReconfigureFailed` or `Exited`."""
+    """Apply these options. Answered within `timeout_s` seconds by `Reconfigured`, `ReconfigureFailed` or `Exited`."""
 
     replica: ReplicaId
     live: LiveOptions
@@ -136,17 +140,17 @@ Action = Start | Retire | Drain | Stop | Kill | Probe | Reconfigure
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSpec:
-    """What is wanted of one group. `template` is what each of its replicas is told, but for the id."""
+class ReplicaSetSpec:
+    """The desired state of one replica set. `template` is the spec of each of its replicas, without the id."""
 
-    group: str
-    revision: str
+    name: str
+    template_hash: str
     target: int
     template: ReplicaSpec | ProxySpec
     policy: Policy | None = None
-    """What its callers keep to; None: proxies, which nobody calls."""
+    """The options for its callers; None: it is a set of proxies, which have no callers."""
     idempotent: tuple[str, ...] = ()
-    """Methods of a class that its callers may call again when a replica is lost."""
+    """The methods of a class that callers may call again if a replica is lost."""
     options: RayActorOptions = field(default_factory=RayActorOptions)
     max_per_node: int | None = None
     startup_timeout_s: float = 60.0
@@ -155,47 +159,49 @@ class GroupSpec:
     health_check_timeout_s: float = 5.0
     health_check_failure_threshold: int = 3
     max_surge: int | str = 1
-    """Replicas beyond the target while others take their place, also those that leave: how many, or `"25%"` of them."""
+    """Replicas beyond the target during a replacement, including those that drain: a number, or a share such as
+    `"25%"`."""
     max_unavailable: int | str = 0
-    """How many fewer than the target may serve meanwhile."""
+    """How many replicas fewer than the target may serve during a replacement."""
     apart: bool = False
-    """All of the old are gone before the new start, whatever else is said of both."""
+    """Whether all old replicas must have ended before new ones start, whatever the two options before say."""
     routed: bool = True
-    """Callers are told of its replicas and must let go of one before it drains."""
+    """Whether its replicas are published to callers, who must acknowledge that one is gone before it drains."""
     spread: bool = False
-    """Its callers are on several nodes: a replica that serves its own node alone is replaced."""
+    """Whether its callers are on several nodes. A replica without a remote address is then replaced."""
     lingers: bool = False
-    """What is drained stays until this is taken back: what still passes through it ends elsewhere first."""
+    """Whether replicas stay after they have drained: WebSockets that pass through them end at the replicas first."""
     autoscaling: AutoscalingConfig | None = None
-    """How the target follows the load; None: it stays."""
+    """How the target is autoscaled; None: it is fixed."""
 
     @property
     def live(self) -> LiveOptions | None:
-        """What each replica is to have taken up; None: proxies."""
+        """The reloadable options that each replica should have applied; None: it is a set of proxies."""
         return _live(self.template)
 
     @property
     def surge(self) -> int:
-        """`max_surge` of this target; of a share at least 1."""
+        """`max_surge` as a number of replicas. A share is rounded up."""
         return -(-_hundredths(self.max_surge, self.target) // 100)
 
     @property
     def unavailable(self) -> int:
-        """`max_unavailable` of this target; at least 1 where there is no surge, or nothing could ever be replaced."""
+        """`max_unavailable` as a number of replicas. A share is rounded down; without a surge it is at least 1, because
+        otherwise no replica could ever be replaced."""
         return max(_hundredths(self.max_unavailable, self.target) // 100, 0 if self.surge else 1)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """What is known of one group. The history of replicas that are gone lives here."""
+class ReplicaSetRecord:
+    """The state of one replica set as the controller knows it, with the history of replicas that have ended."""
 
-    group: str
+    name: str
     replicas: tuple[ReplicaRecord, ...] = ()
     starts: int = 0
-    """In this epoch: the next id is minted from it."""
+    """Starts in this epoch. The next id is made from this number."""
     failures: tuple[restarts.Failure, ...] = ()
     deaths: int = 0
-    """Replicas that ended without being told to, in this epoch."""
+    """Replicas that ended unexpectedly in this epoch."""
     last_error: str | None = None
 
     def replica(self, id: ReplicaId) -> ReplicaRecord | None:
@@ -210,52 +216,60 @@ def _live(spec: ReplicaSpec | ProxySpec) -> LiveOptions | None:
     return spec.live if isinstance(spec, ReplicaSpec) else None
 
 
-def replica_id(group: str, epoch: int, number: int) -> ReplicaId:
-    """Unique for ever, because an epoch is taken once; no name of an application or a deployment has a dot."""
-    return ReplicaId(f"{group.replace('/', '.')}-{epoch}-{number}")
+def replica_id(replica_set: str, epoch: int, number: int) -> ReplicaId:
+    """A unique id: each epoch is taken once, and names of applications and deployments have no dots."""
+    return ReplicaId(f"{replica_set.replace('/', '.')}-{epoch}-{number}")
 
 
-def group_of(id: ReplicaId) -> str:
-    """The group that an id was minted for."""
+def replica_set_of(id: ReplicaId) -> str:
+    """The name of the replica set that a replica belongs to."""
     return id.rsplit("-", 2)[0].replace(".", "/")
 
 
 def proxies_of(node: NodeId) -> str:
-    """The group of a node's proxies."""
+    """The name of the replica set of a node's proxies."""
     return f"{PROXIES}{node}"
 
 
-def are_proxies(group: str) -> bool:
-    return group.startswith(PROXIES)
+def are_proxies(replica_set: str) -> bool:
+    return replica_set.startswith(PROXIES)
 
 
 def node_of(proxies: str) -> NodeId:
-    """The node whose proxies this group is."""
+    """The node of a replica set of proxies."""
     return NodeId(proxies.removeprefix(PROXIES))
 
 
 # Records
 
 
-def recovered(group: str, found: Iterable[ReplicaId], now: float, starts: int = 0) -> GroupRecord:
-    """What a fresh controller knows of a group: who is there, and nothing about them."""
-    return GroupRecord(group, tuple(ReplicaRecord(id, group, "", Phase.RECOVERING, since=now) for id in found), starts)
+def recovered(replica_set: str, found: Iterable[ReplicaId], now: float, starts: int = 0) -> ReplicaSetRecord:
+    """The record of a replica set after a restart: the ids of its replicas, whose state is not known yet."""
+    return ReplicaSetRecord(
+        replica_set, tuple(ReplicaRecord(id, replica_set, "", Phase.RECOVERING, since=now) for id in found), starts
+    )
 
 
-def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
-    """The record after an event of one of its replicas; whose is not there any more changes nothing.
+def take(record: ReplicaSetRecord, event: Event, now: float) -> ReplicaSetRecord:
+    """The record after an event. An event of a replica that has ended changes nothing.
 
     Raises `IllegalTransition`.
     """
     if isinstance(event, StartSent):
-        new = ReplicaRecord(event.replica, event.group, event.revision, Phase.STARTING, since=now, live=event.live)
+        new = ReplicaRecord(
+            event.replica, event.replica_set, event.template_hash, Phase.STARTING, since=now, live=event.live
+        )
         return replace(record, replicas=(*record.replicas, new), starts=record.starts + 1)
     old = record.replica(event.replica)
     if old is None:
         return record
     new = apply(old, event, now)
-    if new.proven and not old.proven and not restarts.has_outlived(record.failures, new.revision, _lived_s(new, now)):
-        new = replace(new, proven=False)
+    if (
+        new.ready
+        and not old.ready
+        and not restarts.has_outlived(record.failures, new.template_hash, _lived_s(new, now))
+    ):
+        new = replace(new, ready=False)
     stays = new.phase is not Phase.STOPPED
     record = replace(
         record,
@@ -265,27 +279,27 @@ def take(record: GroupRecord, event: Event, now: float) -> GroupRecord:
         case Exited(_, why, raised) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
             return _failed(record, old, why, now, raised=raised)
         case KillSent(_, why) | RetireBegun(_, str() as why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
-            return _failed(record, old, why, now, given_up=not old.proven)
+            return _failed(record, old, why, now, never_ready=not old.ready)
         case Started() if old.phase is Phase.STARTING:
-            return replace(record, failures=restarts.cleared(record.failures, new.revision))
+            return replace(record, failures=restarts.cleared(record.failures, new.template_hash))
     return record
 
 
 def _failed(
-    record: GroupRecord,
+    record: ReplicaSetRecord,
     replica: ReplicaRecord,
     why: str | None,
     now: float,
     *,
-    given_up: bool = False,
+    never_ready: bool = False,
     raised: bool = False,
-) -> GroupRecord:
+) -> ReplicaSetRecord:
     if replica.unplaceable is not None:
-        return record  # it never ran, so it says nothing about its revision
+        return record  # it never ran, so this is no failure of its template
     served = replica.phase is not Phase.STARTING
     failures = record.failures
-    if not served or replica.ready_at is None or now - replica.ready_at < restarts.SERVED_LONG_S:
-        failure = restarts.Failure(now, replica.revision, served, given_up, raised, _lived_s(replica, now))
+    if not served or replica.serving_since is None or now - replica.serving_since < restarts.SERVED_LONG_S:
+        failure = restarts.Failure(now, replica.template_hash, served, never_ready, raised, _lived_s(replica, now))
         failures = restarts.noted(failures, failure)
     return replace(
         record,
@@ -296,18 +310,18 @@ def _failed(
 
 
 def _lived_s(replica: ReplicaRecord, now: float) -> float:
-    return 0.0 if replica.ready_at is None else now - replica.ready_at
+    return 0.0 if replica.serving_since is None else now - replica.serving_since
 
 
-def noted(record: GroupRecord, action: Action, now: float) -> GroupRecord:
-    """The record once an action is on its way."""
+def noted(record: ReplicaSetRecord, action: Action, now: float) -> ReplicaSetRecord:
+    """The record after an action was sent."""
     return take(record, _note(action), now)
 
 
 def _note(action: Action) -> Event:
     match action:
-        case Start(spec, _, group, revision):
-            return StartSent(spec.id, group, revision, _live(spec))
+        case Start(spec, _, replica_set, template_hash):
+            return StartSent(spec.id, replica_set, template_hash, _live(spec))
         case Retire(replica, why, failed):
             return RetireBegun(replica, why if failed else None)
         case Drain(replica):
@@ -322,8 +336,8 @@ def _note(action: Action) -> Event:
             return ReconfigureSent(replica, live)
 
 
-def forgiven(record: GroupRecord, seconds: float) -> GroupRecord:
-    """The record with every clock set forward: time in which nobody watched counts for no deadline."""
+def forgiven(record: ReplicaSetRecord, seconds: float) -> ReplicaSetRecord:
+    """The record with all times moved forward by `seconds`, in which the controller did not run."""
 
     def later(at: float | None) -> float | None:
         return None if at is None else at + seconds
@@ -354,45 +368,44 @@ def forgiven(record: GroupRecord, seconds: float) -> GroupRecord:
 # The plan
 
 
-def plan(spec: GroupSpec | None, record: GroupRecord, now: float, epoch: int) -> list[Action]:
-    """What to do now. Without a spec, or with a target of 0: everything is retired."""
-    wanted = spec or unwanted(record)
+def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoch: int) -> list[Action]:
+    """The actions that are due now. Without a spec, or with a target of 0, all replicas are retired."""
+    desired = spec or orphan_spec(record)
     actions: list[Action] = []
     for replica in record.replicas:
-        steps = sorted(_next(wanted, replica), key=lambda step: step[0])
+        steps = sorted(_next(desired, replica), key=lambda step: step[0])
         due_now = [action for at, action in steps if now >= at]
-        # Who is to be killed, or has to go, is told nothing more.
+        # A replica that is killed or retired gets no other order.
         actions += [action for action in due_now if isinstance(action, (Kill, Retire))][:1] or due_now
-    # What is due for one by itself goes first: who is killed frees a place, and is a failure that holds back
-    # a start.
+    # The actions for single replicas come first: a kill makes room, and is a failure that delays the next start.
     for action in actions:
         record = noted(record, action, now)
-    moves = _moves(wanted, record)
+    moves = _moves(desired, record)
     actions += moves.leave
-    held_until = restarts.not_before(record.failures, wanted.revision, wanted.target)
+    held_until = restarts.not_before(record.failures, desired.template_hash, desired.target)
     if held_until is None or now >= held_until:
         for number in range(moves.starts):
-            id = replica_id(record.group, epoch, record.starts + 1 + number)
-            template = replace(wanted.template, id=id)
-            actions.append(Start(template, wanted.options, record.group, wanted.revision, wanted.max_per_node))
+            id = replica_id(record.name, epoch, record.starts + 1 + number)
+            template = replace(desired.template, id=id)
+            actions.append(Start(template, desired.options, record.name, desired.template_hash, desired.max_per_node))
     return actions
 
 
-def due(spec: GroupSpec | None, record: GroupRecord) -> float | None:
-    """When the next plan will not be empty although nothing happens before; None: never.
+def due(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> float | None:
+    """The time at which the next plan is not empty even if no event arrives before; None: never.
 
-    Asked after the actions of a plan have been noted, it is later than that plan's time.
+    After the actions of a plan have been noted, it is later than the time of that plan.
     """
-    wanted = spec or unwanted(record)
-    times = [at for replica in record.replicas for at, _ in _next(wanted, replica)]
-    held_until = restarts.not_before(record.failures, wanted.revision, wanted.target)
-    if held_until is not None and _moves(wanted, record).starts:
+    desired = spec or orphan_spec(record)
+    times = [at for replica in record.replicas for at, _ in _next(desired, replica)]
+    held_until = restarts.not_before(record.failures, desired.template_hash, desired.target)
+    if held_until is not None and _moves(desired, record).starts:
         times.append(held_until)
     return min(times, default=None)
 
 
-def _next(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
-    """What comes next for one replica by itself, and when."""
+def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
+    """The next actions for one replica, each with the time at which it is due."""
     startup, graceful = spec.startup_timeout_s, spec.graceful_shutdown_timeout_s
     match replica.phase:
         case Phase.STARTING if replica.unplaceable is not None:
@@ -424,19 +437,23 @@ def _next(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Acti
             yield replica.stop_sent + timeout + ANSWER_S, Kill(replica.id, f"it had not exited after {timeout:g} s")
 
 
-def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]:
-    """Who does not answer is killed: what it has is lost, or tried elsewhere. Who says that it is not well drains."""
+def _next_probe(spec: ReplicaSetSpec, replica: ReplicaRecord) -> tuple[float, Action]:
+    """The next probe, or the action after too many failures.
+
+    A replica that does not answer is killed, and its requests are lost or retried. A replica that reports that it is
+    unhealthy drains.
+    """
     failed, threshold = replica.failed_probes, spec.health_check_failure_threshold
     if failed >= threshold:
         why = f"it failed {failed} probes in a row; the last: {replica.last_failure}"
         if replica.answered and spec.routed:
             return replica.since, Retire(replica.id, why, failed=True)
-        # Callers learn first that it does not answer and what runs in it: they do not try that elsewhere.
+        # Callers learn first that it does not answer and which requests run in it: they do not retry those.
         failed_at = max(replica.probed_at, replica.probing_since or 0.0)
         return failed_at + AGAIN_S if failed == 1 and spec.routed else replica.since, Kill(replica.id, why)
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
-        # After a failure it is asked again soon: who waits for a replica that hangs has only so much patience.
+        # After a failure the next probe follows soon: clients wait for a replica that hangs.
         period = min(spec.health_check_period_s, AGAIN_S) if failed else spec.health_check_period_s
         return replica.probed_at + period, probe
     unanswered_at = replica.probing_since + spec.health_check_timeout_s + ANSWER_S
@@ -445,13 +462,18 @@ def _next_probe(spec: GroupSpec, replica: ReplicaRecord) -> tuple[float, Action]
     return unanswered_at, Kill(replica.id, f"it failed {failed + 1} probes in a row; the last was never answered")
 
 
-def _next_reconfigure(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
+def _next_reconfigure(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
     live, last = spec.live, replica.reconfiguration
-    if live is None or replica.live == live or replica.revision != spec.revision or _cannot_take_up(spec, replica):
+    if (
+        live is None
+        or replica.live == live
+        or replica.template_hash != spec.template_hash
+        or _cannot_reload(spec, replica)
+    ):
         return
     reconfigure = Reconfigure(replica.id, live, spec.startup_timeout_s)
     if last is not None and last.sent is not None:
-        # One at a time: also where it is to take up something else by now.
+        # One attempt at a time, even if the options have changed again.
         yield last.sent + spec.startup_timeout_s + ANSWER_S, reconfigure
     elif last is not None and last.live == live:
         yield last.failed_at + RECONFIGURE_AGAIN_S * 2 ** (last.failures - 1), reconfigure
@@ -459,32 +481,32 @@ def _next_reconfigure(spec: GroupSpec, replica: ReplicaRecord) -> Iterator[tuple
         yield replica.since, reconfigure
 
 
-def _cannot_take_up(spec: GroupSpec, replica: ReplicaRecord) -> bool:
+def _cannot_reload(spec: ReplicaSetSpec, replica: ReplicaRecord) -> bool:
     last = replica.reconfiguration
     return last is not None and last.live == spec.live and last.failures >= RECONFIGURE_TRIES
 
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """How the group as a whole moves: who leaves now, and how many are to start as soon as restarts allow."""
+    """The changes of the whole replica set: the replicas that leave, and how many start once restarts allow it."""
 
     leave: list[Action]
     starts: int
 
 
-def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
+def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
-    # One that is not ready serves nobody and may always go. One that runs may go only while enough others serve, or
-    # where the new cannot come before the old has gone. One that is recovering serves, may be of any revision, and goes
-    # nowhere; nor is another one too many because of it, or what starts would have to be started again.
+    # A starting replica serves no requests and may always leave. A running one may leave only while enough others
+    # serve, or if new replicas cannot start before the old ones have ended. A recovering one serves, may have any
+    # template, and stays. It makes no other replica superfluous, or one that starts might have to be started again.
     known = sorted((r for r in live if r.phase is not Phase.RECOVERING), key=_first_to_keep)
     outdated = [replica for replica in reversed(known) if _is_outdated(spec, replica)]
     old = {replica.id for replica in outdated}
     current = [replica for replica in known if replica.id not in old]
-    # Nobody leaves for one that may turn out not to be well; who is one too many leaves no gap.
+    # An outdated replica leaves only for a ready one. A superfluous one leaves no gap.
     serving = [r for r in live if r.phase is not Phase.STARTING]
-    sound = {r.id for r in serving if r.id in old or (r.proven and not r.failed_probes)}
+    sound = {r.id for r in serving if r.id in old or (r.ready and not r.failed_probes)}
     floor = 0 if spec.apart else spec.target - spec.unavailable
     spare, replaceable = len(serving) - floor, len(sound) - floor
     leave: list[Action] = []
@@ -498,37 +520,37 @@ def _moves(spec: GroupSpec, record: GroupRecord) -> _Moves:
         leaving.add(replica.id)
         leave.append(_leave(spec, replica))
 
-    # Starts are counted against those who stay, so that planning twice changes nothing.
+    # Starts are counted against the replicas that stay, so that planning is idempotent.
     staying = [replica for replica in live if replica.id not in leaving]
     mine = [replica for replica in staying if replica.phase is Phase.RECOVERING or not _is_outdated(spec, replica)]
     if not spec.apart:
-        # Those on their way out use up the surge, but never hold up the replacement of one that died.
+        # Draining replicas count towards the surge, but never delay the replacement of one that died.
         least = spec.target - spec.unavailable
         room = max(spec.target + spec.surge - len(record.replicas), least - len(staying))
     elif any(_is_outdated(spec, replica) for replica in record.replicas):
         room = 0
     else:
         room = spec.target - len(record.replicas)
-    if restarts.failed_starts(record.failures, spec.revision):
-        # While the last start has failed, one at a time finds out as much as all at once.
+    if restarts.failed_starts(record.failures, spec.template_hash):
+        # If the last start has failed, one start at a time shows whether the next one succeeds.
         room = min(room, 1 - sum(replica.phase is Phase.STARTING for replica in mine))
     return _Moves(leave, max(0, min(spec.target - len(mine), room)))
 
 
-def _is_outdated(spec: GroupSpec, replica: ReplicaRecord) -> bool:
-    if replica.revision != spec.revision or _cannot_take_up(spec, replica):
+def _is_outdated(spec: ReplicaSetSpec, replica: ReplicaRecord) -> bool:
+    if replica.template_hash != spec.template_hash or _cannot_reload(spec, replica):
         return True
     return spec.spread and replica.location is not None and replica.location.remote_address is None
 
 
-def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
+def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
     if replica.phase is Phase.STARTING:
         return Stop(replica.id, max(spec.graceful_shutdown_timeout_s, STOP_S))
     if not spec.routed:
         return Drain(replica.id, spec.graceful_shutdown_timeout_s)
-    if replica.revision != spec.revision:
-        return Retire(replica.id, f"revision {spec.revision} takes its place")
-    if _cannot_take_up(spec, replica):
+    if replica.template_hash != spec.template_hash:
+        return Retire(replica.id, f"revision {spec.template_hash} takes its place")
+    if _cannot_reload(spec, replica):
         return Retire(replica.id, "one that has taken up the options takes its place")
     if _is_outdated(spec, replica):
         return Retire(replica.id, "callers on other nodes cannot reach it")
@@ -536,7 +558,7 @@ def _leave(spec: GroupSpec, replica: ReplicaRecord) -> Action:
 
 
 def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]:
-    """Who runs, then who starts; the sound before the failing, the old before the new."""
+    """The order in which replicas are kept: running before starting, healthy before failing, old before new."""
     return (
         replica.phase is Phase.STARTING,
         replica.failed_probes,
@@ -545,10 +567,10 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]
     )
 
 
-def unwanted(record: GroupRecord) -> GroupSpec:
-    """The spec of a group that nobody wants: found after its application was deleted."""
-    if are_proxies(record.group):
+def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
+    """The spec of an orphaned replica set, which was found after its application was deleted."""
+    if are_proxies(record.name):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
-        return GroupSpec(record.group, "", 0, proxy, apart=True, routed=False)
+        return ReplicaSetSpec(record.name, "", 0, proxy, apart=True, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", LiveOptions(0), 0.0)
-    return GroupSpec(record.group, "", 0, replica)
+    return ReplicaSetSpec(record.name, "", 0, replica)

@@ -1,7 +1,7 @@
-"""What a replica (or a proxy) is doing, and what may happen to it next.
+"""The life of a replica or a proxy: its phases, the events that change them, and the record of one replica.
 
-The table is the whole life of a replica. A pair that is not in it is a bug and raises; a message that is
-merely late is a row, with its reason beside it.
+The table of transitions is complete. An event that the table does not list for a phase is a bug and raises
+`IllegalTransition`. A late event has a row of its own, with a comment that says why it may be late.
 """
 
 from dataclasses import dataclass, replace
@@ -14,29 +14,29 @@ from app_toolkit.types import ReplicaId
 
 class Phase(Enum):
     STARTING = "starting"
-    RECOVERING = "recovering"  # found after a restart of the controller; has not yet said what it is
+    RECOVERING = "recovering"  # found after a restart of the controller; has not reported its state yet
     RUNNING = "running"
-    DRAINING = "draining"  # no new requests; callers are told, then it finishes what it has
-    STOPPING = "stopping"  # told to exit
+    DRAINING = "draining"  # takes no new requests and finishes those it has
+    STOPPING = "stopping"  # has been told to exit
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened to one replica."""
+    """Something that happened to one replica."""
 
     replica: ReplicaId
 
 
-# What a launcher tells.
+# Events that a launcher reports.
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable(Event):
-    """The cluster has no room for it now, or (`for_ever`) could not have, even empty.
+    """The cluster has no room for the replica. `for_ever`: it would not fit even if the cluster were empty.
 
-    Its start-up clock stands. Told again at least every 30 s while that is so: after a minute of silence it
-    is started anew.
+    The startup timeout does not run meanwhile. The launcher repeats the event at least every 30 s; after a minute
+    without one the replica is started anew.
     """
 
     asks: str
@@ -46,14 +46,14 @@ class Unplaceable(Event):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
-    """Its process has begun. Needed only after an `Unplaceable`: the start-up clock begins here."""
+    """The process has begun. The startup timeout begins. Needed only after an `Unplaceable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """Ready: imported, lifespan up, and one probe through its data loop passed.
+    """The app is imported, its lifespan has started, and the event loop that serves requests has answered a probe.
 
-    `location` is where a replica serves its callers, or a proxy its clients (`tcp:127.0.0.1:8000`).
+    `location` is the address that a replica serves callers at, or a proxy its clients (`tcp:127.0.0.1:8000`).
     """
 
     location: Location
@@ -68,21 +68,21 @@ class ProbePassed(Event):
 class ProbeFailed(Event):
     why: str
     answered: bool = False
-    """It said itself that it is not well; so it still serves."""
+    """The replica itself reported that it is unhealthy, so it still serves."""
     running: tuple[str, ...] | None = None
-    """Of one that did not answer: the ids of the requests that run in it; None: not known."""
+    """If it did not answer: the ids of the requests that run in it; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured(Event):
-    """It has taken these options up."""
+    """The replica has applied these options."""
 
     live: LiveOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureFailed(Event):
-    """It has not taken these options up, or in part; `why` is the traceback or sentence."""
+    """The replica has not applied these options, or only some of them. `why` is a traceback or a sentence."""
 
     live: LiveOptions
     why: str
@@ -90,15 +90,15 @@ class ReconfigureFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """It has finished what it had; also said when the time that its `Drain` gave is over."""
+    """All its requests have ended, or the timeout of its `Drain` has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited(Event):
-    """The process is gone, or could not start, or never was.
+    """The process has ended, could not start, or never existed.
 
-    `why` is the last traceback or sentence; None where it exited as it was told to. `raised`: the app's own code ended
-    its start, by an exception.
+    `why` is the last traceback or a sentence; None: it exited as it was told to. `raised`: an exception of the app
+    ended its start.
     """
 
     why: str | None = None
@@ -107,38 +107,38 @@ class Exited(Event):
 
 @dataclass(frozen=True, slots=True)
 class Found(Event):
-    """After a restart of the controller: what a replica that was there says it is.
+    """The state of a replica that a new controller has found.
 
-    `phase_name` is `starting`, `running`, `draining` or `stopping`. After `starting` a `Started` follows. `live` is
-    what it has taken up, or starts with; None: it is being reconfigured, or failed to take up what it was given.
+    `phase_name` is `starting`, `running`, `draining` or `stopping`. After `starting` a `Started` follows. `live` are
+    the reloadable options that it has applied or starts with; None: it is applying some, or could not.
     """
 
-    group: str
-    revision: str
+    replica_set: str
+    template_hash: str
     phase_name: str
     location: Location | None = None
     live: LiveOptions | None = None
 
 
-# What the controller notes for itself: an action that was performed, and what the board knows.
+# Events of the controller itself: it has sent an action, or callers have acknowledged a snapshot.
 
 
 @dataclass(frozen=True, slots=True)
 class StartSent(Event):
-    group: str
-    revision: str
+    replica_set: str
+    template_hash: str
     live: LiveOptions | None
 
 
 @dataclass(frozen=True, slots=True)
 class RetireBegun(Event):
     failure: str | None = None
-    """Where it has to go because it is not well: why that is."""
+    """Why it has to be replaced, if it is unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrouted(Event):
-    """Every caller has acknowledged a snapshot without it, or its lease has ended."""
+    """Every caller has acknowledged a snapshot without the replica, or its lease has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,48 +168,49 @@ class ReconfigureSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
-    """How it goes with the options that a replica was last told to take up."""
+    """The state of the last reconfiguration of a replica."""
 
     live: LiveOptions
     sent: float | None
-    """When the try that is under way began; None: none is."""
+    """When the attempt in progress began; None: there is none."""
     failed_at: float = 0.0
-    """When the last try failed."""
+    """When the last attempt failed."""
     failures: int = 0
-    """In a row. A try that was never answered counts when the next one is sent."""
+    """In a row. An attempt without an answer counts when the next one is sent."""
     why: str | None = None
     """The last failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """What is known of one replica. Times are on the controller's clock, and mean nothing to another."""
+    """The state of one replica as the controller knows it. Times are on the clock of this controller."""
 
     id: ReplicaId
-    group: str
-    revision: str
+    replica_set: str
+    template_hash: str
     phase: Phase
     since: float
-    """When the phase began, or when its deadline began anew."""
+    """When the phase began, or when its deadline was reset."""
     location: Location | None = None
-    """Known once it has started."""
+    """None until it has started."""
     unplaceable: Unplaceable | None = None
-    ready_at: float | None = None
-    proven: bool = False
-    """It was well when it was probed, after it had begun to serve with the options that it has, and for longer than any
-    of its revision that died."""
+    serving_since: float | None = None
+    ready: bool = False
+    """A probe has passed since it began to serve with its present options, and it has served for longer than any
+    replica with the same template hash that died."""
     probed_at: float = 0.0
-    """When the last probe was answered; the next one is due a period later."""
+    """When the last probe was answered. The next one is due one period later."""
     probing_since: float | None = None
     failed_probes: int = 0
-    """In a row. A probe that was never answered counts when the next one is sent."""
+    """In a row. A probe without an answer counts when the next one is sent."""
     last_failure: str | None = None
     answered: bool = False
-    """It said itself that it is not well, when it was probed last."""
+    """The last failed probe was answered: the replica itself reported that it is unhealthy."""
     running: tuple[str, ...] | None = None
     """The ids of the requests that ran in it when its last probe failed; None: not known."""
     live: LiveOptions | None = None
-    """What it starts with or has taken up. None: nobody knows, as long as `reconfiguration` goes on; or a proxy."""
+    """The reloadable options that it has applied or starts with. None: not known while `reconfiguration` is in
+    progress; or it is a proxy."""
     reconfiguration: Reconfiguration | None = None
     unrouted: bool = False
     drain_sent: float | None = None
@@ -218,7 +219,7 @@ class ReplicaRecord:
 
     @property
     def unresponsive(self) -> bool:
-        """Its last probe was not answered."""
+        """Whether its last probe was not answered."""
         return self.failed_probes > 0 and not self.answered
 
 
@@ -227,10 +228,10 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.STARTING, Unplaceable): P.STARTING,
     (P.STARTING, Placed): P.STARTING,
     (P.STARTING, Started): P.RUNNING,
-    (P.STARTING, StopSent): P.STOPPING,  # it serves nobody, so there is nothing to drain
+    (P.STARTING, StopSent): P.STOPPING,  # it serves no requests, so there is nothing to drain
     (P.STARTING, KillSent): P.STOPPING,
     (P.STARTING, Exited): P.STOPPED,
-    (P.RECOVERING, Found): P.RECOVERING,  # becomes what it says, see FOUND_AS
+    (P.RECOVERING, Found): P.RECOVERING,  # takes the phase that it reports, see FOUND_AS
     (P.RECOVERING, KillSent): P.STOPPING,
     (P.RECOVERING, Exited): P.STOPPED,
     (P.RUNNING, ProbeSent): P.RUNNING,
@@ -240,7 +241,7 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.RUNNING, Reconfigured): P.RUNNING,
     (P.RUNNING, ReconfigureFailed): P.RUNNING,
     (P.RUNNING, RetireBegun): P.DRAINING,
-    (P.RUNNING, DrainSent): P.DRAINING,  # nobody is routed to a proxy, so its drain waits for nobody
+    (P.RUNNING, DrainSent): P.DRAINING,  # callers do not know proxies, so nothing has to be acknowledged
     (P.RUNNING, KillSent): P.STOPPING,
     (P.RUNNING, Exited): P.STOPPED,
     (P.DRAINING, Unrouted): P.DRAINING,
@@ -249,14 +250,14 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.DRAINING, KillSent): P.STOPPING,
     (P.DRAINING, Exited): P.STOPPED,
     (P.STOPPING, StopSent): P.STOPPING,
-    (P.STOPPING, KillSent): P.STOPPING,  # the last one brought no exit
+    (P.STOPPING, KillSent): P.STOPPING,  # it has not exited after the last one
     (P.STOPPING, Exited): P.STOPPED,
-    # Late: what was begun before the restart goes on, and may be told before the replica has said what it is.
+    # Late: a start or a drain from before the restart may end before the replica has reported its state.
     (P.RECOVERING, Unplaceable): P.RECOVERING,
     (P.RECOVERING, Placed): P.RECOVERING,
     (P.RECOVERING, Started): P.RECOVERING,
     (P.RECOVERING, Drained): P.RECOVERING,
-    # Late: told twice, or overtaken by a later event of the same start.
+    # Late: reported twice, or overtaken by a later event of the same start.
     (P.STARTING, Found): P.STARTING,
     (P.RUNNING, Unplaceable): P.RUNNING,
     (P.RUNNING, Placed): P.RUNNING,
@@ -266,12 +267,12 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.DRAINING, Placed): P.DRAINING,
     (P.DRAINING, Started): P.DRAINING,
     (P.DRAINING, Found): P.DRAINING,
-    # Late: a probe or a reconfiguration was under way when its replica was retired.
+    # Late: a probe or a reconfiguration was in progress when the replica was retired.
     (P.DRAINING, ProbePassed): P.DRAINING,
     (P.DRAINING, ProbeFailed): P.DRAINING,
     (P.DRAINING, Reconfigured): P.DRAINING,
     (P.DRAINING, ReconfigureFailed): P.DRAINING,
-    # Late: it answered before it heard that it is to exit.
+    # Late: it answered before it received the order to exit.
     (P.STOPPING, Unplaceable): P.STOPPING,
     (P.STOPPING, Placed): P.STOPPING,
     (P.STOPPING, Started): P.STOPPING,
@@ -301,20 +302,37 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
         case Found() if before is P.RECOVERING:
             return replace(
                 record,
-                revision=event.revision,
+                template_hash=event.template_hash,
                 location=event.location,
                 live=event.live,
-                ready_at=now if phase is P.RUNNING else None,
+                serving_since=now if phase is P.RUNNING else None,
                 probed_at=now,
-                # It drains because it was told to, and that only happens once nobody is routed to it.
+                # It was told to drain, which happens only after every caller has acknowledged that it is gone.
                 unrouted=phase is P.DRAINING,
             )
         case Started() if before is P.STARTING:
-            return replace(record, location=event.location, unplaceable=None, ready_at=now, probed_at=now)
+            return replace(record, location=event.location, unplaceable=None, serving_since=now, probed_at=now)
         case Unplaceable() if before is P.STARTING:
             return replace(record, unplaceable=event, since=now)
         case Placed() if before is P.STARTING:
             return replace(record, unplaceable=None, since=now)
+        case ProbeSent() | ProbePassed() | ProbeFailed():
+            return _probed(record, event, now)
+        case ReconfigureSent() | Reconfigured() | ReconfigureFailed():
+            return _reconfigured(record, event, now)
+        case Unrouted():
+            return replace(record, unrouted=True)
+        case DrainSent():
+            return replace(record, drain_sent=now)
+        case StopSent():
+            return replace(record, stop_sent=now)
+        case KillSent():
+            return replace(record, kill_sent=now)
+    return record
+
+
+def _probed(record: ReplicaRecord, event: ProbeSent | ProbePassed | ProbeFailed, now: float) -> ReplicaRecord:
+    match event:
         case ProbeSent():
             unanswered = record.probing_since is not None
             return replace(
@@ -326,8 +344,8 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 running=None if unanswered else record.running,
             )
         case ProbePassed():
-            proven = record.proven or (record.phase is P.RUNNING and record.reconfiguration is None)
-            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, proven=proven)
+            ready = record.ready or (record.phase is P.RUNNING and record.reconfiguration is None)
+            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, ready=ready)
         case ProbeFailed():
             return replace(
                 record,
@@ -338,23 +356,20 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 answered=event.answered,
                 running=event.running,
             )
+
+
+def _reconfigured(
+    record: ReplicaRecord, event: ReconfigureSent | Reconfigured | ReconfigureFailed, now: float
+) -> ReplicaRecord:
+    match event:
         case ReconfigureSent():
-            return replace(
-                record, live=None, proven=False, reconfiguration=_begun(record.reconfiguration, event.live, now)
-            )
+            begun = _begun(record.reconfiguration, event.live, now)
+            return replace(record, live=None, ready=False, reconfiguration=begun)
         case Reconfigured() if _is_answered_by(record, event):
             return replace(record, live=event.live, reconfiguration=None)
         case ReconfigureFailed() if _is_answered_by(record, event):
             assert record.reconfiguration is not None
             return replace(record, reconfiguration=_failed(record.reconfiguration, event.why, now))
-        case Unrouted():
-            return replace(record, unrouted=True)
-        case DrainSent():
-            return replace(record, drain_sent=now)
-        case StopSent():
-            return replace(record, stop_sent=now)
-        case KillSent():
-            return replace(record, kill_sent=now)
     return record
 
 
@@ -371,6 +386,6 @@ def _failed(tried: Reconfiguration, why: str, now: float) -> Reconfiguration:
 
 
 def _is_answered_by(record: ReplicaRecord, event: Reconfigured | ReconfigureFailed) -> bool:
-    """Else it is told twice, or of a try that was given up."""
+    """Whether this answers the attempt in progress, and is not a repetition or the answer to an earlier attempt."""
     tried = record.reconfiguration
     return tried is not None and tried.sent is not None and tried.live == event.live

@@ -1,34 +1,35 @@
-"""From one version of an application to the next, and back by itself where the next one does not hold.
+"""Moves an application from one revision to the next, and back if the next one fails.
 
-A *version* is an application as it was applied. It is *whole* once every deployment has as many replicas as it wants,
-all of which have been well while they served, and nobody is told of any other; what is whole once is *good*.
+A *revision* is an application as it was applied. It is *available* once every deployment has as many replicas as it
+should have, all of these are ready, and callers are sent to no replica of another revision. A revision that was
+available once is *stable*: a rollback can return to it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app_toolkit.config.models import ApplicationSpec, Model
 from app_toolkit.core import restarts
-from app_toolkit.core.applications import group_names
-from app_toolkit.core.groups import Group
-from app_toolkit.core.posted import on_the_way_out
+from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
+from app_toolkit.core.snapshots import unrouting
 
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """An application that went back to a version before."""
+    """The result of a rollback."""
 
     application: str
     left: int | None
-    """The number of the version that ran until then; None: not known."""
+    """The number of the revision that ran until then; None: not known."""
     to: int | None
-    """The number that the version had which runs from now on; None: not known."""
+    """The number of the earlier revision that runs from now on; None: not known."""
     revision: int
-    """The number that it has now."""
+    """The number that this revision has now."""
 
     def __str__(self) -> str:
         left = "the present revision" if self.left is None else f"revision {self.left}"
@@ -37,179 +38,216 @@ class Reverted:
 
 
 class Rollout(Model):
-    """Where an application stands between its versions; plain data, which the store keeps for the next controller."""
+    """The revisions of one application, and how far its rollout is.
+
+    Plain data. The state store keeps it as JSON under the aliases, which do not change: controllers of other versions
+    read and write the same values.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     schema_version: Literal[1] = 1
     revision: Annotated[int, Field(ge=1, description="counts what was applied under this name")]
-    wanted: Annotated[ApplicationSpec, Field(description="what was applied last")]
-    good: Annotated[ApplicationSpec | None, Field(description="the last that became whole; None: none has yet")] = None
-    before: Annotated[ApplicationSpec | None, Field(description="the good one before that")] = None
-    good_revision: Annotated[int | None, Field(description="the number of `good`; None: not known")] = None
-    before_revision: Annotated[int | None, Field(description="the number of `before`; None: not known")] = None
-    told: Annotated[ApplicationSpec, Field(description="the version whose route table callers are told")]
-    leaving: Annotated[
+    desired: Annotated[ApplicationSpec, Field(alias="wanted", description="the revision that was applied last")]
+    stable: Annotated[
+        ApplicationSpec | None, Field(alias="good", description="the last available revision; None: none was yet")
+    ] = None
+    previous_stable: Annotated[
+        ApplicationSpec | None, Field(alias="before", description="the stable revision before that")
+    ] = None
+    stable_revision: Annotated[
+        int | None, Field(alias="good_revision", description="the number of `stable`; None: not known")
+    ] = None
+    previous_stable_revision: Annotated[
+        int | None, Field(alias="before_revision", description="the number of `previous_stable`; None: not known")
+    ] = None
+    published: Annotated[
+        ApplicationSpec, Field(alias="told", description="the revision whose route table is published to callers")
+    ]
+    outgoing: Annotated[
         ApplicationSpec | None,
-        Field(description="what is being replaced; what only this one has stays until nobody is asked who may call it"),
+        Field(
+            alias="leaving",
+            description="the revision that is being replaced; a deployment that only this one has stays as long as "
+            "replicas whose code may call it are sent requests",
+        ),
     ] = None
     failure: Annotated[
-        str | None, Field(description="why `wanted` was given up for `good`, with the last traceback")
+        str | None, Field(description="why `desired` failed and `stable` runs instead, with the last traceback")
     ] = None
 
     @property
     def name(self) -> str:
-        return self.wanted.name
+        return self.desired.name
 
     @property
-    def present(self) -> ApplicationSpec:
-        """The version that is to run."""
-        return self.good if self.failure is not None and self.good is not None else self.wanted
+    def current(self) -> ApplicationSpec:
+        """The revision that should run."""
+        return self.stable if self.failure is not None and self.stable is not None else self.desired
 
     @property
-    def present_revision(self) -> int | None:
-        """The number of the version that is to run; None: not known."""
-        return self.good_revision if self.failure is not None and self.good is not None else self.revision
+    def current_revision(self) -> int | None:
+        """The number of the revision that should run; None: not known."""
+        return self.stable_revision if self.failure is not None and self.stable is not None else self.revision
 
     @property
-    def kept(self) -> tuple[ApplicationSpec, ...]:
-        """The versions of which something may still run; of a deployment that several have, the last one's counts."""
-        under_way = () if self.leaving is None else (*_there(self.good), self.leaving, self.told)
-        return (*under_way, self.present)
+    def active(self) -> tuple[ApplicationSpec, ...]:
+        """The revisions that may have replicas. If several have the same deployment, the last one decides its spec."""
+        in_progress = () if self.outgoing is None else (*_known(self.stable), self.outgoing, self.published)
+        return (*in_progress, self.current)
 
     @property
-    def versions(self) -> tuple[ApplicationSpec, ...]:
-        """All that may have to be started again."""
-        return (*_there(self.before, self.good, self.leaving), self.told, self.wanted)
+    def revisions(self) -> tuple[ApplicationSpec, ...]:
+        """All revisions that may have to be started again."""
+        return (*_known(self.previous_stable, self.stable, self.outgoing), self.published, self.desired)
 
     @property
     def is_settled(self) -> bool:
-        """Nothing more comes of it until something else is applied."""
-        return self.leaving is None and (self.failure is not None or self.good == self.wanted)
+        """Whether nothing changes until something else is applied."""
+        return self.outgoing is None and (self.failure is not None or self.stable == self.desired)
 
     def but(self, **facts: Any) -> Self:
-        """The same, with other facts."""
+        """A copy with other values."""
         return self.model_copy(update=facts)
 
 
-def _there(*versions: ApplicationSpec | None) -> tuple[ApplicationSpec, ...]:
-    return tuple(version for version in versions if version is not None)
+def _known(*revisions: ApplicationSpec | None) -> tuple[ApplicationSpec, ...]:
+    return tuple(revision for revision in revisions if revision is not None)
 
 
 def applied(rollout: Rollout | None, spec: ApplicationSpec) -> Rollout:
-    """Once this version was applied. The first is told of at once: requests wait for its replicas."""
+    """The rollout after a revision was applied.
+
+    The first revision is published at once: requests wait for its replicas.
+    """
     if rollout is None:
-        return Rollout(revision=1, wanted=spec, told=spec)
-    there = rollout.leaving is None and spec == rollout.good == rollout.told
+        return Rollout(revision=1, desired=spec, published=spec)
+    there = rollout.outgoing is None and spec == rollout.stable == rollout.published
     return rollout.but(
-        revision=rollout.revision + 1, wanted=spec, leaving=None if there else rollout.present, failure=None
+        revision=rollout.revision + 1, desired=spec, outgoing=None if there else rollout.current, failure=None
     )
 
 
-def previous(rollout: Rollout) -> ApplicationSpec | None:
-    """The last good version other than the present one."""
-    return next((version for version in _there(rollout.good, rollout.before) if version != rollout.present), None)
+def rollback_target(rollout: Rollout) -> ApplicationSpec | None:
+    """The last stable revision other than the current one."""
+    stable = _known(rollout.stable, rollout.previous_stable)
+    return next((revision for revision in stable if revision != rollout.current), None)
 
 
-def previous_revision(rollout: Rollout) -> int | None:
-    """The number of what `previous` gives."""
-    numbered = ((rollout.good, rollout.good_revision), (rollout.before, rollout.before_revision))
-    return next((number for version, number in numbered if version is not None and version != rollout.present), None)
+def rollback_revision(rollout: Rollout) -> int | None:
+    """The number of the revision that `rollback_target` gives."""
+    numbered = ((rollout.stable, rollout.stable_revision), (rollout.previous_stable, rollout.previous_stable_revision))
+    return next((number for revision, number in numbered if revision is not None and revision != rollout.current), None)
 
 
-def step(rollout: Rollout, groups: Mapping[str, Group]) -> Rollout:
-    """Where it stands now that its groups are like this; the same object where nothing has come of it."""
+def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
+    """The rollout now that its replica sets are in this state; the same object if nothing has changed."""
     if rollout.is_settled:
         return rollout
-    failure = _failure(rollout, groups)
+    failure = _failure(rollout, replica_sets)
     if failure is not None:
-        return rollout.but(failure=failure, leaving=rollout.wanted)
-    present = rollout.present
-    if any(name not in groups or groups[name].spec is None for name in group_names(present)):
+        return rollout.but(failure=failure, outgoing=rollout.desired)
+    current = rollout.current
+    if any(name not in replica_sets or replica_sets[name].spec is None for name in replica_set_names(current)):
         return rollout
-    changed = {name for version in _there(rollout.leaving, rollout.good) for name in _changed(present, version)}
-    if all(_is_whole(groups[name], proven=name in changed) for name in group_names(present)):
-        rollout = rollout.but(told=present, leaving=None)
-        if rollout.failure is not None:
-            return rollout
-        if rollout.good == present:
-            return rollout.but(good_revision=rollout.revision)
-        return rollout.but(
-            good=present,
-            good_revision=rollout.revision,
-            before=rollout.good,
-            before_revision=rollout.good_revision,
-        )
-    if rollout.told != present and (_same_table(rollout.told, present) or _answers(present, groups)):
-        return rollout.but(told=present)
-    # What nobody is told of, and nobody runs who would call it, may go: perhaps somebody waits for its room.
-    if rollout.leaving is not None and rollout.told == present and not _ask_others(present, groups):
-        return rollout.but(leaving=None)
+    changed = {name for revision in _known(rollout.outgoing, rollout.stable) for name in _changed(current, revision)}
+    if all(_is_available(replica_sets[name], ready=name in changed) for name in replica_set_names(current)):
+        return _available(rollout)
+    if rollout.published != current and (_same_table(rollout.published, current) or _answers(current, replica_sets)):
+        return rollout.but(published=current)
+    # A deployment that is not published any more, and that no replica can call, may stop: its room may be needed.
+    if rollout.outgoing is not None and rollout.published == current and not _ask_others(current, replica_sets):
+        return rollout.but(outgoing=None)
     return rollout
 
 
-def _ask_others(version: ApplicationSpec, groups: Mapping[str, Group]) -> bool:
-    """Whether in any of its groups a replica of another version is still asked, whose code may call what it calls."""
-    return any(_others(groups[name]) for name in group_names(version))
+def _available(rollout: Rollout) -> Rollout:
+    """The rollout once its current revision is available."""
+    current = rollout.current
+    rollout = rollout.but(published=current, outgoing=None)
+    if rollout.failure is not None:
+        return rollout
+    if rollout.stable == current:
+        return rollout.but(stable_revision=rollout.revision)
+    return rollout.but(
+        stable=current,
+        stable_revision=rollout.revision,
+        previous_stable=rollout.stable,
+        previous_stable_revision=rollout.stable_revision,
+    )
 
 
-def _failure(rollout: Rollout, groups: Mapping[str, Group]) -> str | None:
-    """Why the wanted version is to be given up. The first one is not: there is nothing to go back to."""
-    if rollout.failure is not None or rollout.good is None or rollout.good == rollout.wanted:
+def _ask_others(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
+    """Whether requests still go to a replica of another revision, whose code may call other deployments."""
+    return any(_others(replica_sets[name]) for name in replica_set_names(revision))
+
+
+def _failure(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str | None:
+    """Why the desired revision has failed. Without a stable revision there is no rollback, so nothing has."""
+    if rollout.failure is not None or rollout.stable is None or rollout.stable == rollout.desired:
         return None
-    for name in _changed(rollout.wanted, rollout.good):
-        record = groups[name].record if name in groups else None
-        if record is not None and restarts.is_given_up(record.failures, _revision(rollout.wanted, name)):
+    for name in _changed(rollout.desired, rollout.stable):
+        record = replica_sets[name].record if name in replica_sets else None
+        if record is not None and restarts.has_failed(record.failures, _template_hash(rollout.desired, name)):
             return f"{name}: {record.last_error}"
     return None
 
 
-def _changed(version: ApplicationSpec, other: ApplicationSpec) -> Iterator[str]:
-    """The groups of which replicas have to show that they are well: they start, or take something up, that is new."""
+def _changed(revision: ApplicationSpec, other: ApplicationSpec) -> Iterator[str]:
+    """The replica sets whose replicas must become ready: they start anew, or reload options."""
     there = {each.config.name: each for each in other.deployments}
-    for name, deployment in zip(group_names(version), version.deployments, strict=True):
+    for name, deployment in zip(replica_set_names(revision), revision.deployments, strict=True):
         old = there.get(deployment.config.name)
         same = old is not None and old.config.live == deployment.config.live
-        if not same or _revision(other, name) != _revision(version, name):
+        if not same or _template_hash(other, name) != _template_hash(revision, name):
             yield name
 
 
-def _revision(version: ApplicationSpec, group: str) -> str:
-    return version.revision(group.partition("/")[2])
+def _template_hash(revision: ApplicationSpec, replica_set: str) -> str:
+    return revision.template_hash(replica_set.partition("/")[2])
 
 
-def _is_whole(group: Group, *, proven: bool) -> bool:
-    spec, replicas = group.spec, group.record.replicas
+def _is_available(replica_set: ReplicaSet, *, ready: bool) -> bool:
+    """Whether enough replicas run, and no other revision is sent requests. `ready`: they must be ready as well."""
+    spec, replicas = replica_set.spec, replica_set.record.replicas
     assert spec is not None
-    mine = [r for r in replicas if r.phase is Phase.RUNNING and r.revision == spec.revision and r.live == spec.live]
-    well = [r for r in mine if not proven or (r.proven and not r.failed_probes)]
-    return len(well) >= spec.target and not _others(group)
+    mine = [
+        replica
+        for replica in replicas
+        if replica.phase is Phase.RUNNING
+        and replica.template_hash == spec.template_hash
+        and replica.live == spec.live
+        and (not ready or (replica.ready and not replica.failed_probes))
+    ]
+    return len(mine) >= spec.target and not _others(replica_set)
 
 
-def _others(group: Group) -> list[ReplicaRecord]:
-    """Replicas of other versions that somebody may still ask."""
-    assert group.spec is not None
-    replicas = group.record.replicas
-    asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + on_the_way_out(replicas)
-    return [replica for replica in asked if replica.revision != group.spec.revision]
+def _others(replica_set: ReplicaSet) -> list[ReplicaRecord]:
+    """The replicas of other revisions that callers may still send requests to."""
+    assert replica_set.spec is not None
+    replicas = replica_set.record.replicas
+    asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + unrouting(replicas)
+    return [replica for replica in asked if replica.template_hash != replica_set.spec.template_hash]
 
 
 def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
     return (one.route_prefix, one.default, one.routes) == (other.route_prefix, other.default, other.routes)
 
 
-def _answers(version: ApplicationSpec, groups: Mapping[str, Group]) -> bool:
-    """Whether each of its ingresses has a replica of this version that serves, and has been well."""
-    return all(_serves(groups[f"{version.name}/{name}"]) for name in version.ingresses)
+def _answers(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
+    """Whether each ingress of this revision has a ready replica."""
+    return all(_serves(replica_sets[f"{revision.name}/{name}"]) for name in revision.ingresses)
 
 
-def _serves(group: Group) -> bool:
-    spec = group.spec
+def _serves(replica_set: ReplicaSet) -> bool:
+    spec = replica_set.spec
     assert spec is not None
     return spec.target == 0 or any(
-        replica.phase is Phase.RUNNING and replica.revision == spec.revision and replica.proven
-        for replica in group.record.replicas
+        replica.phase is Phase.RUNNING and replica.template_hash == spec.template_hash and replica.ready
+        for replica in replica_set.record.replicas
     )
 
 
-def kept(rollouts: Iterable[Rollout]) -> list[ApplicationSpec]:
-    """The versions of all of which something may still run, of each application the last to come last."""
-    return [version for rollout in rollouts for version in rollout.kept]
+def active_revisions(rollouts: Iterable[Rollout]) -> list[ApplicationSpec]:
+    """The revisions that may have replicas, of all applications; of each application in the order of `active`."""
+    return [revision for rollout in rollouts for revision in rollout.active]

@@ -25,7 +25,7 @@ STARTING = ("uvicorn/importer.py", "uvicorn/lifespan/on.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One function of a stack."""
 
     file: str
@@ -69,7 +69,7 @@ class Watched:
         return self if self.asked is None else replace(self, asked=now)
 
 
-def is_debugging(stack: Iterable[Frame], debugger: Collection[str]) -> bool:
+def is_debugging(stack: Iterable[StackFrame], debugger: Collection[str]) -> bool:
     """Whether a debugger holds the thread that has this stack.
 
     `debugger`: full paths of the standard library's debugger, on which ipdb, pudb and remote debuggers are built. A
@@ -80,12 +80,12 @@ def is_debugging(stack: Iterable[Frame], debugger: Collection[str]) -> bool:
     )
 
 
-def is_starting(stack: Iterable[Frame]) -> bool:
+def is_starting(stack: Iterable[StackFrame]) -> bool:
     """Whether the app that has this stack is imported, or its lifespan runs."""
     return any(frame.file.endswith(STARTING) for frame in stack)
 
 
-def blocking_line(stack: Sequence[Frame], libraries: Sequence[str], folders: Sequence[str]) -> str | None:
+def blocking_line(stack: Sequence[StackFrame], libraries: Sequence[str], folders: Sequence[str]) -> str | None:
     """The line that blocks: the innermost one of user code, else the innermost of all. `stack`: innermost first.
 
     `libraries` are the folders that hold no user code; of `folders`, the longest one that a file lies in is left out

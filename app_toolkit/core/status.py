@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from app_toolkit.core import restarts
-from app_toolkit.core.applications import application_of, group_names
-from app_toolkit.core.groups import Group
-from app_toolkit.core.reconcile import GroupRecord, GroupSpec, are_proxies, proxies_of
+from app_toolkit.core.applications import application_of, replica_set_names
+from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, are_proxies, proxies_of
+from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.types import NodeId
@@ -169,12 +169,12 @@ class InstanceStatus:
 
 
 NO_SCALING: Mapping[str, ScalingStatus] = {}
-NOTHING_UNREADABLE: Mapping[str, str] = {}
+NOTHING_CORRUPT: Mapping[str, str] = {}
 
 
 def instance_status(
     applications: Iterable[Rollout],
-    groups: Mapping[str, Group],
+    replica_sets: Mapping[str, ReplicaSet],
     now: float,
     *,
     epoch: int,
@@ -182,22 +182,22 @@ def instance_status(
     home: NodeId,
     stopping: bool,
     scaling: Mapping[str, ScalingStatus] = NO_SCALING,
-    unreadable: Mapping[str, str] = NOTHING_UNREADABLE,
+    corrupt: Mapping[str, str] = NOTHING_CORRUPT,
     doubts: tuple[str, ...] = (),
 ) -> InstanceStatus:
     """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away.
 
-    `unreadable`: applications of which nobody knows what is wanted, and why.
+    `corrupt`: applications of which nobody knows what is wanted, and why.
     """
     told = {
-        name: group_status(group.spec, group.record, now, group.quarantine, scaling.get(name))
-        for name, group in groups.items()
+        name: group_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(name))
+        for name, replica_set in replica_sets.items()
     }
     of_applications = []
     for rollout in applications:
-        spec = rollout.present
-        mine = tuple(told[name] for name in group_names(spec) if name in told)
-        word = worst((_rollout_word(rollout), *(group.status for group in mine)))
+        spec = rollout.current
+        mine = tuple(told[name] for name in replica_set_names(spec) if name in told)
+        word = worst((_rollout_word(rollout), *(replica_set.status for replica_set in mine)))
         of_applications.append(
             ApplicationStatus(
                 spec.name,
@@ -206,17 +206,17 @@ def instance_status(
                 mine,
                 rollout.revision,
                 rollout.failure,
-                rollout.present_revision or 0,
+                rollout.current_revision or 0,
             )
         )
-    for name, why in unreadable.items():
-        mine = tuple(group for group in told.values() if application_of(group.name) == name)
+    for name, why in corrupt.items():
+        mine = tuple(replica_set for replica_set in told.values() if application_of(replica_set.name) == name)
         of_applications.append(ApplicationStatus(name, FAILED, None, mine, 0, why))
     of_applications.sort(key=lambda each: each.name)
     first = proxies_of(home)
     proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
-    shown = {group.name for each in of_applications for group in each.deployments}
-    leaving = tuple(told[name] for name in groups if name not in shown and not are_proxies(name))
+    shown = {replica_set.name for each in of_applications for replica_set in each.deployments}
+    leaving = tuple(told[name] for name in replica_sets if name not in shown and not are_proxies(name))
     words = [each.status for several in (of_applications, proxies, leaving) for each in several]
     return InstanceStatus(
         epoch=epoch,
@@ -232,24 +232,24 @@ def instance_status(
 def _rollout_word(rollout: Rollout) -> str:
     if rollout.failure is not None:
         return ROLLED_BACK
-    is_first = rollout.leaving is None and rollout.good is None
+    is_first = rollout.outgoing is None and rollout.stable is None
     return HEALTHY if rollout.is_settled or is_first else UPDATING
 
 
 def group_status(
-    spec: GroupSpec | None,
-    record: GroupRecord,
+    spec: ReplicaSetSpec | None,
+    record: ReplicaSetRecord,
     now: float,
     quarantine: str | None = None,
     scaling: ScalingStatus | None = None,
 ) -> GroupStatus:
-    """`quarantine` is the sentence that says why the group is not looked after any more."""
+    """`quarantine` is the sentence that says why the replica set is not looked after any more."""
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return GroupStatus(
-        name=record.group,
+        name=record.name,
         status=FAILED if quarantine else _word(spec, record),
         target=spec.target if spec else 0,
-        revision=spec.revision if spec else "",
+        revision=spec.template_hash if spec else "",
         counts={phase: count for phase, count in counts.items() if count},
         replicas=tuple(_replica_status(r, now) for r in sorted(record.replicas, key=lambda r: r.id)),
         restarts=record.deaths,
@@ -263,16 +263,20 @@ def worst(statuses: Iterable[str]) -> str:
     return min(statuses, key=WORST_FIRST.index, default=HEALTHY)
 
 
-def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
+def _word(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> str:
     if spec is None or spec.target == 0:
         return STOPPING if record.replicas else HEALTHY
-    current = [r for r in record.replicas if r.revision == spec.revision and r.phase in (Phase.STARTING, Phase.RUNNING)]
-    failed = restarts.failed_starts(record.failures, spec.revision) >= restarts.FAILED_STARTS
+    current = [
+        r
+        for r in record.replicas
+        if r.template_hash == spec.template_hash and r.phase in (Phase.STARTING, Phase.RUNNING)
+    ]
+    failed = restarts.failed_starts(record.failures, spec.template_hash) >= restarts.FAILED_STARTS
     if failed or any(r.unplaceable and r.unplaceable.for_ever for r in current):
         return FAILED
     if any(r.unplaceable for r in current):
         return WAITING
-    others = [r for r in record.replicas if r.revision != spec.revision]
+    others = [r for r in record.replicas if r.template_hash != spec.template_hash]
     if any(r.phase is Phase.RUNNING or (r.phase is Phase.DRAINING and not r.unrouted) for r in others):
         return UPDATING  # callers may still send something there
     if any(r.phase is Phase.RUNNING and r.live != spec.live for r in current):
@@ -280,7 +284,7 @@ def _word(spec: GroupSpec | None, record: GroupRecord) -> str:
     return HEALTHY if sum(r.phase is Phase.RUNNING for r in current) >= spec.target else STARTING
 
 
-def _never_placed(record: GroupRecord) -> str | None:
+def _never_placed(record: ReplicaSetRecord) -> str | None:
     for replica in record.replicas:
         lacks = replica.unplaceable
         if lacks is not None and lacks.for_ever:
@@ -288,7 +292,7 @@ def _never_placed(record: GroupRecord) -> str | None:
     return None
 
 
-def _not_reconfigured(record: GroupRecord) -> str | None:
+def _not_reconfigured(record: ReplicaSetRecord) -> str | None:
     for replica in record.replicas:
         tried = replica.reconfiguration
         if tried is not None and tried.why is not None and replica.phase is Phase.RUNNING:
@@ -301,7 +305,7 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         id=replica.id,
         phase=replica.phase.value,
         age_s=round(max(0.0, now - replica.since), 3),
-        revision=replica.revision,
+        revision=replica.template_hash,
         address=replica.location.address if replica.location else None,
         failed_probes=replica.failed_probes,
         asks=replica.unplaceable.asks if replica.unplaceable else None,

@@ -57,9 +57,9 @@ class World:
 
     The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take;
     `room` how many processes fit (None: any number); `nodes` where replicas are placed, each where the fewest
-    are; `broken` what a group's starts fail with, `stubborn` what its reconfigurations do; `lost` and `late` which
-    events never come, or come so many seconds later. `performed` is the history of all orders that were obeyed,
-    `refused` of those that came from an earlier epoch.
+    are; `broken` what the starts of a replica set fail with, `stubborn` what its reconfigurations do; `lost` and
+    `late` which events never come, or come so many seconds later. `performed` is the history of all orders that
+    were obeyed, `refused` of those that came from an earlier epoch.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -82,12 +82,12 @@ class World:
         self._emit: Emit = lambda event: None
         self._timers: set[asyncio.Task[None]] = set()
 
-    def of(self, group: str, phase: str | None = None) -> list[ReplicaId]:
-        """The processes of a group, and of a phase, oldest first."""
+    def of(self, replica_set: str, phase: str | None = None) -> list[ReplicaId]:
+        """The processes of a replica set, and of a phase, oldest first."""
         return [
             id
             for id, process in self.processes.items()
-            if process.order.group == group and (phase is None or process.phase == phase)
+            if process.order.replica_set == replica_set and (phase is None or process.phase == phase)
         ]
 
     def crash(self, id: ReplicaId, why: str = "it was killed with signal 9") -> None:
@@ -141,7 +141,7 @@ class World:
                 running = process.phase == "running"
                 self._tell(ProbePassed(id) if running else ProbeFailed(id, f"it is {process.phase}"))
             case Reconfigure(_, live):
-                stubborn = self.stubborn.get(process.order.group)
+                stubborn = self.stubborn.get(process.order.replica_set)
                 process.live = live if stubborn is None else None
                 self._tell(Reconfigured(id, live) if stubborn is None else ReconfigureFailed(id, live, stubborn))
 
@@ -153,7 +153,7 @@ class World:
         elif not process.deaf:
             order = process.order
             location = None if process.phase == "starting" else process.location
-            self._tell(Found(id, order.group, order.revision, process.phase, location, process.live))
+            self._tell(Found(id, order.replica_set, order.template_hash, process.phase, location, process.live))
 
     # What happens
 
@@ -181,11 +181,11 @@ class World:
 
     def _open_nodes(self, order: Start) -> list[NodeId]:
         """Those that have room for one more of its kind."""
-        kind = order.group, order.revision
+        kind = order.replica_set, order.template_hash
         mine = [
             process.location.node
             for process in self.processes.values()
-            if process.location is not None and (process.order.group, process.order.revision) == kind
+            if process.location is not None and (process.order.replica_set, process.order.template_hash) == kind
         ]
         return [node for node in self.nodes if order.max_per_node is None or mine.count(node) < order.max_per_node]
 
@@ -203,7 +203,7 @@ class World:
         id = process.order.spec.id
         if self.processes.get(id) is not process or process.phase != "starting" or process.deaf:
             return
-        error = self.broken.get(process.order.group)
+        error = self.broken.get(process.order.replica_set)
         if error is not None:
             self._end(id, error)
             return

@@ -14,7 +14,7 @@ from types import FrameType
 
 import uvloop
 
-from app_toolkit.core.stalls import Blocked, Frame, Watched, blocking_line, is_debugging, is_starting
+from app_toolkit.core.stalls import Blocked, StackFrame, Watched, blocking_line, is_debugging, is_starting
 
 logger = logging.getLogger("app_toolkit.watchdog")
 
@@ -108,16 +108,16 @@ class Watchdog:
 
     # From any thread
 
-    def _stack(self) -> list[Frame]:
+    def _stack(self) -> list[StackFrame]:
         """What the loop's thread runs, innermost first."""
         frame: FrameType | None = sys._current_frames().get(self._thread_id)
-        stack: list[Frame] = []
+        stack: list[StackFrame] = []
         while frame is not None and len(stack) < DEEPEST:
-            stack.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            stack.append(StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
         return stack
 
-    def _line(self, stack: list[Frame] | None = None) -> str | None:
+    def _line(self, stack: list[StackFrame] | None = None) -> str | None:
         folders = [os.path.abspath(folder or os.curdir) for folder in sys.path]
         with suppress(OSError):  # the working folder may be gone
             folders.append(os.getcwd())

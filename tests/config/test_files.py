@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from app_toolkit.config.document import from_toml, from_yaml
+from app_toolkit.config.fields import merge
 from app_toolkit.config.files import ConfigFile, parse, read_file
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge, overruled
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, overruled
 from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.project import choose, read_project
 from app_toolkit.errors import ConfigError

@@ -5,13 +5,7 @@ import heapq
 from contextlib import asynccontextmanager
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.config.models import (
-    ApplicationSpec,
-    DeploymentConfig,
-    IngressSpec,
-    RayActorOptions,
-    Route,
-)
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, Route
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reconcile import proxies_of
 from app_toolkit.engines.memory import MemoryStore
@@ -47,7 +41,7 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_no
 
 
 class Caller:
-    """A proxy's side of the board: watches, takes up, and comes back."""
+    """A proxy's side of the publisher: watches, takes up, and comes back."""
 
     def __init__(self, house, name):
         self.house, self.name = house, name
@@ -70,8 +64,8 @@ class Caller:
                 else:
                     self.seen[key], self.view[key] = snapshot.version, snapshot.value
 
-    def replicas(self, group):
-        return [replica["id"] for replica in self.view[f"replicas/{group}"]["replicas"]]
+    def replicas(self, replica_set):
+        return [replica["id"] for replica in self.view[f"replicas/{replica_set}"]["replicas"]]
 
 
 class House:
@@ -120,21 +114,24 @@ class House:
         status = self.controller.status()
         return next((a.status for a in status.applications if a.name == application), None)
 
-    def group(self, name):
+    def replica_set(self, name):
         status = self.controller.status()
-        groups = [g for a in status.applications for g in a.deployments]
-        return next(g for g in (*groups, *status.proxies, *status.leaving) if g.name == name)
+        replica_sets = [g for a in status.applications for g in a.deployments]
+        return next(g for g in (*replica_sets, *status.proxies, *status.leaving) if g.name == name)
 
-    def performed(self, kind, group=None):
+    def performed(self, kind, replica_set=None):
         return [
             a
             for a in self.world.performed
-            if isinstance(a, kind) and (group is None or a.replica.startswith(group.replace("/", ".") + "-"))
+            if isinstance(a, kind)
+            and (replica_set is None or a.replica.startswith(replica_set.replace("/", ".") + "-"))
         ]
 
     def proxies(self, phase=None):
         """All of them, on every node."""
-        return [id for group in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(group, phase)]
+        return [
+            id for replica_set in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(replica_set, phase)
+        ]
 
     def nodes(self):
         return {process.location.node for process in self.world.processes.values() if process.location is not None}
@@ -146,7 +143,7 @@ class House:
         return self.world.processes[id].location.address.rpartition(":")[2]
 
     def told(self, what, **where):
-        return [entry for entry in self.controller.story.entries(**where) if entry.what == what]
+        return [entry for entry in self.controller.event_log.entries(**where) if entry.what == what]
 
 
 @asynccontextmanager
@@ -162,7 +159,7 @@ async def house(*, deployed=None, caller=True):
             await house.until_healthy()
         yield house
         for controller in house.controllers:
-            assert not [e for e in controller.story.entries() if e.what in ("Quarantined", "TickFailed")]
+            assert not [e for e in controller.event_log.entries() if e.what in ("Quarantined", "TickFailed")]
     finally:
         for task in house.tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Who waits for news of the status."""
+"""Waiting for changes of the status."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def test_a_change_is_counted_and_wakes_who_waits():
     waiting = asyncio.create_task(changes.wait(clock.now() + 10.0))
     await clock.advance(1.0)
     assert not waiting.done()
-    changes.tell()
+    changes.notify()
     await waiting
     assert changes.number == 1
     in_vain = asyncio.create_task(changes.wait(clock.now() + 10.0))

@@ -15,7 +15,7 @@ from app_toolkit.config.models import (
     ClassSpec,
     HTTPOptions,
 )
-from app_toolkit.controller.checkpoint import opened
+from app_toolkit.controller.checkpoint import decode_checkpoint
 from app_toolkit.controller.controller import GAP_S, RECOVERY_S
 from app_toolkit.controller.proxies import EMPTY_S
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop, proxies_of
@@ -37,7 +37,7 @@ async def test_what_is_applied_comes_up_and_is_told():
         assert len(h.world.of(SHOP, "running")) == 1
         assert len(h.world.of(CHAT, "running")) == 2
         await h.until(lambda: "replicas/shop/chat" in h.proxy.view and h.proxy.replicas(CHAT) == h.world.of(CHAT))
-        assert h.group(PROXY).replicas[0].address == "tcp:127.0.0.1:8123"
+        assert h.replica_set(PROXY).replicas[0].address == "tcp:127.0.0.1:8123"
         [app] = h.proxy.view["routes"]["applications"]
         assert app == {
             "name": "shop",
@@ -86,8 +86,8 @@ async def test_a_killed_replica_is_replaced_at_once():
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2, within_s=h.world.start_s + 0.5)
         assert other in h.world.of(CHAT)
         await h.until(lambda: h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT)))
-        assert h.group(CHAT).restarts == 1
-        assert h.group(CHAT).last_error == "it was killed with signal 9"
+        assert h.replica_set(CHAT).restarts == 1
+        assert h.replica_set(CHAT).last_error == "it was killed with signal 9"
 
 
 async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
@@ -129,15 +129,15 @@ async def test_changed_options_are_taken_up_where_they_can_be_and_until_then_the
         before = h.world.of(CHAT)
         h.world.stubborn[CHAT] = "no such model"
         await h.controller.apply(application(max_ongoing_requests=7))
-        await h.until(lambda: h.group(SHOP).status == "healthy")
-        await h.until(lambda: h.group(CHAT).last_error is not None)
+        await h.until(lambda: h.replica_set(SHOP).status == "healthy")
+        await h.until(lambda: h.replica_set(CHAT).last_error is not None)
         assert h.word() == "updating"
-        assert "could not be reconfigured: no such model" in h.group(CHAT).last_error
+        assert "could not be reconfigured: no such model" in h.replica_set(CHAT).last_error
         h.world.stubborn.clear()
         await h.until_healthy()
         assert h.world.of(CHAT) == before
         assert {h.world.processes[id].live.max_ongoing_requests for id in before} == {7}
-        assert h.told("Reconfigured", group=CHAT)
+        assert h.told("Reconfigured", subject=CHAT)
 
 
 async def test_what_nobody_can_take_up_is_taken_back_and_the_old_go_on():
@@ -149,7 +149,7 @@ async def test_what_nobody_can_take_up_is_taken_back_and_the_old_go_on():
         assert h.proxy.replicas(CHAT) == h.world.of(CHAT, "running") == before
         h.world.stubborn.clear()
         h.world.broken.clear()
-        await h.until(lambda: h.group(CHAT).status == "healthy")
+        await h.until(lambda: h.replica_set(CHAT).status == "healthy")
         assert h.world.of(CHAT, "running") == before
         assert {h.world.processes[id].live.max_ongoing_requests for id in before} == {100}
 
@@ -201,7 +201,7 @@ async def test_a_restarted_controller_adopts_what_runs_and_restarts_nothing():
         h.world.performed.clear()
         await h.controller_starts()
         assert h.controller.epoch == 2
-        assert h.group(CHAT).counts == {"recovering": 2}
+        assert h.replica_set(CHAT).counts == {"recovering": 2}
         await h.until_healthy()
         await h.clock.advance(60.0)
         assert h.world.processes == before
@@ -277,7 +277,7 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
             await old.apply(application(chat=5))
         with pytest.raises(StaleEpoch):
             await old.watch("a caller", {})
-        kept = json.loads(opened("applications/shop", await store.get("applications/shop")).content)
+        kept = json.loads(decode_checkpoint("applications/shop", await store.get("applications/shop")).content)
         assert kept["wanted"]["deployments"][1]["config"]["num_replicas"] == 2
         assert h.world.refused == []
         assert not [action for action in h.world.performed if not isinstance(action, Probe)]
@@ -291,7 +291,7 @@ async def test_a_controller_that_was_stopped_for_a_minute_kills_nobody():
         await h.until(lambda: h.world.of(CHAT, "starting"))
         h.stall(70.0)
         await h.until_healthy(within_s=60)
-        assert h.told("Overslept")
+        assert h.told("Suspended")
         assert not h.performed(Kill)
         assert set(before) < set(h.world.processes)
 
@@ -302,7 +302,7 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
         await h.until(lambda: h.word("other") == "healthy")
         others = h.world.of("other/other") + h.world.of("other/chat")
         await h.controller.delete("shop")
-        assert {group.name for group in h.controller.status().leaving} == {SHOP, CHAT}
+        assert {replica_set.name for replica_set in h.controller.status().leaving} == {SHOP, CHAT}
         await h.until(lambda: not h.controller.status().leaving)
         assert set(h.world.processes) == {*others, *h.world.of(PROXY)}
         await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
@@ -420,7 +420,7 @@ async def test_several_proxies_share_the_port_that_the_first_one_found():
         assert first == 0
         assert others == [int(h.port(h.proxies()[0]))] * 2
         await h.until_healthy()
-        assert h.group(PROXY).target == 3
+        assert h.replica_set(PROXY).target == 3
         killed = h.proxies()[1]
         h.world.crash(killed)
         await h.until(lambda: len(h.proxies("running")) == 3)
@@ -435,7 +435,7 @@ async def test_every_node_with_a_replica_has_proxies_and_is_told_under_one_port(
         await h.until(lambda: len(h.proxies("running")) == 2)
         assert set(map(h.node, h.proxies())) == {HOME, NEXT}
         assert len({h.port(id) for id in h.proxies()}) == 1
-        assert [group.name for group in h.controller.status().proxies] == [PROXY, proxies_of(NEXT)]
+        assert [replica_set.name for replica_set in h.controller.status().proxies] == [PROXY, proxies_of(NEXT)]
         shown = h.proxy.view["replicas/shop/chat"]["replicas"]
         assert {replica["node"] for replica in shown} == {HOME, NEXT}
         assert all(replica["remote_address"].startswith(f"tcp:{replica['node']}:") for replica in shown)
@@ -467,7 +467,7 @@ async def test_a_node_without_a_replica_loses_its_proxies_after_a_while_and_they
         [drained] = h.performed(Drain, proxies_of(NEXT))
         assert h.told("Drained", replica=drained.replica)
         assert not h.performed(Kill)
-        assert [group.name for group in h.controller.status().proxies] == [PROXY]
+        assert [replica_set.name for replica_set in h.controller.status().proxies] == [PROXY]
 
 
 async def test_nothing_is_started_on_a_node_that_died():
@@ -481,7 +481,7 @@ async def test_nothing_is_started_on_a_node_that_died():
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 5)
         await h.clock.advance(EMPTY_S * 2)
         assert len(h.performed(Start, proxies_of(NEXT))) == started
-        assert [group.name for group in h.controller.status().proxies] == [PROXY]
+        assert [replica_set.name for replica_set in h.controller.status().proxies] == [PROXY]
         await h.until_healthy()
 
 
@@ -521,8 +521,8 @@ async def test_a_bad_start_is_told_with_its_error_and_tried_again_less_and_less(
         h.world.broken[CHAT] = "Traceback: ImportError: no module named 'shop'"
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
-        assert "ImportError" in h.group(CHAT).last_error
-        assert h.group(SHOP).status == "healthy"
+        assert "ImportError" in h.replica_set(CHAT).last_error
+        assert h.replica_set(SHOP).status == "healthy"
         await h.clock.advance(60.0)
         assert 4 <= len(h.performed(Start, CHAT)) <= 8
         h.world.broken.clear()
@@ -548,7 +548,7 @@ async def test_a_replica_without_room_is_told_with_what_it_asks_for():
         await h.until(lambda: h.word() == "waiting_for_resources")
         await h.clock.advance(120.0)
         assert h.word() == "waiting_for_resources"
-        [short] = [replica for replica in h.group(CHAT).replicas if replica.asks]
+        [short] = [replica for replica in h.replica_set(CHAT).replicas if replica.asks]
         assert (short.asks, short.free) == ("0.1 CPU", "0 CPU")
         h.world.room = None
         await h.until_healthy()
@@ -563,7 +563,7 @@ async def test_what_would_be_one_too_many_on_every_node_waits_for_another_node()
         await h.clock.advance(120.0)
         assert h.word() == "waiting_for_resources"
         assert Counter(map(h.node, h.world.of(CHAT, "running"))) == {HOME: 1, "another": 1}
-        [short] = [replica for replica in h.group(CHAT).replicas if replica.asks]
+        [short] = [replica for replica in h.replica_set(CHAT).replicas if replica.asks]
         assert (short.asks, short.free) == ("a node with fewer of its replicas", "0 CPU")
         h.world.nodes.append(NodeId("a third"))
         await h.until_healthy()
@@ -580,7 +580,7 @@ async def test_a_replica_that_can_never_be_placed_has_failed():
         h.world.room = 0
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
-        assert "asks for 0.1 CPU" in h.group(CHAT).last_error
+        assert "asks for 0.1 CPU" in h.replica_set(CHAT).last_error
 
 
 async def test_lost_and_late_events_cost_time_only():
@@ -602,7 +602,7 @@ async def test_a_process_that_nobody_remembers_is_ended():
         h.controller._inbox.put(Found("shop.chat-1-99", CHAT, "r", "running"))
         await h.until(lambda: [a for a in h.performed(Kill) if a.replica == "shop.chat-1-99"])
         assert stranger in h.world.processes
-        assert stranger in [replica.id for replica in h.group(CHAT).replicas]
+        assert stranger in [replica.id for replica in h.replica_set(CHAT).replicas]
 
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
@@ -612,10 +612,10 @@ async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
         await h.until(shutdown.done, within_s=40)
         assert h.world.processes == {}
         assert not h.performed(Kill)
-        story = [(entry.what, entry.replica in proxies) for entry in h.controller.story.entries()]
-        assert story.index(("Drained", True)) < story.index(("Retire", False)), "they serve until no proxy asks"
-        last = len(story) - 1 - story[::-1].index(("Exited", False))
-        assert last < story.index(("Stop", True)), "what passes through a proxy ends before it does"
+        event_log = [(entry.what, entry.replica in proxies) for entry in h.controller.event_log.entries()]
+        assert event_log.index(("Drained", True)) < event_log.index(("Retire", False)), "they serve until no proxy asks"
+        last = len(event_log) - 1 - event_log[::-1].index(("Exited", False))
+        assert last < event_log.index(("Stop", True)), "what passes through a proxy ends before it does"
         assert h.performed(Stop)
         await h.until(h.run.done)
         assert await h.store.keys("applications/") == []
@@ -636,14 +636,14 @@ async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
 async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():
     async with house(deployed=application(), caller=False) as h:
         h.controller._inbox.put(Drained(h.world.of(CHAT)[0]))  # it was never told to
-        await h.until(lambda: h.group(CHAT).status == "failed")
-        assert "IllegalTransition" in h.group(CHAT).last_error
+        await h.until(lambda: h.replica_set(CHAT).status == "failed")
+        assert "IllegalTransition" in h.replica_set(CHAT).last_error
         h.world.crash(h.world.of(SHOP)[0])
-        await h.until(lambda: h.group(SHOP).restarts == 1 and h.group(SHOP).status == "healthy")
-        assert h.told("Quarantined", group="shop")
+        await h.until(lambda: h.replica_set(SHOP).restarts == 1 and h.replica_set(SHOP).status == "healthy")
+        assert h.told("Quarantined", subject="shop")
         await h.controller.apply(application())
         await h.until_healthy()
-        h.controller.story = type(h.controller.story)(h.clock.now)  # told and dealt with
+        h.controller.event_log = type(h.controller.event_log)(h.clock.now)  # told and dealt with
 
 
 async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
@@ -660,7 +660,7 @@ async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
         assert len(h.world.of(CHAT)) == 1
         h.store.get = get
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)
-        h.controller.story = type(h.controller.story)(h.clock.now)
+        h.controller.event_log = type(h.controller.event_log)(h.clock.now)
 
 
 @pytest.mark.parametrize("overslept_s", [0.0, 60.0], ids=["before it acts", "after a gap"])
@@ -686,7 +686,7 @@ async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_
         assert len(h.world.of(CHAT)) == 1
         h.store.get = get
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2)
-        h.controller.story = type(h.controller.story)(h.clock.now)
+        h.controller.event_log = type(h.controller.event_log)(h.clock.now)
 
 
 async def test_the_status_is_told_when_it_changes():
@@ -712,27 +712,29 @@ async def test_an_idle_controller_does_not_tick():
 
 async def test_versions_begin_with_the_epoch():
     async with house(deployed=application()) as h:
-        assert h.controller.board.version("routes") > Version(1, 0)
+        assert h.controller.publisher.version("routes") > Version(1, 0)
 
 
 def check_the_nodes(h):
     """None has more replicas of a kind than it may."""
     placed = [p.order for p in h.world.processes.values() if p.location is not None and p.order.max_per_node]
-    kinds = Counter((order.group, order.revision, order.max_per_node, h.node(order.replica)) for order in placed)
+    kinds = Counter(
+        (order.replica_set, order.template_hash, order.max_per_node, h.node(order.replica)) for order in placed
+    )
     assert all(number <= most for (_, _, most, _), number in kinds.items())
 
 
 def check_the_proxies(h):
     """None shares a port with one that was told otherwise, and while nobody has a port, one looks for it."""
     living = [h.world.processes[id].order for id in h.proxies()]
-    for revision in {order.revision for order in living}:
-        mine = [order for order in living if order.revision == revision]
+    for template_hash in {order.template_hash for order in living}:
+        mine = [order for order in living if order.template_hash == template_hash]
         looking = [order for order in mine if not order.spec.options["port"]]
         assert len(looking) <= 1, "two find a port of their own"
         most = mine[0].spec.options["proxies_per_node"]
         assert max(Counter(order.spec.node for order in mine).values()) <= most
     for node in {order.spec.node for order in living}:
-        assert len({order.revision for order in living if order.spec.node == node}) == 1
+        assert len({order.template_hash for order in living if order.spec.node == node}) == 1
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -24,7 +24,7 @@ async def test_once_nobody_holds_it_everything_is_put_away():
         assert h.word() == "healthy"
         await h.until(h.run.done, within_s=60)
         assert h.world.processes == {}
-        [told] = h.told("PutAway")
+        [told] = h.told("ShutdownBegun")
         assert "a terminal" in told.cause
 
 
@@ -68,11 +68,11 @@ async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it
             await h.until(h.run.done, within_s=90)
             assert h.world.processes == {}
             assert await h.store.keys("applications/") == await h.store.keys("lease") == []
-            assert len(h.told("PutAway")) == len(h.told("LeaseEnded")) == 1
+            assert len(h.told("ShutdownBegun")) == len(h.told("LeaseEnded")) == 1
             if not h.told("TickFailed"):
                 assert failing > 4
                 return
-            h.controller.story = type(h.controller.story)(h.clock.now)
+            h.controller.event_log = type(h.controller.event_log)(h.clock.now)
 
 
 async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():

@@ -17,9 +17,9 @@ def newer(spec):
     return spec.model_copy(update={"target": "shop:two"})
 
 
-def targets(h, group):
+def targets(h, replica_set):
     """What its replicas import."""
-    return {h.world.processes[id].order.spec.target for id in h.world.of(group)}
+    return {h.world.processes[id].order.spec.target for id in h.world.of(replica_set)}
 
 
 def routes(h):
@@ -83,7 +83,7 @@ async def test_one_that_is_new_is_not_told_to_be_up_before_it_has_been_well():
         await h.until(lambda: h.world.of("shop/model", "running"))
         assert h.word() == "updating"
         await h.until_healthy()
-        assert h.clock.now() - h.told("Started", group="shop/model")[0].at >= model.config.health_check_period_s
+        assert h.clock.now() - h.told("Started", subject="shop/model")[0].at >= model.config.health_check_period_s
 
 
 async def test_one_that_does_not_hold_is_taken_back_by_itself():

@@ -8,7 +8,7 @@ HOME, NEXT = NodeId("home"), NodeId("next")
 
 
 def targets(proxies):
-    return {spec.template.node: spec.target for spec in proxies.wanted().values()}
+    return {spec.template.node: spec.target for spec in proxies.specs().values()}
 
 
 def ours(**options):
@@ -27,15 +27,15 @@ def test_while_the_port_is_unknown_one_looks_for_it_whoever_else_waits():
     assert targets(proxies) == {HOME: 1}
     proxies.learn(Address("tcp:[::1]:4711"))
     assert targets(proxies) == {HOME: 3, NEXT: 3}
-    assert {spec.template.options["port"] for spec in proxies.wanted().values()} == {4711}
+    assert {spec.template.options["port"] for spec in proxies.specs().values()} == {4711}
 
 
 def test_the_port_that_was_found_makes_no_new_revision():
     proxies = ours(port=0)
-    [before] = proxies.wanted().values()
+    [before] = proxies.specs().values()
     proxies.learn(Address("tcp:127.0.0.1:4711"))
-    [after] = proxies.wanted().values()
-    assert before.revision == after.revision
+    [after] = proxies.specs().values()
+    assert before.template_hash == after.template_hash
 
 
 def test_a_node_that_lost_its_replicas_keeps_who_lives_and_gets_nobody_new():

@@ -9,12 +9,12 @@ from contextlib import suppress
 import pytest
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.controller.checkpoint import Checkpoint, enveloped, opened
+from app_toolkit.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from app_toolkit.controller.leases import LEASE_S
-from app_toolkit.controller.written import COPIES, EPOCHS_LOST
+from app_toolkit.controller.state_store import COPIES, EPOCHS_LOST
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Start
 from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.errors import ConfigError, StaleEpoch, Unreadable
+from app_toolkit.errors import ConfigError, CorruptValue, StaleEpoch
 from tests.controller.house import CHAT, PROXY, SHOP, application, house
 from tests.docs.pages import page
 
@@ -46,8 +46,8 @@ async def until_another_one_listens_as_by_default(h):
     [proxy] = h.proxies("running")
     h.world.crash(proxy)
     await h.until(lambda: h.proxies("running") not in ([], [proxy]))
-    assert h.group(PROXY).status == "healthy"
-    assert [replica.address for replica in h.group(PROXY).replicas] == ["tcp:127.0.0.1:8000"]
+    assert h.replica_set(PROXY).status == "healthy"
+    assert [replica.address for replica in h.replica_set(PROXY).replicas] == ["tcp:127.0.0.1:8000"]
 
 
 def doubts(h):
@@ -64,7 +64,7 @@ async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it
             "the value of 'applications/shop' in the store cannot be believed: "
             "its checksum is not that of its content; its copy stands in for it",
         )
-        assert [entry.cause for entry in h.told("NotBelieved", group="shop")] == list(doubts(h))
+        assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == list(doubts(h))
         assert f"> {doubts(h)[0]}" in page("docs/operations.md").text, "as the page says"
         assert h.store._values[KEY] == h.store._values[COPIES + KEY]
         assert await h.controller.apply(application(chat=3), expected=1) == 2
@@ -95,18 +95,21 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
         assert await comes_back(h) == before
         [doubt] = doubts(h)
         assert doubt.endswith("what runs of it stays as it is until it is deployed again or deleted")
-        assert [entry.cause for entry in h.told("NotBelieved", group="shop")] == [doubt]
+        assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == [doubt]
         [other, shop] = h.controller.status().applications
         assert (shop.name, shop.status, shop.revision, shop.last_error) == ("shop", "failed", 0, doubt)
-        assert {group.name: group.last_error for group in shop.deployments} == {SHOP: doubt, CHAT: doubt}
+        assert {replica_set.name: replica_set.last_error for replica_set in shop.deployments} == {
+            SHOP: doubt,
+            CHAT: doubt,
+        }
         assert other.status == "healthy"
         # Whoever calls it goes by what it knew.
         assert h.proxy.view["routes"]["as_before"] == ["shop"]
         assert h.proxy.seen["replicas/shop/chat"].epoch == 1
         assert h.proxy.replicas(CHAT) == h.world.of(CHAT)
         # The other one is looked after, and this one is not.
-        for group in (CHAT, "other/chat"):
-            h.world.crash(h.world.of(group)[0])
+        for replica_set in (CHAT, "other/chat"):
+            h.world.crash(h.world.of(replica_set)[0])
         await h.clock.advance(60.0)
         assert (len(h.world.of(CHAT)), len(h.world.of("other/chat"))) == (1, 2)
         with pytest.raises(ConfigError, match="'shop' has to be deployed again before: the value of 'applications"):
@@ -192,7 +195,7 @@ async def test_what_a_later_version_has_written_is_left_to_it():
 async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood():
     async with house(deployed=application()) as h:
         for key in (KEY, COPIES + KEY):
-            h.store._values[key] = enveloped(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
+            h.store._values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
         await comes_back(h)
         [doubt] = doubts(h)
         assert "its content is not what this version of the toolkit writes" in doubt
@@ -206,7 +209,7 @@ async def test_proxies_of_whose_options_nobody_knows_stay_until_these_are_said_a
         await h.until_healthy()
         flip(h, "http", COPIES + "http")
         before = await comes_back(h)
-        assert "the proxies stay as they are" in h.group(PROXY).last_error
+        assert "the proxies stay as they are" in h.replica_set(PROXY).last_error
         await h.controller.apply(application(chat=3))
         await h.until_healthy()
         assert h.proxies() == [id for id in before if id.startswith("proxy")]
@@ -214,7 +217,7 @@ async def test_proxies_of_whose_options_nobody_knows_stay_until_these_are_said_a
         await h.controller.apply(application(chat=3), HTTPOptions(port=0, proxies_per_node=2))
         await h.clock.advance(30.0)
         assert {type(action) for action in h.world.performed} == {Probe}, "they are as they were said to be"
-        assert h.group(PROXY).status == "healthy"
+        assert h.replica_set(PROXY).status == "healthy"
         h.world.crash(h.proxies()[0])
         await h.until(lambda: len(h.proxies("running")) == 2)
         assert len({h.port(id) for id in h.proxies()}) == 1
@@ -258,7 +261,7 @@ async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_n
         old, run = h.controller, h.run
         await h.controller_starts()
         await h.controller.apply(application(), HTTPOptions(port=9001))
-        old._wanted.follow((), {}, h.clock.now())
+        old._desired.follow((), {}, h.clock.now())
         await h.until(run.done)
         assert old.replaced
         await h.controller_dies()
@@ -279,7 +282,7 @@ async def test_what_is_forgotten_otherwise_ends_nothing(lost):
         h.controller.hold("a terminal")
         await h.clock.advance(LEASE_S / 2)
         assert h.world.processes == before
-        [told] = h.told("NotBelieved")
+        [told] = h.told("Corrupt")
         assert f"{lost!r}" in told.cause
         assert doubts(h) == (), "it was written anew"
 
@@ -315,8 +318,8 @@ async def test_the_epoch_is_counted_on_by_its_copy():
     async with house(deployed=application()) as h:
         old = h.controller
         flip(h, "epoch")
-        await old._written.check_epoch()
-        assert opened("epoch", h.store._values["epoch"]).epoch == 1, "it was mended by who has it"
+        await old._state_store.check_epoch()
+        assert decode_checkpoint("epoch", h.store._values["epoch"]).epoch == 1, "it was mended by who has it"
         flip(h, "epoch")
         await comes_back(h)
         assert h.controller.epoch == 2
@@ -388,9 +391,9 @@ async def mortal(h, writes):
     """From now on the store outlives the controller by this."""
     await h.controller_dies()
     h.store = MemoryStore()
-    h.store._values = h.controller._written._store._values
+    h.store._values = h.controller._state_store._store._values
     await h.controller_starts()
-    h.controller._written._store = Mortal(h.store._values, writes)
+    h.controller._state_store._store = Mortal(h.store._values, writes)
 
 
 async def reborn(h):
@@ -427,7 +430,7 @@ async def test_wherever_in_an_update_the_controller_dies_and_whatever_is_lost_wi
             assert h.word() == "healthy"
             cpus = [h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT)]
             assert cpus in ([0.1, 0.1], [0.5, 0.5]) if applied is None else cpus == [0.5, 0.5]
-            assert Counter(start.revision for start in h.performed(Start, CHAT)).most_common(1)[0][1] == 2
+            assert Counter(start.template_hash for start in h.performed(Start, CHAT)).most_common(1)[0][1] == 2
             if not died:
                 assert writes > 3
                 return
@@ -478,8 +481,8 @@ def tamper(rng, values):
 
 def is_readable(values, key):
     for each in (key, COPIES + key):
-        with suppress(Unreadable):
-            opened(key, values[each])
+        with suppress(CorruptValue):
+            decode_checkpoint(key, values[each])
             return True
     return False
 
@@ -513,7 +516,7 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
             await h.controller_dies()
             begun = len(h.world.performed)
             await h.controller_starts()
-            assert h.controller._wanted.unreadable.keys() == alone
+            assert h.controller._desired.corrupt.keys() == alone
             assert all(any(repr(APPS + name) in doubt for doubt in doubts(h)) for name in alone)
             for _ in range(rng.choice([5, 100])):
                 await h.clock.advance(0.2)

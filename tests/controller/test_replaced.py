@@ -205,8 +205,8 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
         h.controller = last.controller
         assert h.word() == "healthy"
         deployed = {each.config.name: each.config for each in spec.deployments}
-        for group, config in ((SHOP, deployed["shop"]), (CHAT, deployed["chat"])):
-            there = [h.world.processes[id].order.options for id in h.world.of(group)]
+        for replica_set, config in ((SHOP, deployed["shop"]), (CHAT, deployed["chat"])):
+            there = [h.world.processes[id].order.options for id in h.world.of(replica_set)]
             assert there == [config.ray_actor_options] * config.num_replicas
         ids = [action.replica for action in h.performed(Start)]
         assert len(ids) == len(set(ids))
@@ -226,11 +226,11 @@ async def test_in_any_world_in_which_no_replica_dies_none_is_started_twice(seed)
         await h.controller_dies()
         h.world = Everybody(h.clock)
         last = await Process(h).begins()
-        wanted, asked = Counter(), []
+        desired, asked = Counter(), []
         for _ in range(5):
             spec = application(chat=rng.randint(1, 4), cpus=float(next(cpus)))
-            wanted[CHAT, spec.revision("chat")] = spec.deployments[1].config.num_replicas
-            wanted[SHOP, spec.revision("shop")] = 1
+            desired[CHAT, spec.template_hash("chat")] = spec.deployments[1].config.num_replicas
+            desired[SHOP, spec.template_hash("shop")] = 1
             for step in range(rng.choice([3, 60])):
                 if step == 0 or not asked[-1].done() or asked[-1].cancelled():  # nobody has said that it is applied
                     asked.append(asyncio.create_task(last.controller.apply(spec)))
@@ -250,15 +250,17 @@ async def test_in_any_world_in_which_no_replica_dies_none_is_started_twice(seed)
                     await last.dies()
                     asked[-1].cancel()
                     last = await Process(h).begins()
-            started = Counter((start.group, start.revision) for start in h.performed(Start) if start.group != PROXY)
-            assert started <= wanted
+            started = Counter(
+                (start.replica_set, start.template_hash) for start in h.performed(Start) if start.replica_set != PROXY
+            )
+            assert started <= desired
         last.wakes()  # from where it would have been killed
         h.world.lost, h.world.late = set(), {}
         await last.controller.apply(spec)
         await h.clock.advance(200.0)
         h.controller = last.controller
         assert h.word() == "healthy"
-        assert len(h.world.of(CHAT)) == wanted[CHAT, spec.revision("chat")]
+        assert len(h.world.of(CHAT)) == desired[CHAT, spec.template_hash("chat")]
         assert not h.world.refused
         await asyncio.gather(*asked, return_exceptions=True)
         await last.dies()
@@ -309,7 +311,7 @@ async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_cont
             await new.dies()
             further = await Process(h).begins()
             assert further.controller.wanted()[0] == {"shop": packed(5)[0]}
-            versions = further.controller._wanted.rollouts["shop"].versions
+            versions = further.controller._desired.rollouts["shop"].revisions
             named = {f"code/{hash}" for each in versions for hash in each.packed}
             assert named <= set(await h.store.keys("code/"))
             await h.clock.advance(60.0)

@@ -114,7 +114,7 @@ async def test_the_first_version_stays_and_says_why():
         h.world.broken[CHAT] = ERROR
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
-        assert h.group(CHAT).last_error == ERROR
+        assert h.replica_set(CHAT).last_error == ERROR
         with pytest.raises(ConfigError, match="'shop' has no good version to go back to"):
             await h.controller.rollback("shop")
 
@@ -222,7 +222,7 @@ async def test_in_any_world_a_rollout_ends_with_what_is_good_whenever_the_contro
         for number in range(4):
             bad = rng.random() < 0.5
             cpus = 1.0 + number
-            target = h.group(CHAT).target
+            target = h.replica_set(CHAT).target
             number_of = target if bad else rng.randint(2, 4)
             spec = application(chat=number_of, cpus=cpus, startup_timeout_s=15.0)
             last = [h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")]

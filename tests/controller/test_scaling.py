@@ -9,11 +9,11 @@ import pytest
 from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec
 from app_toolkit.controller.scaling import Scaling
-from app_toolkit.core.applications import group_specs
+from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.autoscale import FORGOTTEN_S
-from app_toolkit.core.groups import Group
-from app_toolkit.core.reconcile import Drain, GroupRecord, Kill, Start, Stop
-from app_toolkit.observability.story import Story
+from app_toolkit.core.reconcile import Drain, Kill, ReplicaSetRecord, Start, Stop
+from app_toolkit.core.replica_sets import ReplicaSet
+from app_toolkit.observability.event_log import EventLog
 from tests.controller.house import PROXY, house
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,9 @@ async def loaded(deployed=None):
 
 async def until_there_are(h, number, *, within_s=60.0):
     await h.until(
-        lambda: h.group(CHAT).target == number and len(h.world.of(CHAT)) == number == len(h.world.of(CHAT, "running")),
+        lambda: (
+            h.replica_set(CHAT).target == number and len(h.world.of(CHAT)) == number == len(h.world.of(CHAT, "running"))
+        ),
         within_s=within_s,
     )
 
@@ -76,7 +78,7 @@ async def test_replicas_follow_the_load_and_the_story_says_why():
         began = h.clock.now()
         load.says(8, waiting=2)
         await until_there_are(h, 5, within_s=LOOK_BACK_S + UP_S + h.world.start_s + 0.5)
-        scaled = h.told("Scaled", group=CHAT)
+        scaled = h.told("Scaled", subject=CHAT)
         assert [entry.cause.partition(":")[0] for entry in scaled] == [
             "from 1 to 2",
             "from 2 to 3",
@@ -84,7 +86,7 @@ async def test_replicas_follow_the_load_and_the_story_says_why():
             "from 4 to 5",
         ]
         assert scaled[0].cause.endswith(": the load is 10, on average 3.0, and one replica is meant to have 2")
-        told = h.group(CHAT).scaling
+        told = h.replica_set(CHAT).scaling
         assert (told.load, told.needed, told.min_replicas, told.max_replicas) == (10, 5, 1, 20)
         assert told.why == scaled[-1].cause
         load.says(0)
@@ -96,7 +98,7 @@ async def test_replicas_follow_the_load_and_the_story_says_why():
 
 async def test_zero_is_reached_and_left_at_once():
     async with loaded(shop(min_replicas=0, downscale_to_zero_delay_s=4)) as (h, load):
-        assert (h.group(CHAT).target, h.word(), h.world.of(CHAT)) == (0, "healthy", [])
+        assert (h.replica_set(CHAT).target, h.word(), h.world.of(CHAT)) == (0, "healthy", [])
         began = h.clock.now()
         load.says(0, waiting=1)
         await h.until(lambda: h.world.of(CHAT, "running"), within_s=h.world.start_s + 0.2)
@@ -111,13 +113,13 @@ async def test_zero_is_reached_and_left_at_once():
 
 async def test_a_new_deployment_begins_as_its_config_says_and_one_that_had_a_number_with_that():
     async with loaded(shop(initial_replicas=3)) as (h, _):
-        assert h.group(CHAT).target == 3
+        assert h.replica_set(CHAT).target == 3
         await h.controller.apply(shop(4))
         await until_there_are(h, 4)
-        assert h.group(CHAT).scaling is None
+        assert h.replica_set(CHAT).scaling is None
         await h.controller.apply(shop(initial_replicas=1))
         await h.clock.advance(2.0)
-        assert h.group(CHAT).target == 4
+        assert h.replica_set(CHAT).target == 4
         assert not h.performed(Drain)
 
 
@@ -127,10 +129,10 @@ async def test_to_apply_again_or_to_change_how_the_load_is_followed_keeps_the_ta
         await until_there_are(h, 5)
         await h.controller.apply(shop())
         await h.clock.advance(1.0)
-        assert h.group(CHAT).target == 5
+        assert h.replica_set(CHAT).target == 5
         await h.controller.apply(shop(target_ongoing_requests=1))
         await h.clock.advance(0.1)
-        assert h.group(CHAT).target == 5
+        assert h.replica_set(CHAT).target == 5
         await until_there_are(h, 10)
         assert not h.performed(Drain)
         await h.controller.apply(shop(max_replicas=7))
@@ -143,13 +145,13 @@ async def test_open_websockets_are_a_load_by_the_places_that_they_take():
         load.says(0, websockets=1)
         await until_there_are(h, 1)
         await h.clock.advance(60.0)
-        assert h.group(CHAT).target == 1, "one that is open keeps the last replica"
+        assert h.replica_set(CHAT).target == 1, "one that is open keeps the last replica"
         load.says(1, websockets=50)  # 100 requests or 1,000 WebSockets: one is a tenth of a request
         await until_there_are(h, 3)
-        assert h.group(CHAT).scaling.load == 6
+        assert h.replica_set(CHAT).scaling.load == 6
         await h.controller.apply(shop(min_replicas=0, downscale_delay_s=1, sockets=500))
         await until_there_are(h, 6)
-        assert h.group(CHAT).scaling.load == 11
+        assert h.replica_set(CHAT).scaling.load == 11
         await h.controller.apply(shop(min_replicas=0, downscale_delay_s=1, sockets=0))
         await until_there_are(h, 1)
         load.says(0)
@@ -161,13 +163,13 @@ async def test_open_streams_are_a_load_by_the_places_that_they_take():
         load.says(0, streams=1)
         await until_there_are(h, 1)
         await h.clock.advance(60.0)
-        assert h.group(CHAT).target == 1, "one that is open keeps the last replica"
+        assert h.replica_set(CHAT).target == 1, "one that is open keeps the last replica"
         load.says(1, websockets=20, streams=30)  # 100 requests, 1,000 WebSockets or 1,000 streams
         await until_there_are(h, 3)
-        assert h.group(CHAT).scaling.load == 6
+        assert h.replica_set(CHAT).scaling.load == 6
         await h.controller.apply(shop(min_replicas=0, downscale_delay_s=1, streams=500))
         await until_there_are(h, 5)
-        assert h.group(CHAT).scaling.load == 9
+        assert h.replica_set(CHAT).scaling.load == 9
         load.says(0)
         await until_there_are(h, 0)
 
@@ -180,7 +182,7 @@ async def test_a_new_revision_has_as_many_replicas_as_the_load_needs():
         await h.controller.apply(shop(cpus=0.5))
 
         def replaced():
-            assert h.group(CHAT).target == 5
+            assert h.replica_set(CHAT).target == 5
             assert len(h.world.of(CHAT, "running")) >= 5
             return set(old).isdisjoint(h.world.of(CHAT)) and h.word() == "healthy"
 
@@ -193,14 +195,14 @@ async def test_a_caller_that_has_gone_is_forgotten_at_once():
         load.says(4, caller=proxy)
         load.says(3, caller="driver-1")
         await h.clock.advance(0.1)
-        assert h.group(CHAT).scaling.load == 7
+        assert h.replica_set(CHAT).scaling.load == 7
         del load.said[proxy]
         h.world.crash(proxy)
         await h.clock.advance(0.1)
-        assert h.group(CHAT).scaling.load == 3
+        assert h.replica_set(CHAT).scaling.load == 3
         del load.said["driver-1"]
         h.controller.forget("driver-1")
-        assert h.group(CHAT).scaling.load == 0
+        assert h.replica_set(CHAT).scaling.load == 0
 
 
 async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
@@ -208,16 +210,16 @@ async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
         load.says(6)
         load.said.clear()
         await h.clock.advance(FORGOTTEN_S - 0.1)
-        assert h.group(CHAT).scaling.load == 6
+        assert h.replica_set(CHAT).scaling.load == 6
         await h.clock.advance(0.2)
-        assert h.group(CHAT).scaling.load == 0
+        assert h.replica_set(CHAT).scaling.load == 0
 
 
 async def test_what_nobody_asked_for_is_not_looked_at():
     async with loaded(shop(2)) as (h, _):
         assert h.controller.report("a caller", {CHAT: (0, 50, 0, 0), "no/such": (1, 1, 0, 0)})
         await h.clock.advance(20.0)
-        assert (h.group(CHAT).target, h.group(CHAT).scaling) == (2, None)
+        assert (h.replica_set(CHAT).target, h.replica_set(CHAT).scaling) == (2, None)
 
 
 async def test_callers_are_told_whose_load_they_are_to_report():
@@ -239,7 +241,7 @@ async def test_the_next_controller_begins_with_what_runs_and_gives_nothing_up_th
         await h.controller_dies()
         await h.controller_starts()
         began = h.clock.now()
-        await h.until(lambda: h.group(CHAT).target != 5, within_s=60)
+        await h.until(lambda: h.replica_set(CHAT).target != 5, within_s=60)
         assert h.clock.now() - began >= FORGOTTEN_S + LOOK_BACK_S + DOWN_S
         await until_there_are(h, 1)
         assert len(h.performed(Start, CHAT)) == len(replicas) == 5
@@ -266,7 +268,7 @@ async def test_what_had_no_replica_when_the_controller_died_still_comes_up_at_on
         await h.controller_dies()
         await h.controller_starts()
         await h.clock.advance(5.0)
-        assert (h.group(CHAT).target, h.world.of(CHAT)) == (0, [])
+        assert (h.replica_set(CHAT).target, h.world.of(CHAT)) == (0, [])
         load.says(0, waiting=3)
         await h.until(lambda: h.world.of(CHAT, "running"), within_s=h.world.start_s + 0.2)
 
@@ -280,7 +282,7 @@ async def test_it_comes_down_also_if_the_controller_dies_again_and_again():
             await h.controller_dies()
             await h.controller_starts()
             await h.clock.advance(seconds)
-            assert h.group(CHAT).target == 6
+            assert h.replica_set(CHAT).target == 6
         await until_there_are(h, 0, within_s=90)
 
 
@@ -305,7 +307,7 @@ async def test_whatever_happens_the_target_is_within_bounds_and_after_calm_it_is
                     load.says(rng.choice([0, 1, 5, 30]), waiting=rng.choice([0, 0, 9]), caller=rng.choice("ab"))
             for _ in range(rng.randrange(1, 12)):
                 await h.clock.advance(0.5)
-                assert 1 <= h.group(CHAT).target <= 8
+                assert 1 <= h.replica_set(CHAT).target <= 8
         load.says(6, caller="a")
         load.says(3, waiting=1, caller="b")
         await until_there_are(h, 5, within_s=180)
@@ -317,12 +319,12 @@ async def test_whatever_happens_the_target_is_within_bounds_and_after_calm_it_is
 
 
 def begun(**config):
-    """An autoscaler of one group with a replica, on time as it is given."""
-    scaling = Scaling(Story(ManualClock().now))
-    specs = group_specs([shop(**config)], spread=False)
-    known = {CHAT: Group(GroupRecord(CHAT))}
+    """An autoscaler of one replica set with a replica, on time as it is given."""
+    scaling = Scaling(EventLog(ManualClock().now))
+    specs = replica_set_specs([shop(**config)], spread=False)
+    known = {CHAT: ReplicaSet(ReplicaSetRecord(CHAT))}
     specs = scaling.scaled(specs, known, 0.0)
-    known = {CHAT: Group(GroupRecord(CHAT), specs[CHAT], wanted=True)}
+    known = {CHAT: ReplicaSet(ReplicaSetRecord(CHAT), specs[CHAT], desired=True)}
     assert list(scaling.decide(known, 0.0)) == []
     return scaling, known
 
@@ -348,6 +350,6 @@ def test_a_group_that_is_gone_has_no_target_and_comes_back_as_new():
     scaling.hear("one", {CHAT: (0, 20, 0, 0)}, 1.0)
     assert scaling.scaled({}, known, 2.0) == {}
     assert (scaling.status(2.0), scaling.due) == ({}, None)
-    specs = group_specs([shop(initial_replicas=4)], spread=False)
-    left_over = {CHAT: Group(GroupRecord(CHAT), specs[CHAT], wanted=False)}
-    assert scaling.scaled(specs, left_over, 3.0)[CHAT].target == 4
+    specs = replica_set_specs([shop(initial_replicas=4)], spread=False)
+    orphaned = {CHAT: ReplicaSet(ReplicaSetRecord(CHAT), specs[CHAT], desired=False)}
+    assert scaling.scaled(specs, orphaned, 3.0)[CHAT].target == 4

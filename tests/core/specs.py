@@ -1,12 +1,12 @@
-"""Applications and groups for the tests of decisions about several of them."""
+"""Applications and replica sets for the tests of decisions about several of them."""
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.groups import Group
-from app_toolkit.core.reconcile import GroupRecord, GroupSpec, proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, proxies_of
+from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import ReplicaRecord
 from app_toolkit.interfaces import Location, ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
-from tests.core.worlds import LIVE, group_spec
+from tests.core.worlds import LIVE, replica_set_spec
 
 HOME, NEXT = NodeId("home"), NodeId("next")
 
@@ -28,19 +28,21 @@ def application(name="shop", *, prefix="/", model=False, **options):
 
 def proxies_spec(node=HOME, target=1):
     template = ProxySpec(ReplicaId(""), {}, node)
-    return GroupSpec(
+    return ReplicaSetSpec(
         proxies_of(node), "p1", target, template, apart=True, routed=False, graceful_shutdown_timeout_s=3.0
     )
 
 
-def replica(group, number, phase, node=None, revision="v1", **facts):
-    id = ReplicaId(f"{group.replace('/', '.')}-1-{number}")
+def replica(replica_set, number, phase, node=None, template_hash="v1", **facts):
+    id = ReplicaId(f"{replica_set.replace('/', '.')}-1-{number}")
     location = None if node is None else Location(Address(f"unix:/{id}"), node)
-    return ReplicaRecord(id, group, revision, phase, since=0.0, location=location, live=LIVE, **facts)
+    return ReplicaRecord(id, replica_set, template_hash, phase, since=0.0, location=location, live=LIVE, **facts)
 
 
-def group(name, *phases, node=None, **facts):
-    """Replicas in these phases, of a group of that name which is wanted."""
+def replica_set(name, *phases, node=None, **facts):
+    """Replicas in these phases, of a replica set of that name which is desired."""
     replicas = tuple(replica(name, number, phase, node) for number, phase in enumerate(phases, 1))
-    spec = proxies_spec(NodeId(name[6:])) if name.startswith("proxy@") else group_spec(group=name, target=len(phases))
-    return Group(GroupRecord(name, replicas, starts=len(phases)), **{"spec": spec, "wanted": True, **facts})
+    spec = (
+        proxies_spec(NodeId(name[6:])) if name.startswith("proxy@") else replica_set_spec(name=name, target=len(phases))
+    )
+    return ReplicaSet(ReplicaSetRecord(name, replicas, starts=len(phases)), **{"spec": spec, "desired": True, **facts})

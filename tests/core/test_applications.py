@@ -1,20 +1,20 @@
-"""Which applications may stand side by side, and of which groups they are made."""
+"""Which applications may stand side by side, and of which replica sets they are made."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import DeploymentConfig, HTTPOptions
-from app_toolkit.core.applications import application_of, check, group_names, group_specs, methods, scaled
+from app_toolkit.core.applications import application_of, check, methods, replica_set_names, replica_set_specs, scaled
 from app_toolkit.errors import ConfigError
 from tests.core.specs import application
 
 NOW = HTTPOptions(port=8000)
 
 
-def refusal(spec, *, there=(), unreadable=(), http=None, owner=None, holder=None):
+def refusal(spec, *, there=(), corrupt=(), http=None, owner=None, holder=None):
     try:
-        check(spec, http, owner, there, unreadable, NOW, holder)
+        check(spec, http, owner, there, corrupt, NOW, holder)
     except ConfigError as error:
         return str(error)
     return None
@@ -31,25 +31,25 @@ def refusal(spec, *, there=(), unreadable=(), http=None, owner=None, holder=None
         (
             "it may be one's that nobody can read",
             application("b"),
-            {"unreadable": ["a"]},
+            {"corrupt": ["a"]},
             "again, or delete, 'a' first",
         ),
         (
             "or one of several",
             application("c", prefix="/c"),
-            {"unreadable": ["b", "a"]},
+            {"corrupt": ["b", "a"]},
             "again, or delete, 'a', 'b' f",
         ),
-        ("the way out", application("a"), {"unreadable": ["a", "b"]}, None),
-        ("it had it before", application("b"), {"there": [application("b")], "unreadable": ["a"]}, None),
+        ("the way out", application("a"), {"corrupt": ["a", "b"]}, None),
+        ("it had it before", application("b"), {"there": [application("b")], "corrupt": ["a"]}, None),
         (
             "it had another",
             application("b"),
-            {"there": [application("b", prefix="/b")], "unreadable": ["a"]},
+            {"there": [application("b", prefix="/b")], "corrupt": ["a"]},
             "'b' cannot have the route prefix '/' while nobody knows whether another one has it: "
             "deploy again, or delete, 'a' first",
         ),
-        ("it wants none", application("b", prefix=None), {"unreadable": ["a"]}, None),
+        ("it wants none", application("b", prefix=None), {"corrupt": ["a"]}, None),
         ("it is mine", application(), {"owner": "me", "holder": "me"}, None),
         ("nobody holds it", application(), {"owner": "me"}, None),
         ("somebody holds it", application(), {"owner": "me", "holder": "you"}, "'shop' is held by another run"),
@@ -72,18 +72,18 @@ def test_what_may_be_applied(why, spec, facts, said):
 @settings(derandomize=True)
 @given(st.data())
 def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_what_he_holds(data):
-    there, unreadable, holders, http = {}, {}, {}, NOW
+    there, corrupt, holders, http = {}, {}, {}, NOW
     for _ in range(data.draw(st.integers(1, 12))):
         if there and data.draw(st.booleans()):
             lost = data.draw(st.sampled_from(sorted(there)))
-            unreadable[lost] = there.pop(lost)
+            corrupt[lost] = there.pop(lost)
         name = data.draw(st.sampled_from(["a", "b", "c"]))
         spec = application(name, prefix=data.draw(st.sampled_from([None, "/", "/x"])))
         owner = data.draw(st.sampled_from([None, "me", "you"]))
         wish = data.draw(st.sampled_from([None, NOW, HTTPOptions(port=1)]))
         before = dict(there), dict(holders), http
         try:
-            check(spec, wish, owner, there.values(), unreadable, http, holders.get(name))
+            check(spec, wish, owner, there.values(), corrupt, http, holders.get(name))
         except ConfigError:
             assert (there, holders, http) == before
             continue
@@ -92,9 +92,9 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
         there[name], http = spec, wish or http
         if owner is not None:
             holders[name] = owner
-        if unreadable.pop(name, spec).route_prefix != spec.route_prefix:
+        if corrupt.pop(name, spec).route_prefix != spec.route_prefix:
             return  # whoever deploys it again as another one may take what another one of these had
-        running = (*there.values(), *unreadable.values())
+        running = (*there.values(), *corrupt.values())
         prefixes = [each.route_prefix for each in running if each.route_prefix is not None]
         assert len(prefixes) == len(set(prefixes))
 
@@ -117,7 +117,7 @@ def test_a_deployment_is_scaled_to_a_number_that_it_can_have():
     more = scaled(shop, "web", 4)
     assert [each.config.num_replicas for each in more.deployments] == [4, 1]
     assert scaled(more, "web", 1) == shop
-    assert more.revision("web") == shop.revision("web")
+    assert more.template_hash("web") == shop.template_hash("web")
     with pytest.raises(ConfigError, match="'shop' has no deployment 'wen'; it has web, model"):
         scaled(shop, "wen", 4)
     with pytest.raises(ConfigError, match="num_replicas = 0: input should be greater than or equal to 1"):
@@ -126,21 +126,27 @@ def test_a_deployment_is_scaled_to_a_number_that_it_can_have():
 
 def test_an_application_is_a_group_for_each_of_its_deployments():
     shop, other = application(model=True, prefix="/shop/"[:-1], num_replicas=4), application("other", prefix=None)
-    specs = group_specs([shop, other], spread=True)
-    assert list(specs) == [*group_names(shop), *group_names(other)] == ["shop/web", "shop/model", "other/web"]
-    assert all((name, spec.group, spec.spread) == (spec.group, name, True) for name, spec in specs.items())
+    specs = replica_set_specs([shop, other], spread=True)
+    assert (
+        list(specs) == [*replica_set_names(shop), *replica_set_names(other)] == ["shop/web", "shop/model", "other/web"]
+    )
+    assert all((name, spec.name, spec.spread) == (spec.name, name, True) for name, spec in specs.items())
     assert [application_of(name) for name in specs] == ["shop", "shop", "other"]
     web, model = specs["shop/web"], specs["shop/model"]
-    assert (web.target, web.revision, web.template.revision) == (4, shop.revision("web"), shop.revision("web"))
+    assert (web.target, web.template_hash, web.template.template_hash) == (
+        4,
+        shop.template_hash("web"),
+        shop.template_hash("web"),
+    )
     assert (web.template.root_path, specs["other/web"].template.root_path) == ("/shop", "")
     assert (web.template.kind, model.template.kind, model.template.sync_threads) == ("ingress", "class", 3)
     assert web.template.callees == ("model",)
     assert web.policy == shop.deployments[0].config.policy
-    assert group_specs([], spread=False) == {}
+    assert replica_set_specs([], spread=False) == {}
 
 
 def test_the_root_path_of_an_application_at_the_root_is_empty():
-    assert group_specs([application(prefix="/")], spread=False)["shop/web"].template.root_path == ""
+    assert replica_set_specs([application(prefix="/")], spread=False)["shop/web"].template.root_path == ""
 
 
 def test_a_deployment_is_scaled_and_nothing_else_changes():
@@ -150,7 +156,9 @@ def test_a_deployment_is_scaled_and_nothing_else_changes():
     assert scaled(found, "web", 1).deployments[0].config == DeploymentConfig(
         name="web", max_ongoing_requests=7, num_replicas=1
     )
-    assert [found.revision(name) for name in ("web", "model")] == [spec.revision(name) for name in ("web", "model")]
+    assert [found.template_hash(name) for name in ("web", "model")] == [
+        spec.template_hash(name) for name in ("web", "model")
+    ]
     with pytest.raises(ConfigError, match="application 'shop' has no deployment 'chat'; it has web, model"):
         scaled(spec, "chat", 4)
     with pytest.raises(ConfigError, match="num_replicas = 0"):

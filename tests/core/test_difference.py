@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, HTTPOptions, IngressSpec
-from app_toolkit.core.applications import group_specs
+from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.difference import Change, DeploymentDifference, Difference, Effect, difference, options_changed
 from tests.core.specs import application
 
@@ -136,17 +136,17 @@ OPTIONS = st.fixed_dictionaries(
 
 @given(before=OPTIONS, after=OPTIONS)
 def test_what_is_said_is_what_the_controller_would_do(before, after):
-    """The effect is that of the groups which the two applications are made of, and nobody is told a secret."""
+    """The effect is that of the replica sets which the two applications are made of, and nobody is told a secret."""
     one, other = with_options(**before), with_options(**after)
     found = of_model(before, after)
-    had, has = (group_specs([spec], spread=False)["shop/model"] for spec in (one, other))
-    assert (found.effect is Effect.RESTARTED) == (had.revision != has.revision)
+    had, has = (replica_set_specs([spec], spread=False)["shop/model"] for spec in (one, other))
+    assert (found.effect is Effect.RESTARTED) == (had.template_hash != has.template_hash)
     if found.effect is not Effect.RESTARTED:
         assert (found.effect is Effect.RECONFIGURED) == (had.live != has.live)
     if found.effect is Effect.SCALED:
         assert had.target != has.target
     if found.effect in (Effect.KEPT, Effect.UNCHANGED):
-        assert (had.target, had.live, had.revision) == (has.target, has.live, has.revision)
+        assert (had.target, had.live, had.template_hash) == (has.target, has.live, has.template_hash)
     assert (found.effect is Effect.UNCHANGED) == (one == other) == (not found.changes)
     told = {change.option: (change.before, change.after) for change in found.changes}
     assert told.get("user_config", ("", "")) == ("", "")

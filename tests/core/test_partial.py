@@ -13,7 +13,7 @@ from app_toolkit.config.models import (
     Origin,
     Route,
 )
-from app_toolkit.core.applications import group_specs
+from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.difference import Effect, difference, of_part
 from app_toolkit.core.partial import named, taken_over, without
 from app_toolkit.core.routes import RouteTable
@@ -64,8 +64,8 @@ def names_of(spec):
 
 def as_it_runs(spec, name):
     """All that the replicas of a deployment, and those who look after them, know of it."""
-    group = group_specs([spec], spread=False)[f"shop/{name}"]
-    return group, spec.deployment(name).config, spec.deployment(name).calls, spec.origin_of(name)
+    replica_set = replica_set_specs([spec], spread=False)[f"shop/{name}"]
+    return replica_set, spec.deployment(name).config, spec.deployment(name).calls, spec.origin_of(name)
 
 
 NAMES = ("app", "chat", "talk", "writer", "memory")
@@ -104,7 +104,7 @@ def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed
         for name in names_of(after):
             assert as_it_runs(after, name)[1:] == as_it_runs(plan if name in names else living, name)[1:]
             if name not in names:
-                assert after.revision(name) == living.revision(name)
+                assert after.template_hash(name) == living.template_hash(name)
                 mine, before = ([route for route in spec.routes if route.owner == name] for spec in (after, living))
                 assert mine == before
         told = of_part(difference(living, after), names)
@@ -138,7 +138,7 @@ def test_of_what_is_named_the_code_is_another_one_and_everybody_else_keeps_his()
     assert after.origin_of("chat") == shop(2).origin
     assert {after.origin_of(name) for name in ("app", "writer", "memory")} == {one.origin}
     assert after.packed == {"1a", "2a"}
-    template = group_specs([after], spread=False)["shop/chat"].template
+    template = replica_set_specs([after], spread=False)["shop/chat"].template
     assert (template.target, template.artifact, template.app_dir) == ("shop:v2", "2a", ".")
     assert after.title == "Version 1"
     default = taken_over(one, shop(2), {"app"})

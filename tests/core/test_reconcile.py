@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from app_toolkit.core.reconcile import (
-    GroupRecord,
     Probe,
     Reconfigure,
+    ReplicaSetRecord,
     Start,
     due,
     forgiven,
-    group_of,
     noted,
     plan,
     replica_id,
+    replica_set_of,
     take,
 )
 from app_toolkit.core.replica_state import (
@@ -32,10 +32,10 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.core.restarts import failed_starts, is_given_up
+from app_toolkit.core.restarts import failed_starts, has_failed
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address, NodeId, ReplicaId
-from tests.core.worlds import GROUP, LIVE, World, group_spec
+from tests.core.worlds import LIVE, REPLICA_SET, World, replica_set_spec
 
 WORLDS = settings(
     max_examples=80,
@@ -49,10 +49,10 @@ WORLDS = settings(
 def another_spec(rng):
     if rng.random() < 0.15:
         return None
-    revision, spread = rng.choice(["v1", "v2", "v3"]), rng.random() < 0.3
+    template_hash, spread = rng.choice(["v1", "v2", "v3"]), rng.random() < 0.3
     surge, unavailable = rng.choice([(1, 0), (2, 0), ("25%", 0), (0, 1), ("0%", "30%"), ("50%", "50%"), (1, 2)])
     waves = {"max_surge": surge, "max_unavailable": unavailable}
-    return group_spec(revision, rng.randint(0, 5), another_live(rng), spread=spread, **waves)
+    return replica_set_spec(template_hash, rng.randint(0, 5), another_live(rng), spread=spread, **waves)
 
 
 def another_live(rng):
@@ -64,7 +64,7 @@ def another_live(rng):
 @example(seed=4669)  # one that starts was not to be reached by callers on other nodes
 @given(seed=st.integers(0, 2**32))
 def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
-    world = World(seed, group_spec())
+    world = World(seed, replica_set_spec())
     for _ in range(120):
         if world.chance(0.05):
             world.spec = another_spec(world.rng)
@@ -82,11 +82,11 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
 @settings(WORLDS, max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_proxies_of_different_options_are_never_there_at_once(seed):
-    world = World(seed, group_spec(target=2, apart=True, routed=False))
+    world = World(seed, replica_set_spec(target=2, apart=True, routed=False))
     for _ in range(120):
         if world.chance(0.05):
-            revision, target = world.rng.choice(["v1", "v2"]), world.rng.choice([0, 1, 1, 3])
-            world.spec = group_spec(revision, target, apart=True, routed=False)
+            template_hash, target = world.rng.choice(["v1", "v2"]), world.rng.choice([0, 1, 1, 3])
+            world.spec = replica_set_spec(template_hash, target, apart=True, routed=False)
         world.step()
     world.settle()
 
@@ -96,12 +96,12 @@ class Worlds(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.world = World(0, group_spec(target=2))
+        self.world = World(0, replica_set_spec(target=2))
         self.world.chance = lambda probability: False
 
-    @rule(number=st.integers(0, 3), revision=st.sampled_from(["v1", "v2"]))
-    def the_spec_changes(self, number, revision):
-        self.world.spec = group_spec(revision, number)
+    @rule(number=st.integers(0, 3), template_hash=st.sampled_from(["v1", "v2"]))
+    def the_spec_changes(self, number, template_hash):
+        self.world.spec = replica_set_spec(template_hash, number)
 
     @precondition(lambda self: self.world.spec is not None)
     @rule(tone=st.sampled_from(["dry", "warm"]))
@@ -174,21 +174,28 @@ def test_no_few_steps_lead_to_a_wrong_one():
 RUN, START, RECOVER = Phase.RUNNING, Phase.STARTING, Phase.RECOVERING
 
 
-def group(*rows, **facts):
+def replica_set(*rows, **facts):
     """Replicas r1, r2, … by (revision, phase), each ready, probed and unrouted by nobody at time 0."""
     replicas = tuple(
         ReplicaRecord(
-            ReplicaId(f"r{n}"), GROUP, revision, phase, since=0.0, ready_at=0.0, proven=phase is RUN, live=LIVE
+            ReplicaId(f"r{n}"),
+            REPLICA_SET,
+            template_hash,
+            phase,
+            since=0.0,
+            serving_since=0.0,
+            ready=phase is RUN,
+            live=LIVE,
         )
-        for n, (revision, phase) in enumerate(rows, 1)
+        for n, (template_hash, phase) in enumerate(rows, 1)
     )
-    return GroupRecord(GROUP, replicas, **facts)
+    return ReplicaSetRecord(REPLICA_SET, replicas, **facts)
 
 
 def planned(spec, record, now=1.0):
     """Each action in short: its name and its replica; starts get what they start."""
     return [
-        f"Start {action.revision}" if isinstance(action, Start) else f"{type(action).__name__} {action.replica}"
+        f"Start {action.template_hash}" if isinstance(action, Start) else f"{type(action).__name__} {action.replica}"
         for action in plan(spec, record, now, 1)
     ]
 
@@ -221,7 +228,7 @@ def planned(spec, record, now=1.0):
     ],
 )
 def test_a_plan(why, target, have, expected):
-    assert planned(group_spec("v2", target), group(*have)) == expected, why
+    assert planned(replica_set_spec("v2", target), replica_set(*have)) == expected, why
 
 
 @pytest.mark.parametrize(
@@ -256,9 +263,9 @@ def test_a_plan(why, target, have, expected):
     ],
 )
 def test_deadlines(phase, facts, now, expected):
-    record = group(("v1", phase))
+    record = replica_set(("v1", phase))
     record = replace(record, replicas=(replace(record.replicas[0], **facts),))
-    assert planned(group_spec("v1", 1), record, now) == expected
+    assert planned(replica_set_spec("v1", 1), record, now) == expected
 
 
 @pytest.mark.parametrize(
@@ -275,7 +282,7 @@ def test_deadlines(phase, facts, now, expected):
     ],
 )
 def test_how_many_may_be_there_and_may_be_missing(max_surge, max_unavailable, target, surge, unavailable):
-    spec = group_spec(target=target, max_surge=max_surge, max_unavailable=max_unavailable)
+    spec = replica_set_spec(target=target, max_surge=max_surge, max_unavailable=max_unavailable)
     assert (spec.surge, spec.unavailable) == (surge, unavailable)
 
 
@@ -305,11 +312,11 @@ def test_how_many_may_be_there_and_may_be_missing(max_surge, max_unavailable, ta
     ],
 )
 def test_a_wave(why, waves, have, expected):
-    assert planned(group_spec("v2", 4, **waves), group(*have)) == expected, why
+    assert planned(replica_set_spec("v2", 4, **waves), replica_set(*have)) == expected, why
 
 
 def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served():
-    spec, record = group_spec("v2", 1), group(("v1", RUN))
+    spec, record = replica_set_spec("v2", 1), replica_set(("v1", RUN))
     [start] = plan(spec, record, 1.0, 1)
     record = take(noted(record, start, 1.0), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), 2.0)
     assert planned(spec, record, 2.0) == []
@@ -319,7 +326,7 @@ def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served()
 
 
 def test_callers_have_a_second_to_learn_what_runs_in_a_replica_whose_first_failed_probe_is_its_last():
-    spec, record = group_spec("v1", 1, health_check_failure_threshold=1), group(("v1", RUN))
+    spec, record = replica_set_spec("v1", 1, health_check_failure_threshold=1), replica_set(("v1", RUN))
     failed = take(record, ProbeFailed(ReplicaId("r1"), "no answer", running=("a",)), 7.0)
     assert planned(spec, failed, 7.0) == []
     assert due(spec, failed) == 8.0
@@ -336,34 +343,34 @@ def test_callers_have_a_second_to_learn_what_runs_in_a_replica_whose_first_faile
 
 
 def test_once_one_of_the_new_has_died_the_next_has_to_be_well_for_longer_than_that_one_was():
-    spec, record, now = group_spec("v2", 1, health_check_failure_threshold=1), group(("v1", RUN)), 1.0
-    for passed, given_up in (([True], False), ([False, False], True)):
+    spec, record, now = replica_set_spec("v2", 1, health_check_failure_threshold=1), replica_set(("v1", RUN)), 1.0
+    for passed, never_ready in (([True], False), ([False, False], True)):
         [start] = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
         record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
-        for second, proven in enumerate(passed, 1):
+        for second, ready in enumerate(passed, 1):
             record = take(record, ProbePassed(start.replica), now + second)
-            assert record.replica(start.replica).proven is proven
+            assert record.replica(start.replica).ready is ready
         record = take(record, RetireBegun(start.replica, "RuntimeError: I have a cold"), now + 3.5)
         record = take(record, Exited(start.replica), now + 4)
-        assert is_given_up(record.failures, "v2") is given_up, "a second one falls ill at the same age"
+        assert has_failed(record.failures, "v2") is never_ready, "a second one falls ill at the same age"
         now += 10
 
     [start] = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
     record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
-    assert not take(record, ProbePassed(start.replica), now + 3.5).replica(start.replica).proven
-    assert take(record, ProbePassed(start.replica), now + 3.6).replica(start.replica).proven
+    assert not take(record, ProbePassed(start.replica), now + 3.5).replica(start.replica).ready
+    assert take(record, ProbePassed(start.replica), now + 3.6).replica(start.replica).ready
 
 
 def test_a_death_of_one_that_served_long_holds_nothing_back():
-    record = group(("v1", RUN))
+    record = replica_set(("v1", RUN))
     for now in (100.0, 101.0):
         died = take(record, Exited(ReplicaId("r1"), "signal 9"), now)
-        assert planned(group_spec("v1", 1), died, now) == ["Start v1"]
+        assert planned(replica_set_spec("v1", 1), died, now) == ["Start v1"]
         assert (died.deaths, died.last_error, died.failures) == (1, "signal 9", ())
 
 
 def test_while_starts_fail_one_at_a_time_is_tried():
-    spec, record, now = group_spec("v1", 5), GroupRecord(GROUP), 0.0
+    spec, record, now = replica_set_spec("v1", 5), ReplicaSetRecord(REPLICA_SET), 0.0
     assert len(plan(spec, record, now, 1)) == 5
     for _ in range(3):
         for action in plan(spec, record, now, 1):
@@ -380,8 +387,8 @@ def test_while_starts_fail_one_at_a_time_is_tried():
 
 
 def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reaches_is_replaced():
-    spec = group_spec("v1", 2, spread=True)
-    record = group(("v1", RUN), ("v1", RUN))
+    spec = replica_set_spec("v1", 2, spread=True)
+    record = replica_set(("v1", RUN), ("v1", RUN))
     alone = Location(Address("unix:/r"), NodeId("n"))
     known = replace(alone, remote_address=Address("tcp:n:1"))
     reached, unreached = record.replicas
@@ -397,7 +404,7 @@ def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reach
 
 def test_changed_options_restart_nothing():
     warm = replace(LIVE, user_config={"tone": "warm"})
-    spec, record = group_spec("v1", 2, warm), group(("v1", RUN), ("v1", START))
+    spec, record = replica_set_spec("v1", 2, warm), replica_set(("v1", RUN), ("v1", START))
     [reconfigure] = plan(spec, record, 1.0, 1)
     assert reconfigure == Reconfigure(ReplicaId("r1"), warm, spec.startup_timeout_s)
     record = noted(record, reconfigure, 1.0)
@@ -410,13 +417,13 @@ def test_changed_options_restart_nothing():
 
 
 def test_what_is_about_to_be_replaced_is_not_reconfigured():
-    spec = group_spec("v2", 1, replace(LIVE, user_config={"tone": "warm"}))
-    assert planned(spec, group(("v1", RUN))) == ["Start v2"]
+    spec = replica_set_spec("v2", 1, replace(LIVE, user_config={"tone": "warm"}))
+    assert planned(spec, replica_set(("v1", RUN))) == ["Start v2"]
 
 
 def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_the_new_first():
     warm = replace(LIVE, user_config={"tone": "warm"})
-    spec, record, now = group_spec("v1", 1, warm, health_check_period_s=1e6), group(("v1", RUN)), 1.0
+    spec, record, now = replica_set_spec("v1", 1, warm, health_check_period_s=1e6), replica_set(("v1", RUN)), 1.0
     for wait in (1.0, 2.0):
         [reconfigure] = plan(spec, record, now, 1)
         record = take(noted(record, reconfigure, now), ReconfigureFailed(ReplicaId("r1"), warm, "no such model"), now)
@@ -430,7 +437,7 @@ def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_th
     assert planned(spec, record, now) == [], "the old one serves until the new one does"
     failed = take(record, Exited(start.replica, "no such model"), now)
     assert planned(spec, failed, now) == [], "what nobody can take up ends nothing"
-    assert planned(replace(spec, template=group_spec().template), failed, now) == ["Reconfigure r1"]
+    assert planned(replace(spec, template=replica_set_spec().template), failed, now) == ["Reconfigure r1"]
     record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
     assert planned(spec, record, now) == []
     record = take(record, ProbePassed(start.replica), now)
@@ -438,28 +445,28 @@ def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_th
 
 
 def test_who_is_to_be_killed_is_told_nothing_more():
-    record = group(("v1", RUN))
+    record = replica_set(("v1", RUN))
     record = replace(record, replicas=(replace(record.replicas[0], failed_probes=3),))
-    spec = group_spec("v1", 1, replace(LIVE, user_config={"tone": "warm"}))
+    spec = replica_set_spec("v1", 1, replace(LIVE, user_config={"tone": "warm"}))
     assert planned(spec, record, 0.0) == ["Kill r1", "Start v1"]
 
 
 def test_time_that_nobody_watched_brings_nothing_due():
-    record = group(("v1", RUN), ("v1", START))
+    record = replica_set(("v1", RUN), ("v1", START))
     late = forgiven(record, 100.0)
-    assert planned(group_spec("v1", 2), late, 101.0) == []
-    assert due(group_spec("v1", 2), late) == due(group_spec("v1", 2), record) + 100.0
+    assert planned(replica_set_spec("v1", 2), late, 101.0) == []
+    assert due(replica_set_spec("v1", 2), late) == due(replica_set_spec("v1", 2), record) + 100.0
 
 
 def test_an_id_says_its_group_and_is_never_minted_twice():
     for name in ("proxy@3f20", "shop/chat", "a-1-2/b_3-4", "proxy/proxy"):
         id = replica_id(name, 7, 12)
-        assert group_of(id) == name
+        assert replica_set_of(id) == name
         assert "/" not in id
     assert replica_id("shop/chat", 1, 11) != replica_id("shop/chat", 11, 1)
 
 
 def test_the_last_words_of_a_replica_are_cut_to_their_end():
-    record = take(group(("v1", START)), Exited(ReplicaId("r1"), "x" * 100_000 + "ImportError"), 1.0)
+    record = take(replica_set(("v1", START)), Exited(ReplicaId("r1"), "x" * 100_000 + "ImportError"), 1.0)
     assert len(record.last_error) < 10_000
     assert record.last_error.endswith("ImportError")

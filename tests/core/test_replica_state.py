@@ -108,7 +108,7 @@ def test_an_impossible_event_raises_and_names_both(phase, event):
 
 
 def test_a_late_event_changes_nothing():
-    running = record(Phase.RUNNING, location=HERE, ready_at=1.0)
+    running = record(Phase.RUNNING, location=HERE, serving_since=1.0)
     for event in [
         Started(R, Location(Address("unix:/other"), NodeId("n"))),
         Placed(R),
@@ -123,8 +123,8 @@ def test_a_late_event_changes_nothing():
 
 @pytest.mark.parametrize("name", sorted(FOUND_AS))
 def test_what_is_found_is_what_it_says_and_its_deadlines_begin_anew(name):
-    found = apply(record(Phase.RECOVERING, revision=""), Found(R, "shop/chat", "v7", name, HERE, OLD), 50.0)
-    assert (found.phase.value, found.revision, found.location, found.live) == (name, "v7", HERE, OLD)
+    found = apply(record(Phase.RECOVERING, template_hash=""), Found(R, "shop/chat", "v7", name, HERE, OLD), 50.0)
+    assert (found.phase.value, found.template_hash, found.location, found.live) == (name, "v7", HERE, OLD)
     assert (found.since, found.probed_at) == (50.0, 50.0)
     assert found.unrouted == (name == "draining")
 

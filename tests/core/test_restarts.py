@@ -1,4 +1,4 @@
-"""When a group that fails may try again."""
+"""When a replica set that fails may try again."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -67,9 +67,9 @@ def test_of_several_replicas_that_served_each_has_its_five():
         failures = noted(failures, Failure(10.0 * number, "v1", served=True))
     last = failures[-1].at
     assert not_before(failures, "v1") == failures[1].at + WINDOW_S
-    assert not_before(failures, "v1", wanted=3) == last + 8.0  # doubled four times
+    assert not_before(failures, "v1", desired=3) == last + 8.0  # doubled four times
     failed = noted(failures, Failure(last + 1.0, "v1", served=False))
-    assert not_before(failed, "v1", wanted=3) == failures[2].at + WINDOW_S
+    assert not_before(failed, "v1", desired=3) == failures[2].at + WINDOW_S
 
 
 def test_deaths_that_come_together_count_once():
@@ -124,8 +124,8 @@ def test_deaths_that_come_together_count_once_however_long_each_had_served():
 STARTUP_S = 60.0
 
 
-def refuses(failures, revision, tries, now=100.0):
-    return cannot_start(failures, revision, tries, now, STARTUP_S)
+def refuses(failures, template_hash, tries, now=100.0):
+    return cannot_start(failures, template_hash, tries, now, STARTUP_S)
 
 
 def test_one_start_that_the_app_ended_itself_is_enough_to_refuse_requests():
@@ -134,7 +134,7 @@ def test_one_start_that_the_app_ended_itself_is_enough_to_refuse_requests():
     assert refuses((raised,), "v1", [6.0]), "the next try began after it failed"
     assert not refuses((raised,), "v1", [6.0, 4.0]), "another first try is under way"
     assert not refuses((raised,), "v2", [])
-    assert refuses((Failure(5.0, "v1", served=False, given_up=True),), "v1", [])
+    assert refuses((Failure(5.0, "v1", served=False, never_ready=True),), "v1", [])
 
 
 def test_processes_that_die_while_they_start_refuse_nobody_before_the_third():

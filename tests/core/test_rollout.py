@@ -1,6 +1,7 @@
 """From one version to the next, and back: in worlds in which everything goes wrong, also the controller."""
 
 import itertools
+import json
 import random
 from dataclasses import replace
 
@@ -9,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.applications import group_names, group_specs
-from app_toolkit.core.groups import Group, specified
+from app_toolkit.core.applications import replica_set_names, replica_set_specs
 from app_toolkit.core.partial import taken_over
-from app_toolkit.core.reconcile import GroupRecord, Start
+from app_toolkit.core.reconcile import ReplicaSetRecord, Start
+from app_toolkit.core.replica_sets import ReplicaSet, specified
 from app_toolkit.core.replica_state import Phase, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
-from app_toolkit.core.rollout import Rollout, applied, previous, step
+from app_toolkit.core.rollout import Rollout, applied, rollback_target, step
 from app_toolkit.types import ReplicaId
 from tests.core.test_reconcile import WORLDS
 from tests.core.worlds import World
 
 
-def version(number, *, web=2, chat=None, model=None, limit=100, prefix="/", **options):
+def revision(number, *, web=2, chat=None, model=None, limit=100, prefix="/", **options):
     """The application in its version of that number, with so many replicas of each; None: not there."""
     options = {
         "startup_timeout_s": 20.0,
@@ -58,12 +59,12 @@ def version(number, *, web=2, chat=None, model=None, limit=100, prefix="/", **op
 
 
 class Town:
-    """One application, a world for each of its groups, and a store: what a controller does with all of them."""
+    """One application, a world for each of its replica sets, and a store: what a controller does with all of them."""
 
     def __init__(self, seed):
         self.seed = seed
         self.worlds = {}
-        self.groups = {}
+        self.replica_sets = {}
         self.rollout = None
         self.stored = ""
         self.bad = {}
@@ -76,21 +77,24 @@ class Town:
 
     def keep(self, rollout):
         self.rollout, self.stored = rollout, rollout.model_dump_json()
-        wanted = group_specs(rollout.kept, spread=False)
-        for name in wanted.keys() - self.worlds.keys():
-            world = self.worlds[name] = World(f"{self.seed}{name}", wanted[name], name)
+        desired = replica_set_specs(rollout.active, spread=False)
+        for name in desired.keys() - self.worlds.keys():
+            world = self.worlds[name] = World(f"{self.seed}{name}", desired[name], name)
             world.now, world.epoch, world.calm, world.bad = self.now, self.epoch, self.calm, self.bad
-            self.groups[name] = Group(world.record)
+            self.replica_sets[name] = ReplicaSet(world.record)
         self.hear()
-        self.groups = specified(self.groups, wanted, starts=0)
-        for name, group in self.groups.items():
-            self.worlds[name].spec = group.spec
+        self.replica_sets = specified(self.replica_sets, desired, starts=0)
+        for name, replica_set in self.replica_sets.items():
+            self.worlds[name].spec = replica_set.spec
 
     def hear(self):
-        self.groups = {name: replace(group, record=self.worlds[name].record) for name, group in self.groups.items()}
+        self.replica_sets = {
+            name: replace(replica_set, record=self.worlds[name].record)
+            for name, replica_set in self.replica_sets.items()
+        }
 
     def lift(self, spec):
-        for name in group_names(spec):
+        for name in replica_set_names(spec):
             world = self.worlds[name]
             world.record = replace(world.record, failures=())
         self.hear()
@@ -100,7 +104,7 @@ class Town:
         self.epoch += 1
         for world in self.worlds.values():
             world.restart()
-        self.groups = {name: Group(world.record) for name, world in self.worlds.items()}
+        self.replica_sets = {name: ReplicaSet(world.record) for name, world in self.worlds.items()}
         self.keep(Rollout.model_validate_json(self.stored))
 
     def step(self, rng):
@@ -120,68 +124,72 @@ class Town:
 
     def go_on(self, rng):
         before = self.rollout
-        after = step(before, self.groups)
-        again = step(step(after, self.groups), self.groups)
-        assert step(again, self.groups) is again, "it comes to an end"
+        after = step(before, self.replica_sets)
+        again = step(step(after, self.replica_sets), self.replica_sets)
+        assert step(again, self.replica_sets) is again, "it comes to an end"
         if after is before:
             return
         if not self.calm and rng.random() < 0.1:
             self.restart()  # before it was written
             return
-        if after.told.routes != before.told.routes:
+        if after.published.routes != before.published.routes:
             self.check_flip(after)
         self.keep(after)
         if after.failure != before.failure:
-            self.lift(after.present)
+            self.lift(after.current)
         if not self.calm and rng.random() < 0.1:
             self.restart()  # once it was written, and before anything is done about it
 
     def tried_again(self, actions):
         """Only what was found of it after a restart may still be there."""
         rollout = self.rollout
-        if rollout.failure is None or rollout.good == rollout.wanted:
+        if rollout.failure is None or rollout.stable == rollout.desired:
             return []
-        wanted, good = (group_specs([spec], spread=False) for spec in (rollout.wanted, rollout.good))
-        bad = {spec.revision for spec in wanted.values()} - {spec.revision for spec in good.values()}
+        desired, stable = (replica_set_specs([spec], spread=False) for spec in (rollout.desired, rollout.stable))
+        bad = {spec.template_hash for spec in desired.values()} - {spec.template_hash for spec in stable.values()}
         return [
             action
             for action in actions
-            if isinstance(action, Start) and action.revision in bad and action.group in good
+            if isinstance(action, Start) and action.template_hash in bad and action.replica_set in stable
         ]
 
     def check_flip(self, after):
-        for name in after.told.ingresses:
-            replicas = self.groups[f"shop/{name}"].record.replicas
-            mine = [r for r in replicas if r.revision == after.told.revision(name) and r.phase is Phase.RUNNING]
+        for name in after.published.ingresses:
+            replicas = self.replica_sets[f"shop/{name}"].record.replicas
+            mine = [
+                r
+                for r in replicas
+                if r.template_hash == after.published.template_hash(name) and r.phase is Phase.RUNNING
+            ]
             assert mine, f"callers were told of {name} before anybody served there"
 
     def check_routes(self):
-        for name in self.rollout.told.ingresses:
-            assert self.groups[f"shop/{name}"].wanted, f"{name} is on its way out, and callers are told of it"
+        for name in self.rollout.published.ingresses:
+            assert self.replica_sets[f"shop/{name}"].desired, f"{name} is on its way out, and callers are told of it"
 
     def settle(self, rng, steps=260):
         self.calm = True
         for _ in range(steps):
             self.step(rng)
         rollout = self.rollout
-        present = group_specs([rollout.present], spread=False)
+        current = replica_set_specs([rollout.current], spread=False)
         for name, world in self.worlds.items():
-            spec = present.get(name)
-            there = {(process.revision, process.state) for process in world.processes.values()}
-            assert len(world.processes) == (0 if spec is None else spec.target), world.story[-20:]
-            assert there == (set() if spec is None else {(spec.revision, "running")}), world.story[-20:]
-        assert (rollout.is_settled, rollout.told) == (True, rollout.present)
+            spec = current.get(name)
+            there = {(process.template_hash, process.state) for process in world.processes.values()}
+            assert len(world.processes) == (0 if spec is None else spec.target), world.event_log[-20:]
+            assert there == (set() if spec is None else {(spec.template_hash, "running")}), world.event_log[-20:]
+        assert (rollout.is_settled, rollout.published) == (True, rollout.current)
         return rollout
 
 
-def another_version(rng, numbers, last):
+def another_revision(rng, numbers, last):
     if rng.random() < 0.4:  # nothing that needs a restart
         config = {"limit": rng.choice([10, 100]), "web": rng.randint(1, 4)}
-        return version(*last[:1], **{**last[1], **config}), (last[0], {**last[1], **config})
+        return revision(*last[:1], **{**last[1], **config}), (last[0], {**last[1], **config})
     waves = rng.choice([{}, {"max_surge": 2}, {"max_surge": 0, "max_unavailable": 1}, {"max_unavailable": "50%"}])
     options = {"web": rng.randint(1, 4), "chat": rng.choice([None, 1, 3]), "model": rng.choice([None, 2]), **waves}
     number = next(numbers)
-    return version(number, **options), (number, options)
+    return revision(number, **options), (number, options)
 
 
 @settings(WORLDS, max_examples=30)
@@ -189,70 +197,70 @@ def another_version(rng, numbers, last):
 def test_in_any_world_what_is_good_runs_in_the_end_and_what_is_bad_is_taken_back(seed, kind):
     rng, numbers = random.Random(seed), itertools.count(1)
     town = Town(rng.random())
-    spec, last = another_version(rng, numbers, (0, {}))
+    spec, last = another_revision(rng, numbers, (0, {}))
     town.apply(spec)
     for _ in range(100):
         if rng.random() < 0.08:
-            spec, last = another_version(rng, numbers, last)
+            spec, last = another_revision(rng, numbers, last)
             if rng.random() < 0.4:  # of that version some deployments alone
-                there = town.rollout.present
-                names = rng.sample(sorted({*group_names(there), *group_names(spec)}), k=1)
+                there = town.rollout.current
+                names = rng.sample(sorted({*replica_set_names(there), *replica_set_names(spec)}), k=1)
                 spec = taken_over(there, spec, {name.partition("/")[2] for name in names})
             if rng.random() < 0.4:
-                town.bad[spec.revision(rng.choice(spec.deployments).config.name)] = rng.choice(
+                town.bad[spec.template_hash(rng.choice(spec.deployments).config.name)] = rng.choice(
                     ["raises", "hangs", "unwell", "dies"]
                 )
             town.apply(spec)
         town.step(rng)
     # Whatever has come of that: something good, and then what may be bad.
     town.bad.clear()
-    town.apply(version(next(numbers), chat=1))
+    town.apply(revision(next(numbers), chat=1))
     good = town.settle(rng)
-    assert (good.failure, good.good) == (None, good.wanted)
-    new = version(next(numbers), chat=1, model=1)
+    assert (good.failure, good.stable) == (None, good.desired)
+    new = revision(next(numbers), chat=1, model=1)
     if kind is not None:
-        town.bad[new.revision(rng.choice(["web", "chat", "model"]))] = kind
+        town.bad[new.template_hash(rng.choice(["web", "chat", "model"]))] = kind
     town.apply(new)
     last = town.settle(rng)
     if kind is None:
-        assert (last.failure, last.present, last.before) == (None, new, good.good)
+        assert (last.failure, last.current, last.previous_stable) == (None, new, good.stable)
     else:
-        assert last.present == good.good
+        assert last.current == good.stable
         said = {"raises": "ImportError: bad raises", "hangs": "it was not ready after 20 s"}
         said |= {"unwell": "3 probes in a row", "dies": "RuntimeError: bad dies"}
         assert said[kind] in last.failure
     town.restart()
-    assert town.settle(rng, steps=40).present == last.present
+    assert town.settle(rng, steps=40).current == last.current
 
 
 # By hand: what people ask about.
 
-ONE, TWO = version(1), version(2)
+ONE, TWO = revision(1), revision(2)
 
 
-def there(spec, *revisions, proven=True, failures=(), last_error=None, **facts):
-    """Its groups, each with running replicas of these revisions: their version's number."""
+def there(spec, *revisions, ready=True, failures=(), last_error=None, **facts):
+    """Its replica sets, each with running replicas of these revisions: their version's number."""
 
-    def record(name, group):
+    def record(name, replica_set):
         deployment = name.partition("/")[2]
         replicas = tuple(
             ReplicaRecord(
                 ReplicaId(f"{deployment}-1-{number}"),
                 name,
-                spec.model_copy(update={"target": f"shop:v{revision}"}).revision(deployment),
+                spec.model_copy(update={"target": f"shop:v{revision}"}).template_hash(deployment),
                 Phase.RUNNING,
                 since=0.0,
-                live=group.live,
-                proven=proven,
+                live=replica_set.live,
+                ready=ready,
                 **facts,
             )
             for number, revision in enumerate(revisions)
         )
-        return GroupRecord(name, replicas, failures=failures, last_error=last_error)
+        return ReplicaSetRecord(name, replicas, failures=failures, last_error=last_error)
 
     return {
-        name: Group(record(name, group), group, wanted=True)
-        for name, group in group_specs([spec], spread=False).items()
+        name: ReplicaSet(record(name, replica_set), replica_set, desired=True)
+        for name, replica_set in replica_set_specs([spec], spread=False).items()
     }
 
 
@@ -260,67 +268,71 @@ def whole(rollout, spec, number):
     return step(rollout, there(spec, *[number] * 2))
 
 
-def test_the_first_version_is_told_at_once_and_good_when_it_is_up():
+def test_the_first_revision_is_published_at_once_and_stable_when_it_is_up():
     first = applied(None, ONE)
-    assert (first.revision, first.told, first.good) == (1, ONE, None)
+    assert (first.revision, first.published, first.stable) == (1, ONE, None)
     assert step(first, there(ONE, 1)) is first, "one of two"
-    up = step(first, there(ONE, 1, 1, proven=False))
-    assert (up.good, up.is_settled) == (ONE, True)
+    up = step(first, there(ONE, 1, 1, ready=False))
+    assert (up.stable, up.is_settled) == (ONE, True)
 
 
-def test_the_next_version_is_good_only_once_it_was_well_and_nothing_old_is_there():
+def test_the_next_revision_is_stable_only_once_it_was_well_and_nothing_old_is_there():
     update = applied(whole(applied(None, ONE), ONE, 1), TWO)
-    assert (update.revision, update.present, update.is_settled) == (2, TWO, False)
+    assert (update.revision, update.current, update.is_settled) == (2, TWO, False)
     for not_yet in (
         there(TWO, 2),
         there(TWO, 2, 2, 1),
-        there(TWO, 2, 2, proven=False),
+        there(TWO, 2, 2, ready=False),
         there(TWO, 2, 2, failed_probes=1),
     ):
         assert step(update, not_yet).good == ONE
     done = step(update, there(TWO, 2, 2))
-    assert (done.good, done.before, done.leaving, done.is_settled) == (TWO, ONE, None, True)
+    assert (done.stable, done.previous_stable, done.outgoing, done.is_settled) == (TWO, ONE, None, True)
 
 
-FAILURE = Failure(0.0, TWO.revision("web"), served=False)
+FAILURE = Failure(0.0, TWO.template_hash("web"), served=False)
 
 
 @pytest.mark.parametrize(
-    ("why", "failures", "given_up"),
+    ("why", "failures", "fails"),
     [
         ("one death may be the machine's fault", [FAILURE], False),
         ("so may two", [FAILURE, replace(FAILURE, at=1.0)], False),
         ("three are not", [FAILURE, replace(FAILURE, at=1.0, served=True), replace(FAILURE, at=2.0)], True),
-        ("who had its whole time is not tried again", [replace(FAILURE, given_up=True)], True),
-        ("what the old one did says nothing", [replace(FAILURE, revision=ONE.revision("web"), given_up=True)], False),
+        ("who had its whole time is not tried again", [replace(FAILURE, never_ready=True)], True),
+        (
+            "what the old one did says nothing",
+            [replace(FAILURE, template_hash=ONE.template_hash("web"), never_ready=True)],
+            False,
+        ),
     ],
 )
-def test_when_a_version_is_given_up(why, failures, given_up):
+def test_when_a_revision_fails(why, failures, fails):
     update = applied(whole(applied(None, ONE), ONE, 1), TWO)
     after = step(update, there(TWO, 1, 1, failures=tuple(failures), last_error="ValueError: no such model"))
-    assert (after.failure is not None) == given_up, why
-    if given_up:
+    assert (after.failure is not None) == fails, why
+    if fails:
         assert after.failure == "shop/web: ValueError: no such model"
-        assert (after.present, after.wanted, after.is_settled) == (ONE, TWO, False)
+        assert (after.current, after.desired, after.is_settled) == (ONE, TWO, False)
         back = whole(after, ONE, 1)
-        assert (back.is_settled, back.good, back.failure) == (True, ONE, after.failure)
+        assert (back.is_settled, back.stable, back.failure) == (True, ONE, after.failure)
         again = applied(back, TWO)
-        assert (again.revision, again.failure, again.present) == (3, None, TWO), "until something is applied"
+        assert (again.revision, again.failure, again.current) == (3, None, TWO), "until something is applied"
 
 
-def test_the_first_version_has_nothing_to_go_back_to():
+def test_the_first_revision_has_nothing_to_go_back_to():
     first = applied(None, TWO)
-    assert step(first, there(TWO, failures=(replace(FAILURE, given_up=True),))) is first
+    assert step(first, there(TWO, failures=(replace(FAILURE, never_ready=True),))) is first
 
 
 def test_who_has_no_room_is_no_failure():
     update = applied(whole(applied(None, ONE), ONE, 1), TWO)
-    groups = there(TWO, 1, 1)
-    web = groups["shop/web"]
+    replica_sets = there(TWO, 1, 1)
+    web = replica_sets["shop/web"]
     waiting = ReplicaRecord(
         ReplicaId("r"),
         "shop/web",
-        TWO.revision("web"),
+        TWO.template_hash("web"),
         Phase.STARTING,
         0.0,
         unplaceable=Unplaceable(ReplicaId("r"), "", ""),
@@ -330,29 +342,29 @@ def test_who_has_no_room_is_no_failure():
 
 
 def test_a_change_of_numbers_is_never_taken_back():
-    more = version(1, web=3)
+    more = revision(1, web=3)
     update = applied(whole(applied(None, ONE), ONE, 1), more)
-    failed = there(more, 1, 1, failures=(Failure(0.0, ONE.revision("web"), served=False, given_up=True),))
+    failed = there(more, 1, 1, failures=(Failure(0.0, ONE.template_hash("web"), served=False, never_ready=True),))
     assert step(update, failed).failure is None
     assert step(update, there(more, 1, 1, 1)).good == more
 
 
 def test_callers_are_told_of_new_routes_once_every_ingress_of_them_serves_and_the_old_ingress_stays_until_all_is_done():
-    old, new = version(1, chat=1), version(2, chat=None)
+    old, new = revision(1, chat=1), revision(2, chat=None)
     new = new.model_copy(update={"deployments": (*new.deployments, *_renamed(old, "talk"))})
     update = applied(step(applied(None, old), there(old, 1, 1)), new)
-    names = [name for spec in update.kept for name in group_names(spec)]
+    names = [name for spec in update.active for name in replica_set_names(spec)]
     assert {"shop/chat", "shop/talk", "shop/web"} == set(names)
-    groups = there(new, 2)
-    half = {**groups, "shop/talk": replace(groups["shop/talk"], record=GroupRecord("shop/talk"))}
+    replica_sets = there(new, 2)
+    half = {**replica_sets, "shop/talk": replace(replica_sets["shop/talk"], record=ReplicaSetRecord("shop/talk"))}
     assert step(update, half) is update
-    unsure = there(new, 2, proven=False)
+    unsure = there(new, 2, ready=False)
     assert step(update, unsure) is update
-    out = step(update, groups)
-    assert (out.told, out.is_settled) == (new, False)
-    assert "shop/chat" in [name for spec in out.kept for name in group_names(spec)]
+    out = step(update, replica_sets)
+    assert (out.published, out.is_settled) == (new, False)
+    assert "shop/chat" in [name for spec in out.active for name in replica_set_names(spec)]
     done = step(out, there(new, 2, 2))
-    assert "shop/chat" not in [name for spec in done.kept for name in group_names(spec)]
+    assert "shop/chat" not in [name for spec in done.active for name in replica_set_names(spec)]
 
 
 def _renamed(spec, name):
@@ -360,15 +372,15 @@ def _renamed(spec, name):
     return (chat.model_copy(update={"config": chat.config.model_copy(update={"name": name})}),)
 
 
-def test_one_goes_back_to_the_last_good_version_other_than_the_present_one():
+def test_one_goes_back_to_the_last_stable_revision_other_than_the_current_one():
     rollout = whole(applied(None, ONE), ONE, 1)
-    assert previous(rollout) is None
+    assert rollback_target(rollout) is None
     update = applied(rollout, TWO)
-    assert previous(update) == ONE, "while it is under way"
+    assert rollback_target(update) == ONE, "while it is under way"
     done = whole(update, TWO, 2)
-    assert previous(done) == ONE
+    assert rollback_target(done) == ONE
     back = whole(applied(done, ONE), ONE, 1)
-    assert (back.revision, previous(back)) == (3, TWO), "and forth"
+    assert (back.revision, rollback_target(back)) == (3, TWO), "and forth"
 
 
 def test_the_same_applied_again_only_counts():
@@ -379,5 +391,23 @@ def test_the_same_applied_again_only_counts():
 
 
 def test_a_rollout_is_in_the_store_as_it_is():
-    update = applied(whole(applied(None, ONE), ONE, 1), version(2, chat=1, model=2, max_surge="50%"))
+    update = applied(whole(applied(None, ONE), ONE, 1), revision(2, chat=1, model=2, max_surge="50%"))
     assert Rollout.model_validate_json(update.model_dump_json()) == update
+
+
+def test_the_stored_form_of_a_rollout_keeps_the_keys_that_earlier_controllers_read():
+    rollout = step(applied(None, ONE), there(ONE, 1, 1))
+    stored = json.loads(applied(rollout, TWO).model_dump_json())
+    assert stored.keys() == {
+        "schema_version",
+        "revision",
+        "wanted",
+        "good",
+        "before",
+        "good_revision",
+        "before_revision",
+        "told",
+        "leaving",
+        "failure",
+    }
+    assert Rollout.model_validate_json(json.dumps(stored)) == applied(rollout, TWO)

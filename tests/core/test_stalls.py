@@ -8,7 +8,7 @@ from app_toolkit.core.stalls import (
     LOOK_S,
     WARN_AFTER_S,
     Blocked,
-    Frame,
+    StackFrame,
     Watched,
     blocking_line,
     is_debugging,
@@ -19,13 +19,13 @@ LIBRARIES = ["/usr/lib/python3", "/venv/site-packages"]
 DEBUGGER = ["/usr/lib/python3/bdb.py", "/usr/lib/python3/pdb.py", "/usr/lib/python3/cmd.py"]
 FOLDERS = ["/usr/lib/python3", "/srv", "/srv/shop", ""]
 
-SLEEP = Frame("/usr/lib/python3/socket.py", 7, "recv")
-USER = Frame("/srv/shop/shop.py", 19, "block")
-CALLER = Frame("/srv/shop/main.py", 3, "endpoint")
-LIBRARY = Frame("/venv/site-packages/requests/api.py", 59, "get")
-RUNNER = Frame("/usr/lib/python3/asyncio/runners.py", 118, "run")
+SLEEP = StackFrame("/usr/lib/python3/socket.py", 7, "recv")
+USER = StackFrame("/srv/shop/shop.py", 19, "block")
+CALLER = StackFrame("/srv/shop/main.py", 3, "endpoint")
+LIBRARY = StackFrame("/venv/site-packages/requests/api.py", 59, "get")
+RUNNER = StackFrame("/usr/lib/python3/asyncio/runners.py", 118, "run")
 
-FRAMES = st.sampled_from([SLEEP, USER, CALLER, LIBRARY, RUNNER, Frame("<frozen importlib._bootstrap>", 1, "load")])
+FRAMES = st.sampled_from([SLEEP, USER, CALLER, LIBRARY, RUNNER, StackFrame("<frozen importlib._bootstrap>", 1, "load")])
 
 
 def test_the_innermost_line_of_user_code_is_named_by_its_file_in_the_apps_folder():
@@ -44,10 +44,10 @@ def test_a_loop_that_waits_for_events_is_blocked_by_no_line():
 
 
 def test_a_debugger_and_the_start_of_an_app_are_recognized():
-    pdb = Frame("/usr/lib/python3/pdb.py", 435, "interaction")
+    pdb = StackFrame("/usr/lib/python3/pdb.py", 435, "interaction")
     assert is_debugging([pdb, USER], DEBUGGER)
     assert not is_debugging([SLEEP, LIBRARY, USER], DEBUGGER)
-    assert is_starting([SLEEP, USER, Frame("/venv/site-packages/uvicorn/importer.py", 1, "import_from_string")])
+    assert is_starting([SLEEP, USER, StackFrame("/venv/site-packages/uvicorn/importer.py", 1, "import_from_string")])
     assert not is_starting([SLEEP, USER, RUNNER])
 
 
@@ -67,7 +67,7 @@ def test_a_debugger_and_the_start_of_an_app_are_recognized():
     ],
 )
 def test_a_debugger_is_known_by_the_path_of_its_files_and_not_by_a_name_that_users_may_choose(file, debugs):
-    assert is_debugging([SLEEP, Frame(file, 9, "wait"), USER], DEBUGGER) is debugs
+    assert is_debugging([SLEEP, StackFrame(file, 9, "wait"), USER], DEBUGGER) is debugs
 
 
 @given(st.lists(FRAMES, max_size=8))

@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.reconcile import GroupRecord, proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord, proxies_of
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.status import WORST_FIRST, group_status, instance_status, worst
 from app_toolkit.types import ReplicaId
-from tests.core.specs import HOME, NEXT, application, group
-from tests.core.worlds import GROUP, LIVE, group_spec
+from tests.core.specs import HOME, NEXT, application, replica_set
+from tests.core.worlds import LIVE, REPLICA_SET, replica_set_spec
 
 RUN, START = Phase.RUNNING, Phase.STARTING
 
 
 def record(*rows, **facts):
     replicas = tuple(
-        ReplicaRecord(ReplicaId(f"r{n}"), GROUP, revision, phase, since=10.0, live=LIVE)
+        ReplicaRecord(ReplicaId(f"r{n}"), REPLICA_SET, revision, phase, since=10.0, live=LIVE)
         for n, (revision, phase) in enumerate(rows)
     )
-    return GroupRecord(GROUP, replicas, **facts)
+    return ReplicaSetRecord(REPLICA_SET, replicas, **facts)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def record(*rows, **facts):
     ],
 )
 def test_one_word(word, target, rows):
-    assert group_status(group_spec("v1", target), record(*rows), 20.0).status == word
+    assert group_status(replica_set_spec("v1", target), record(*rows), 20.0).status == word
 
 
 def test_a_group_that_nobody_wants_is_stopping():
@@ -54,23 +54,23 @@ def test_a_group_that_nobody_wants_is_stopping():
 def test_three_failed_starts_in_a_row_are_a_failure_of_that_revision_only():
     failures = tuple(Failure(float(at), "v1", served=False) for at in range(3))
     failed = record(("v0", RUN), failures=failures, last_error="ImportError")
-    assert group_status(group_spec("v1", 1), failed, 20.0).status == "failed"
-    assert group_status(group_spec("v1", 1), failed, 20.0).last_error == "ImportError"
-    assert group_status(group_spec("v0", 1), failed, 20.0).status == "healthy"
+    assert group_status(replica_set_spec("v1", 1), failed, 20.0).status == "failed"
+    assert group_status(replica_set_spec("v1", 1), failed, 20.0).last_error == "ImportError"
+    assert group_status(replica_set_spec("v0", 1), failed, 20.0).status == "healthy"
 
 
 @pytest.mark.parametrize(("for_ever", "word"), [(False, "waiting_for_resources"), (True, "failed")])
 def test_who_has_no_room_is_told_with_what_it_asks_for_and_what_is_free(for_ever, word):
     there = record(("v1", START))
     lacks = replace(there.replicas[0], unplaceable=Unplaceable(ReplicaId("r0"), "1 GPU", "0 GPU", for_ever))
-    told = group_status(group_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
+    told = group_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
     assert told.status == word
     assert (told.replicas[0].asks, told.replicas[0].free) == ("1 GPU", "0 GPU")
     assert told.last_error == ("r0 asks for 1 GPU; the cluster has 0 GPU" if for_ever else None)
 
 
 def test_a_quarantined_group_has_failed_and_says_why():
-    told = group_status(group_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
+    told = group_status(replica_set_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
     assert (told.status, told.last_error) == ("failed", "it is not looked after")
 
 
@@ -78,20 +78,20 @@ def test_until_everyone_has_taken_up_changed_options_the_group_is_updating_and_s
     warm = replace(LIVE, user_config={"tone": "warm"})
     there = record(("v1", RUN), ("v1", RUN), last_error="long ago")
     done, tried = replace(there.replicas[0], live=warm), there.replicas[1]
-    assert group_status(group_spec("v1", 2, warm), there, 20.0).status == "updating"
+    assert group_status(replica_set_spec("v1", 2, warm), there, 20.0).status == "updating"
     failed = Reconfiguration(warm, sent=None, failed_at=15.0, failures=1, why="no such model")
     told = group_status(
-        group_spec("v1", 2, warm),
+        replica_set_spec("v1", 2, warm),
         replace(there, replicas=(done, replace(tried, live=None, reconfiguration=failed))),
         20.0,
     )
     assert (told.status, told.last_error) == ("updating", "r1 could not be reconfigured: no such model")
     all_done = replace(there, replicas=(done, replace(tried, live=warm)))
-    assert group_status(group_spec("v1", 2, warm), all_done, 20.0).status == "healthy"
+    assert group_status(replica_set_spec("v1", 2, warm), all_done, 20.0).status == "healthy"
 
 
 def test_a_status_is_plain_data():
-    told = group_status(group_spec("v1", 2), record(("v1", RUN), ("v0", Phase.DRAINING), deaths=3), 20.0)
+    told = group_status(replica_set_spec("v1", 2), record(("v1", RUN), ("v0", Phase.DRAINING), deaths=3), 20.0)
     plain = json.loads(json.dumps(asdict(told)))
     assert plain["counts"] == {"running": 1, "draining": 1}
     assert plain["restarts"] == 3
@@ -107,12 +107,12 @@ def test_the_worst_word_speaks_for_all():
 def test_a_draining_replica_of_the_last_revision_counts_until_callers_know_of_it():
     there = record(("v0", Phase.DRAINING), ("v1", RUN))
     known = replace(there, replicas=(replace(there.replicas[0], unrouted=True), there.replicas[1]))
-    assert group_status(group_spec("v1", 1), known, 20.0).status == "healthy"
+    assert group_status(replica_set_spec("v1", 1), known, 20.0).status == "healthy"
 
 
-def told_of(applications, groups, *, stopping=False):
+def told_of(applications, replica_sets, *, stopping=False):
     rollouts = [each if isinstance(each, Rollout) else applied(None, each) for each in applications]
-    return instance_status(rollouts, groups, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
+    return instance_status(rollouts, replica_sets, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
 
 
 names = st.sampled_from(["a/web", "b/web", "c/web", proxies_of(HOME), proxies_of(NEXT)])
@@ -121,8 +121,8 @@ phases = st.lists(st.sampled_from([RUN, START, Phase.DRAINING, Phase.STOPPING]),
 
 @given(there=st.dictionaries(names, phases), applied=st.lists(st.sampled_from("abc"), unique=True))
 def test_every_group_is_told_once_and_the_worst_word_is_that_of_all(there, applied):
-    groups = {name: group(name, *rows, wanted=name[0] in applied) for name, rows in there.items()}
-    told = told_of([application(name) for name in applied], groups)
+    replica_sets = {name: replica_set(name, *rows, desired=name[0] in applied) for name, rows in there.items()}
+    told = told_of([application(name) for name in applied], replica_sets)
     assert [each.name for each in told.applications] == sorted(applied)
     shown = [*(each for app in told.applications for each in app.deployments), *told.proxies, *told.leaving]
     assert sorted(each.name for each in shown) == sorted(there)
@@ -131,12 +131,14 @@ def test_every_group_is_told_once_and_the_worst_word_is_that_of_all(there, appli
     }
     assert all(WORST_FIRST.index(told.status) <= WORST_FIRST.index(each.status) for each in shown)
     assert told.status in {"healthy", *(each.status for each in shown)}
-    assert told_of([application(name) for name in applied], groups, stopping=True) == replace(told, status="stopping")
+    assert told_of([application(name) for name in applied], replica_sets, stopping=True) == replace(
+        told, status="stopping"
+    )
 
 
 def test_the_proxies_of_the_controllers_own_node_are_told_first():
-    groups = {name: group(name, RUN) for name in ("proxy@a", "proxy@next", "proxy@home")}
-    assert [each.name for each in told_of([], groups).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
+    replica_sets = {name: replica_set(name, RUN) for name in ("proxy@a", "proxy@next", "proxy@home")}
+    assert [each.name for each in told_of([], replica_sets).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
 
 
 def test_an_application_is_told_before_its_groups_are_there():
@@ -147,13 +149,13 @@ def test_an_application_is_told_before_its_groups_are_there():
 
 
 def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
-    good = applied(None, application()).but(good=application(), good_revision=1)
+    good = applied(None, application()).but(stable=application(), stable_revision=1)
     bad = applied(good, application(num_replicas=3))
-    groups = {"shop/web": group("shop/web", RUN), "shop/model": group("shop/model", Phase.DRAINING)}
-    updating = told_of([bad], groups)
+    replica_sets = {"shop/web": replica_set("shop/web", RUN), "shop/model": replica_set("shop/model", Phase.DRAINING)}
+    updating = told_of([bad], replica_sets)
     assert [(app.status, app.revision, app.last_error) for app in updating.applications] == [("updating", 2, None)]
     assert [each.name for each in updating.leaving] == ["shop/model"], "what only the version before has"
-    back = told_of([bad.but(failure="shop/web: ImportError")], groups)
+    back = told_of([bad.but(failure="shop/web: ImportError")], replica_sets)
     [app] = back.applications
     assert (app.status, app.last_error) == ("rolled_back", "shop/web: ImportError")
     assert (app.revision, app.serving_revision) == (2, 1)
@@ -161,21 +163,21 @@ def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
 
 
 def test_an_application_of_which_nobody_knows_what_is_wanted_is_told_with_what_runs_of_it():
-    groups = {
-        "lost/web": group("lost/web", RUN),
-        "shop/web": group("shop/web", RUN),
-        "gone/web": group("gone/web", RUN),
+    replica_sets = {
+        "lost/web": replica_set("lost/web", RUN),
+        "shop/web": replica_set("shop/web", RUN),
+        "gone/web": replica_set("gone/web", RUN),
     }
     rollouts = [applied(None, application())]
     told = instance_status(
         rollouts,
-        groups,
+        replica_sets,
         20.0,
         epoch=3,
         change=7,
         home=NEXT,
         stopping=False,
-        unreadable={"lost": "why"},
+        corrupt={"lost": "why"},
         doubts=("why",),
     )
     lost, shop = told.applications

@@ -14,11 +14,11 @@ from app_toolkit.core.reconcile import (
     UNPLACED_S,
     UNROUTE_S,
     Drain,
-    GroupRecord,
-    GroupSpec,
     Kill,
     Probe,
     Reconfigure,
+    ReplicaSetRecord,
+    ReplicaSetSpec,
     Retire,
     Start,
     Stop,
@@ -46,25 +46,25 @@ from app_toolkit.core.replica_state import (
 from app_toolkit.interfaces import LiveOptions, Location, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
-GROUP = "shop/chat"
+REPLICA_SET = "shop/chat"
 LIVE = LiveOptions(100)
 
 
-def group_spec(revision="v1", target=3, live=LIVE, **changes):
+def replica_set_spec(template_hash="v1", target=3, live=LIVE, **changes):
     template = ReplicaSpec(
         id=ReplicaId(""),
         application="shop",
         deployment="chat",
-        revision=revision,
+        template_hash=template_hash,
         target="shop:app",
         app_dir=".",
         root_path="",
         live=live,
         graceful_shutdown_timeout_s=5.0,
     )
-    spec = GroupSpec(
-        group=GROUP,
-        revision=revision,
+    spec = ReplicaSetSpec(
+        name=REPLICA_SET,
+        template_hash=template_hash,
         target=target,
         template=template,
         startup_timeout_s=20.0,
@@ -76,8 +76,8 @@ def group_spec(revision="v1", target=3, live=LIVE, **changes):
     return replace(spec, **changes)
 
 
-# What is taken of a group that nobody specifies.
-UNWANTED = group_spec(
+# What is taken of a replica set that nobody specifies.
+ORPHAN = replica_set_spec(
     target=0,
     startup_timeout_s=60.0,
     graceful_shutdown_timeout_s=20.0,
@@ -90,7 +90,7 @@ UNWANTED = group_spec(
 class Process:
     """The truth about one replica, which the controller only ever hears of."""
 
-    revision: str
+    template_hash: str
     live: LiveOptions | None
     """What it has taken up; None: the last that it was given it has not."""
     state: str = "starting"
@@ -104,15 +104,15 @@ class Process:
 
 
 class World:
-    def __init__(self, seed, spec, group=GROUP):
+    def __init__(self, seed, spec, replica_set=REPLICA_SET):
         self.rng = Random(seed)
         self.spec = spec
-        self.group = group
+        self.replica_set = replica_set
         self.bad = {}
         """What is wrong with all replicas of a revision: it `raises`, `hangs`, is `unwell` or `dies`."""
         self.now = 100.0
         self.epoch = 1
-        self.record = GroupRecord(group)
+        self.record = ReplicaSetRecord(replica_set)
         self.processes = {}
         self.mail = []
         self.ids = set()
@@ -123,7 +123,7 @@ class World:
         self.full = False
         self.stubborn = False
         """Whatever they are to take up, replicas can seldom."""
-        self.story = []
+        self.event_log = []
 
     def chance(self, probability):
         return not self.calm and self.rng.random() < probability
@@ -136,7 +136,7 @@ class World:
 
     def say(self, event):
         if self.chance(0.05):
-            self.story.append((self.now, "lost", event))
+            self.event_log.append((self.now, "lost", event))
             return
         delay = self.rng.uniform(0, 10) if self.chance(0.1) else self.rng.uniform(0, 0.5)
         self.mail.append((self.now + delay, event))
@@ -155,7 +155,7 @@ class World:
                 process.refuses_probes = not process.refuses_probes
             if self.calm:
                 process.hangs = process.refuses_probes = False
-            bad = self.bad.get(process.revision)
+            bad = self.bad.get(process.template_hash)
             process.refuses_probes |= bad == "unwell"
             if process.hangs or (bad == "hangs" and process.state == "starting" and process.placed):
                 continue
@@ -191,7 +191,7 @@ class World:
         self.say(Exited(id, why))
 
     def perform(self, action):
-        self.story.append((self.now, action))
+        self.event_log.append((self.now, action))
         id = action.replica
         process = self.processes.get(id)
         match action:
@@ -199,7 +199,9 @@ class World:
                 assert id not in self.ids, f"{id} was minted twice"
                 assert spec.id == id
                 self.ids.add(id)
-                self.processes[id] = Process(spec.revision, spec.live, placed=not self.full, remote=self.spec.spread)
+                self.processes[id] = Process(
+                    spec.template_hash, spec.live, placed=not self.full, remote=self.spec.spread
+                )
                 if self.full:
                     self.say(Unplaceable(id, "1 GPU", "0 GPUs"))
             case Retire():
@@ -231,7 +233,7 @@ class World:
 
     def hear(self, event: Event):
         if self.record.replica(event.replica) is not None:
-            self.story.append((self.now, event))
+            self.event_log.append((self.now, event))
             self.note_proof(event)
             self.record = take(self.record, event, self.now)
 
@@ -247,11 +249,11 @@ class World:
         self.mail = []
         self.passed = set()
         self.unrouted = {id for id, process in self.processes.items() if process.state in ("draining", "stopping")}
-        self.record = recovered(self.group, list(self.processes), self.now)
-        self.story.append((self.now, "restart", self.epoch))
+        self.record = recovered(self.replica_set, list(self.processes), self.now)
+        self.event_log.append((self.now, "restart", self.epoch))
         for id, process in self.processes.items():
             live = None if process.orders else process.live
-            self.say(Found(id, self.group, process.revision, process.state, self.location(id), live))
+            self.say(Found(id, self.replica_set, process.template_hash, process.state, self.location(id), live))
 
     def tick(self, *, then_restart=False):
         self.deliver()
@@ -264,7 +266,7 @@ class World:
             self.perform(action)
         if Start in map(type, actions) and self.spec.apart:
             assert len(self.processes) <= self.spec.target, "the old one was still there"
-            assert {process.revision for process in self.processes.values()} == {self.spec.revision}
+            assert {process.template_hash for process in self.processes.values()} == {self.spec.template_hash}
         if then_restart:
             self.restart()
         return actions
@@ -278,7 +280,7 @@ class World:
 
     def check(self, before, actions):
         spec, now = self.spec, self.now
-        target, revision = (spec.target, spec.revision) if spec else (0, None)
+        target, template_hash = (spec.target, spec.template_hash) if spec else (0, None)
         starts = [action for action in actions if isinstance(action, Start)]
         if starts:
             staying = [r for r in self.record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
@@ -289,14 +291,16 @@ class World:
         healthy_before, healthy_after = self.healthy(before), self.healthy(self.record)
         # Where the old must have gone before the new comes, only those that stay are counted.
         if spec is not None and spec.apart:
-            healthy_before = [r for r in healthy_before if r.revision == spec.revision]
+            healthy_before = [r for r in healthy_before if r.template_hash == spec.template_hash]
         floor = target - spec.unavailable if spec is not None and not spec.apart else target
         assert len(healthy_after) >= min(len(healthy_before), floor), "fell below the target"
         if spec is not None and not spec.apart:
             self.check_places(before, actions)
 
         for action in actions:
-            known = sum(r.revision == revision and r.phase in (Phase.STARTING, Phase.RUNNING) for r in before.replicas)
+            known = sum(
+                r.template_hash == template_hash and r.phase in (Phase.STARTING, Phase.RUNNING) for r in before.replicas
+            )
             self.check_cause(before.replica(action.replica), action, known)
 
         assert plan(spec, self.record, now, self.epoch) == [], "planning twice changed something"
@@ -314,17 +318,23 @@ class World:
         left = [
             a.replica
             for a in actions
-            if isinstance(a, Retire) and not a.failed and before.replica(a.replica).revision != self.spec.revision
+            if isinstance(a, Retire)
+            and not a.failed
+            and before.replica(a.replica).template_hash != self.spec.template_hash
         ]
         if left:
-            well = [r for r in self.healthy(self.record) if r.revision != self.spec.revision or self.has_proven(r)]
+            well = [
+                r
+                for r in self.healthy(self.record)
+                if r.template_hash != self.spec.template_hash or self.has_been_ready(r)
+            ]
             assert len(well) >= self.spec.target - self.spec.unavailable, f"{left} left too early"
 
-    def has_proven(self, record):
+    def has_been_ready(self, record):
         return record.id in self.passed
 
     def healthy(self, record):
-        spec = self.spec or UNWANTED
+        spec = self.spec or ORPHAN
         threshold, deadline = spec.health_check_failure_threshold, spec.startup_timeout_s
         return [
             r
@@ -335,13 +345,13 @@ class World:
 
     def failed_probes(self, record):
         """Those that failed, and the one that was not answered in time."""
-        timeout = (self.spec or UNWANTED).health_check_timeout_s + ANSWER_S
+        timeout = (self.spec or ORPHAN).health_check_timeout_s + ANSWER_S
         unanswered = record.probing_since is not None and self.now - record.probing_since >= timeout
         return record.failed_probes + unanswered
 
     def check_cause(self, was, action, known):
         """`known`: how many are of the revision that is wanted."""
-        spec = self.spec or UNWANTED
+        spec = self.spec or ORPHAN
         if isinstance(action, Start):
             assert was is None
             return
@@ -361,7 +371,12 @@ class World:
                 assert was.phase in (Phase.STARTING, Phase.STOPPING)
                 assert was.stop_sent is None
                 reached = not spec.spread or was.location is None or was.location.remote_address is not None
-                if self.spec is not None and was.phase is Phase.STARTING and was.revision == spec.revision and reached:
+                if (
+                    self.spec is not None
+                    and was.phase is Phase.STARTING
+                    and was.template_hash == spec.template_hash
+                    and reached
+                ):
                     assert known > spec.target, "it may be what is wanted"
             case Probe():
                 assert was.phase is Phase.RUNNING
@@ -369,7 +384,7 @@ class World:
                 assert was.probing_since is None or waited >= spec.health_check_timeout_s + ANSWER_S
             case Reconfigure(_, live):
                 assert was.phase is Phase.RUNNING
-                assert was.revision == spec.revision, "it is about to be replaced"
+                assert was.template_hash == spec.template_hash, "it is about to be replaced"
                 assert was.live != live == spec.live
                 last = was.reconfiguration
                 if last is not None and last.sent is not None:
@@ -393,12 +408,12 @@ class World:
         self.calm, self.full = True, False
         for _ in range(steps):
             self.step()
-        wanted = Counter({(self.spec.revision, "running"): self.spec.target}) if self.spec else Counter()
-        there = Counter((process.revision, process.state) for process in self.processes.values())
-        known = Counter((r.revision, r.phase.value) for r in self.record.replicas)
-        assert there == known == +wanted, self.story[-30:]
+        desired = Counter({(self.spec.template_hash, "running"): self.spec.target}) if self.spec else Counter()
+        there = Counter((process.template_hash, process.state) for process in self.processes.values())
+        known = Counter((r.template_hash, r.phase.value) for r in self.record.replicas)
+        assert there == known == +desired, self.event_log[-30:]
         if self.spec is not None:
-            assert all(process.live == self.spec.live for process in self.processes.values()), self.story[-30:]
+            assert all(process.live == self.spec.live for process in self.processes.values()), self.event_log[-30:]
             assert all(r.live == self.spec.live for r in self.record.replicas)
         if self.spec is not None and self.spec.spread:
             assert all(process.remote for process in self.processes.values())

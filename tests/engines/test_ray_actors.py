@@ -17,7 +17,7 @@ def test_an_order_to_start_that_is_not_obeyed_changes_nothing(monkeypatch: pytes
     with pytest.raises(StaleEpoch, match="an order of epoch 6 came after one of epoch 7"):
         proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", 6)
     assert not hasattr(proxy, "server")
-    assert proxy.group is None
+    assert proxy.replica_set is None
 
 
 def test_a_process_that_was_ordered_by_one_that_slept_over_its_answer_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) ->
             id=ReplicaId(f"{ingress.config.name}-{number}"),
             application=spec.name,
             deployment=ingress.config.name,
-            revision="1",
+            template_hash="1",
             target=spec.target,
             app_dir=spec.app_dir,
             root_path="",

@@ -243,7 +243,7 @@ class Serve:
             id=ReplicaId("shop/chat-1-1"),
             application="shop",
             deployment="chat",
-            revision="r1",
+            template_hash="r1",
             target=f"{module}:{attribute}",
             app_dir=str(folder),
             root_path=root_path,

@@ -123,7 +123,7 @@ def server() -> Iterator[tuple[ReplicaServer, Address]]:
             id=ID,
             application="shop",
             deployment="writer",
-            revision="r1",
+            template_hash="r1",
             target=f"{__name__}:app",
             app_dir=str(Path(__file__).parents[2]),
             root_path="",

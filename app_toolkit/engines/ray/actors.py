@@ -25,13 +25,13 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.controller.checkpoint import opened
-from app_toolkit.controller.written import EPOCH
+from app_toolkit.controller.checkpoint import decode_checkpoint
+from app_toolkit.controller.state_store import EPOCH
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.runtime import LOGS, RuntimeFolder
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unreadable, Unresponsive
+from app_toolkit.errors import ControlError, CorruptValue, NotWell, ReplicaGone, StaleEpoch, TargetError, Unresponsive
 from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.observability.logs import show_logs
@@ -93,8 +93,8 @@ class Controlled:
         self.epoch = 0
         self.phase = "starting"
         #: Known once it was told what to be.
-        self.group: str | None = None
-        self.revision: str | None = None
+        self.replica_set: str | None = None
+        self.template_hash: str | None = None
         self.location: Future[Location] = Future()
 
     def __repr__(self) -> str:
@@ -132,8 +132,8 @@ class Controlled:
         self.obey(epoch)
         location = self.location.result() if self.phase != "starting" else None
         return {
-            "group": self.group,
-            "revision": self.revision,
+            "group": self.replica_set,
+            "revision": self.template_hash,
             "phase_name": self.phase,
             "location": location,
             "live": self.live,
@@ -144,11 +144,11 @@ class Controlled:
         """Where it serves, once it does; raises what its start raised."""
         return self.location.result()
 
-    def run_as(self, group: str, revision: str, epoch: int, start: Callable[[], Location]) -> Location:
+    def run_as(self, replica_set: str, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
         """Come up, once: whoever asks a second time is told how the first went."""
         self.obey(epoch)
-        if self.group is None:
-            self.group, self.revision = group, revision
+        if self.replica_set is None:
+            self.replica_set, self.template_hash = replica_set, template_hash
             try:
                 if _last_epoch() > epoch:
                     # Whoever ordered it was stopped meanwhile: nobody else knows that this process is there.
@@ -221,7 +221,7 @@ class _Replica(Controlled):
         return None if pieces is None else [Lent(piece) for piece in pieces]
 
     @control
-    def start(self, spec: ReplicaSpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
+    def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
         if not ray.get_runtime_context().get_accelerator_ids()["GPU"]:
             settings.hide_devices()
 
@@ -242,7 +242,7 @@ class _Replica(Controlled):
             local = self.server.start(here, secret, address, remote_host, around, _code(here.code))
             return Location(local, node(), self.server.remote_address)
 
-        return self.run_as(group, revision, epoch, start)
+        return self.run_as(replica_set, template_hash, epoch, start)
 
 
 class _Proxy(Controlled):
@@ -251,7 +251,7 @@ class _Proxy(Controlled):
         return "proxy"
 
     @control
-    def start(self, spec: ProxySpec, group: str, revision: str, secret: bytes, epoch: int) -> Location:
+    def start(self, spec: ProxySpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
         options = HTTPOptions(**spec.options)
 
         def start() -> Location:
@@ -266,7 +266,7 @@ class _Proxy(Controlled):
             )
             return Location(self.server.start(), here)
 
-        return self.run_as(group, revision, epoch, start)
+        return self.run_as(replica_set, template_hash, epoch, start)
 
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:
@@ -286,16 +286,14 @@ def _write_out(lines: str) -> None:
 # Functions, not methods: with a coroutine among its methods Ray would take the whole actor for an asynchronous one.
 
 
-async def watch(
-    name: str, seen: Mapping[str, Version], beginning: str | tuple[str, ...] = ""
-) -> Mapping[str, Snapshot]:
+async def watch(name: str, seen: Mapping[str, Version], prefix: str | tuple[str, ...] = "") -> Mapping[str, Snapshot]:
     """What is new on the board for a caller, from whichever controller there is; nothing, after a while, from none."""
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except (RayError, ValueError):  # there is none just now, or nobody who would know
         await asyncio.sleep(WATCH_AGAIN_S)
         return {}
-    asked: Awaitable[Mapping[str, Snapshot]] = controller.watch.remote(name, dict(seen), beginning)
+    asked: Awaitable[Mapping[str, Snapshot]] = controller.watch.remote(name, dict(seen), prefix)
     try:
         return await asyncio.wait_for(asked, SILENT_S)
     except TimeoutError:
@@ -371,8 +369,8 @@ def _last_epoch() -> int:
     """Of all controllers; 0: nobody can know."""
     value = asyncio.run(RayStore().get(EPOCH))
     try:
-        return 0 if value is None else opened(EPOCH, value).epoch
-    except Unreadable:
+        return 0 if value is None else decode_checkpoint(EPOCH, value).epoch
+    except CorruptValue:
         return 0
 
 

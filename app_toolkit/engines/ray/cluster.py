@@ -83,7 +83,7 @@ def check(address: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _Raylet:
     """A raylet on this machine."""
 
     cluster: str
@@ -96,7 +96,7 @@ def _trusted_users() -> set[int]:
     return {0, os.geteuid()}
 
 
-def _nodes() -> Iterator[_Node]:
+def _nodes() -> Iterator[_Raylet]:
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "raylet":
             with suppress(psutil.Error):
@@ -104,10 +104,10 @@ def _nodes() -> Iterator[_Node]:
                     name, _, cluster = argument.partition("=")
                     if name == "--gcs-address":
                         # Its effective user says less: any user can start a program that runs as root, such as `su`.
-                        yield _Node(cluster, process.uids().real, process.create_time())
+                        yield _Raylet(cluster, process.uids().real, process.create_time())
 
 
-def _preference(node: _Node) -> tuple[bool, bool, float]:
+def _preference(node: _Raylet) -> tuple[bool, bool, float]:
     return node.cluster == _current(), node.user == os.geteuid(), node.started
 
 

@@ -69,9 +69,9 @@ class _Controller:
         return os.getpid()
 
     async def watch(
-        self, caller: str, seen: Mapping[str, Version], beginning: str | tuple[str, ...] = ""
+        self, caller: str, seen: Mapping[str, Version], prefix: str | tuple[str, ...] = ""
     ) -> Mapping[str, Snapshot]:
-        news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, beginning=beginning)
+        news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, prefix=prefix)
         return news
 
     async def report(self, caller: str, loads: Loads) -> bool:

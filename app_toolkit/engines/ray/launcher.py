@@ -74,7 +74,7 @@ class RayLauncher:
         self._handles: dict[ReplicaId, Handle] = {}
         #: Those whose process is up and can be asked.
         self._placed: set[ReplicaId] = set()
-        #: Those that have started: of which group and revision, and on which node.
+        #: Those that have started: of which replica set and revision, and on which node.
         self._nodes: dict[ReplicaId, tuple[tuple[str, str], NodeId]] = {}
         #: The resources of each, as long as it is there.
         self._amounts: dict[ReplicaId, dict[str, float]] = {}
@@ -133,12 +133,14 @@ class RayLauncher:
         self._attend(spec.id, handle)
         placed = asyncio.create_task(self._tell_if_unplaceable(action, handle))
         try:
-            started = handle.start.remote(spec, action.group, action.revision, self._secret, self._epoch)
-            await self._until_started(spec.id, action.group, action.revision, started)
+            started = handle.start.remote(spec, action.replica_set, action.template_hash, self._secret, self._epoch)
+            await self._until_started(spec.id, action.replica_set, action.template_hash, started)
         finally:
             placed.cancel()
 
-    async def _until_started(self, replica: ReplicaId, group: str, revision: str, start: Awaitable[Location]) -> None:
+    async def _until_started(
+        self, replica: ReplicaId, replica_set: str, template_hash: str, start: Awaitable[Location]
+    ) -> None:
         try:
             location = await start
         except StaleEpoch:
@@ -151,7 +153,7 @@ class RayLauncher:
             pass  # it is gone, which `until_gone` tells
         else:
             self._placed.add(replica)
-            self._at(replica, group, revision, location.node)
+            self._at(replica, replica_set, template_hash, location.node)
             self._emit(Started(replica, location))
 
     def _create(self, action: Start) -> Handle:
@@ -187,7 +189,7 @@ class RayLauncher:
 
     def _lack(self, action: Start, waited_s: float) -> Lack | None:
         state: Any = ray  # these two have no types
-        kind = action.group, action.revision
+        kind = action.replica_set, action.template_hash
         mine = Counter(node for other, node in self._nodes.copy().values() if other == kind)
         nodes = [Node(node["Resources"], mine[node["NodeID"]]) for node in state.nodes() if node["Alive"]]
         asks, free = _amounts(action.options), state.available_resources()
@@ -199,9 +201,9 @@ class RayLauncher:
             held.update(self._amounts.get(replica, {}))
         return None if may_be_granted(asks, free, nodes, held) else found
 
-    def _at(self, replica: ReplicaId, group: str, revision: str, node: NodeId) -> None:
+    def _at(self, replica: ReplicaId, replica_set: str, template_hash: str, node: NodeId) -> None:
         if replica in self._handles:  # else it has ended meanwhile
-            self._nodes[replica] = (group, revision), node
+            self._nodes[replica] = (replica_set, template_hash), node
 
     def _attend(self, replica: ReplicaId, handle: Handle) -> None:
         """Hear of its end, once."""
@@ -246,7 +248,16 @@ class RayLauncher:
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
             await self._kill(replica)
             return
-        self._emit(Found(replica, **about))
+        self._emit(
+            Found(
+                replica,
+                replica_set=about["group"],
+                template_hash=about["revision"],
+                phase_name=about["phase_name"],
+                location=about["location"],
+                live=about["live"],
+            )
+        )
         if about["location"] is not None:
             self._at(replica, about["group"], about["revision"], about["location"].node)
         if about["phase_name"] == "starting":
@@ -334,7 +345,7 @@ def _amounts(options: RayActorOptions) -> dict[str, float]:
 def _resources(action: Start) -> dict[str, Any]:
     options = action.options.model_dump(exclude_none=True)
     if action.max_per_node is not None:
-        options["resources"][f"{IMPLICIT}{action.group}:{action.revision}"] = share(action.max_per_node)
+        options["resources"][f"{IMPLICIT}{action.replica_set}:{action.template_hash}"] = share(action.max_per_node)
     return options
 
 

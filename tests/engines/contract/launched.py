@@ -56,13 +56,13 @@ class Bench(Protocol):
         ...
 
 
-def start(id: ReplicaId, ground: Path, group: str = GOOD) -> Start:
-    app = bad if group == BAD else lone
+def start(id: ReplicaId, ground: Path, replica_set: str = GOOD) -> Start:
+    app = bad if replica_set == BAD else lone
     spec = ReplicaSpec(
         id=id,
         application="contract",
-        deployment=group.rpartition("/")[2],
-        revision="v1",
+        deployment=replica_set.rpartition("/")[2],
+        template_hash="v1",
         target=f"{app.__name__}:app",
         app_dir=str(ROOT),
         root_path="",
@@ -70,7 +70,7 @@ def start(id: ReplicaId, ground: Path, group: str = GOOD) -> Start:
         graceful_shutdown_timeout_s=5.0,
         working_dir=str(ground),
     )
-    return Start(spec, RayActorOptions(), group, spec.revision)
+    return Start(spec, RayActorOptions(), replica_set, spec.template_hash)
 
 
 class Simulated:

@@ -13,7 +13,7 @@ from app_toolkit.config.document import from_yaml
 from app_toolkit.config.files import ConfigFile, applied, parse
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
-from app_toolkit.config.written import written
+from app_toolkit.config.render import render
 from app_toolkit.errors import ConfigError, OverruleError
 from app_toolkit.planning import plan
 
@@ -156,7 +156,7 @@ def test_a_plan_that_is_written_and_read_back_is_the_same(
     ingress: dict[str, Any], of_class: dict[str, Any], instance: dict[str, Any]
 ) -> None:
     spec = planned(app(ingress, of_class), overrules={})
-    file = read(written([spec], InstanceOptions(**instance), FOLDER))
+    file = read(render([spec], InstanceOptions(**instance), FOLDER))
     assert replanned(app(ingress, of_class), file) == spec
     assert file.given == InstanceOptions(**instance).model_dump(exclude_unset=True)
     # It says all that is not as by default: the code does not have to.
@@ -171,7 +171,7 @@ def test_what_a_file_says_over_the_code_is_written_again_also_where_it_is_as_by_
     over_ingress.pop("ray_actor_options", None)
     overrules = {"front": over_ingress, "writer": over_class}
     spec = planned(app(ingress, of_class), overrules)
-    text = written([spec], InstanceOptions(), FOLDER, {"shop": overrules})
+    text = render([spec], InstanceOptions(), FOLDER, {"shop": overrules})
     assert replanned(app(ingress, of_class), read(text)) == spec
     fronts = spec.deployments[0].config
     assert {name: getattr(fronts, name) for name in over_ingress} == over_ingress
@@ -189,13 +189,13 @@ def test_several_apps_are_written_into_one_file() -> None:
         "bare": Toolkit(),
     }
     specs = [planned(each, {}, name=name, route_prefix=f"/{name}") for name, each in apps.items()]
-    file = read(written(specs, InstanceOptions(), FOLDER))
+    file = read(render(specs, InstanceOptions(), FOLDER))
     assert [replanned(apps[name], file, name) for name in file.applications] == specs
     assert [*file.applications] == [*apps]
 
 
 def test_each_option_is_there_with_its_meaning_and_defaults_are_commented_out() -> None:
-    text = written([planned(app({"num_replicas": 2}, {}), {})], InstanceOptions(port=80), FOLDER)
+    text = render([planned(app({"num_replicas": 2}, {}), {})], InstanceOptions(port=80), FOLDER)
     lines = [line.strip() for line in text.splitlines()]
     assert "port: 80  # port of the proxies; 0: any free port" in lines
     assert '# host: "127.0.0.1"  # address of the proxies' in lines
@@ -216,7 +216,7 @@ def test_secrets_are_in_what_is_applied_and_in_nothing_that_is_shown() -> None:
     assert secret.user_config == {"token": "Bearer s3cret", "literal": "${TOKEN}"}  # type: ignore[union-attr]
     assert secret.ray_actor_options.runtime_env == {"env_vars": {"TOKEN": "s3cret"}}
     assert "Bearer ${TOKEN}" in spec.model_dump_json()
-    text = written([spec], InstanceOptions(), FOLDER)
+    text = render([spec], InstanceOptions(), FOLDER)
     assert replanned(app({}, {}), read(text)) == spec
     assert read(text).variables == {"TOKEN"}
 

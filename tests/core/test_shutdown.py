@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.core.farewell import Farewell, longest, proxies_linger, step, wanted
-from app_toolkit.core.groups import specified
 from app_toolkit.core.reconcile import (
     Drain,
     Kill,
@@ -26,54 +24,56 @@ from app_toolkit.core.reconcile import (
     proxies_of,
     take,
 )
+from app_toolkit.core.replica_sets import specified
 from app_toolkit.core.replica_state import Drained, Exited, Phase, ProbePassed, Reconfigured, Started, Unrouted
+from app_toolkit.core.shutdown import ShutdownStep, desired, longest, proxies_linger, step
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address
-from tests.core.specs import HOME, NEXT, group, proxies_spec
+from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
 
 PROXY = proxies_of(HOME)
 RUN, END = Phase.RUNNING, Phase.STOPPING
 
 
 @pytest.mark.parametrize(
-    ("why", "groups", "expected"),
+    ("why", "replica_sets", "expected"),
     [
-        ("they finish what they have", {PROXY: [RUN], "shop/web": [RUN]}, Farewell.REQUESTS),
-        ("one of them drains", {PROXY: [END, Phase.DRAINING], "shop/web": [RUN]}, Farewell.REQUESTS),
-        ("all have drained", {PROXY: [END, END], "shop/web": [RUN]}, Farewell.REPLICAS),
-        ("they have died", {"shop/web": [RUN]}, Farewell.REPLICAS),
-        ("a group without a replica is not forgotten yet", {PROXY: [END], "shop/web": []}, Farewell.REPLICAS),
-        ("nothing is left to pass through them", {PROXY: [END]}, Farewell.PROXIES),
-        ("nothing is left", {}, Farewell.PROXIES),
+        ("they finish what they have", {PROXY: [RUN], "shop/web": [RUN]}, ShutdownStep.REQUESTS),
+        ("one of them drains", {PROXY: [END, Phase.DRAINING], "shop/web": [RUN]}, ShutdownStep.REQUESTS),
+        ("all have drained", {PROXY: [END, END], "shop/web": [RUN]}, ShutdownStep.REPLICAS),
+        ("they have died", {"shop/web": [RUN]}, ShutdownStep.REPLICAS),
+        ("a group without a replica is not forgotten yet", {PROXY: [END], "shop/web": []}, ShutdownStep.REPLICAS),
+        ("nothing is left to pass through them", {PROXY: [END]}, ShutdownStep.PROXIES),
+        ("nothing is left", {}, ShutdownStep.PROXIES),
     ],
 )
-def test_a_step_begins_when_the_one_before_is_done(why, groups, expected):
-    assert step({name: group(name, *phases) for name, phases in groups.items()}) is expected, why
+def test_a_step_begins_when_the_one_before_is_done(why, replica_sets, expected):
+    assert step({name: replica_set(name, *phases) for name, phases in replica_sets.items()}) is expected, why
 
 
 def test_less_and_less_is_wanted():
-    web, proxies = {"shop/web": group("shop/web", RUN).spec}, {PROXY: proxies_spec()}
-    assert wanted(None, web, proxies) == web | proxies
-    assert wanted(Farewell.REQUESTS, web, proxies) == web
-    assert wanted(Farewell.REPLICAS, web, proxies) == wanted(Farewell.PROXIES, web, proxies) == {}
-    assert [proxies_linger(each) for each in (None, *Farewell)] == [False, True, True, False]
+    web, proxies = {"shop/web": replica_set("shop/web", RUN).spec}, {PROXY: proxies_spec()}
+    assert desired(None, web, proxies) == web | proxies
+    assert desired(ShutdownStep.REQUESTS, web, proxies) == web
+    assert desired(ShutdownStep.REPLICAS, web, proxies) == desired(ShutdownStep.PROXIES, web, proxies) == {}
+    assert [proxies_linger(each) for each in (None, *ShutdownStep)] == [False, True, True, False]
 
 
 def test_nothing_takes_no_time():
-    assert longest({"shop/web": group("shop/web")}) == 0.0
+    assert longest({"shop/web": replica_set("shop/web")}) == 0.0
 
 
 class Leaving:
     """Groups on their last way, in event time. A process answers at some time, at the last moment, or never; an exit
     may be lost once."""
 
-    def __init__(self, rng, groups):
-        self.rng, self.groups = rng, groups
+    def __init__(self, rng, replica_sets):
+        self.rng, self.replica_sets = rng, replica_sets
         self.now = 0.0
         self.mail, self.numbers = [], itertools.count()
         self.lost = set()
-        self.farewell = Farewell.REQUESTS
-        self.deployments = {name: each.spec for name, each in groups.items() if not are_proxies(name)}
+        self.shutdown_step = ShutdownStep.REQUESTS
+        self.deployments = {name: each.spec for name, each in replica_sets.items() if not are_proxies(name)}
         self.steps = []
 
     def say(self, event, within_s, *, surely=False):
@@ -87,14 +87,14 @@ class Leaving:
             case Start():
                 self.say(Started(id, Location(Address(f"unix:/{id}"), HOME)), 3.0)
             case Retire():
-                proxies = [r for n, each in self.groups.items() if are_proxies(n) for r in each.record.replicas]
+                proxies = [r for n, each in self.replica_sets.items() if are_proxies(n) for r in each.record.replicas]
                 assert all(proxy.phase is END for proxy in proxies), "a proxy may still ask it"
                 self.say(Unrouted(id), 10.0)
             case Drain(_, timeout_s):
                 self.say(Drained(id), timeout_s)
             case Stop(_, timeout_s):
                 if are_proxies(name) and was is not None and was.phase is END:
-                    assert all(map(are_proxies, self.groups)), "something may still pass through it"
+                    assert all(map(are_proxies, self.replica_sets)), "something may still pass through it"
                 self.say(Exited(id), timeout_s)
             case Kill():
                 self.say(Exited(id, "killed"), 0.1, surely=id in self.lost)
@@ -107,31 +107,33 @@ class Leaving:
     def hear(self):
         while self.mail and self.mail[0][0] <= self.now:
             event = heapq.heappop(self.mail)[2]
-            for name, each in self.groups.items():
+            for name, each in self.replica_sets.items():
                 replica = each.record.replica(event.replica)
                 expected = {Drained: Phase.DRAINING, Unrouted: Phase.DRAINING, ProbePassed: RUN, Reconfigured: RUN}
                 if replica is not None and expected.get(type(event), replica.phase) is replica.phase:
-                    self.groups[name] = replace(each, record=take(each.record, event, self.now))
+                    self.replica_sets[name] = replace(each, record=take(each.record, event, self.now))
 
     def tick(self):
         self.hear()
-        self.farewell = step(self.groups)
-        self.steps.append(self.farewell.value)
-        left = wanted(self.farewell, self.deployments, {})
-        self.groups = specified(self.groups, left, starts=9, proxies_linger=proxies_linger(self.farewell))
-        for name, each in list(self.groups.items()):
+        self.shutdown_step = step(self.replica_sets)
+        self.steps.append(self.shutdown_step.value)
+        left = desired(self.shutdown_step, self.deployments, {})
+        self.replica_sets = specified(
+            self.replica_sets, left, starts=9, proxies_linger=proxies_linger(self.shutdown_step)
+        )
+        for name, each in list(self.replica_sets.items()):
             for action in plan(each.spec, each.record, self.now, 1):
                 was = each.record.replica(action.replica)
                 each = replace(each, record=noted(each.record, action, self.now))
-                self.groups[name] = each
+                self.replica_sets[name] = each
                 self.perform(name, action, was)
-        self.groups = {name: each for name, each in self.groups.items() if not each.gone}
+        self.replica_sets = {name: each for name, each in self.replica_sets.items() if not each.gone}
 
     def next(self):
         """When there is something to do: at once where a step has begun."""
-        if step(self.groups) is not self.farewell:
+        if step(self.replica_sets) is not self.shutdown_step:
             return self.now
-        times = [due(each.spec, each.record) for each in self.groups.values()]
+        times = [due(each.spec, each.record) for each in self.replica_sets.values()]
         times += [self.mail[0][0] if self.mail else None]
         return min(at for at in times if at is not None)
 
@@ -142,13 +144,13 @@ def test_in_any_world_all_are_gone_in_time_and_in_their_order(seed, spoken):
     rng = Random(seed)
     phases = [RUN, RUN, Phase.STARTING, Phase.DRAINING, END, *([] if spoken else [Phase.RECOVERING])]
     names = rng.sample([PROXY, proxies_of(NEXT), "shop/web", "shop/model", "other/web"], rng.randint(1, 5))
-    world = Leaving(rng, {name: group(name, *rng.choices(phases, k=rng.randint(1, 3))) for name in names})
-    until = longest(world.groups)
+    world = Leaving(rng, {name: replica_set(name, *rng.choices(phases, k=rng.randint(1, 3))) for name in names})
+    until = longest(world.replica_sets)
     for _ in range(10_000):
         world.tick()
-        if not world.groups:
+        if not world.replica_sets:
             break
         world.now = world.next()
-        assert world.now <= until, f"{world.groups} after {until:g} s"
-    assert not world.groups
+        assert world.now <= until, f"{world.replica_sets} after {until:g} s"
+    assert not world.replica_sets
     assert world.steps == sorted(world.steps), "no step is taken twice"

@@ -1,4 +1,4 @@
-"""Why did this happen? The last things that happened to each group, and what they led to."""
+"""Why did this happen? The last things that happened to each replica set, and what they led to."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,34 +10,36 @@ LONGEST_CAUSE = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedEvent:
     at: float
     """On the clock that the story was given."""
-    group: str
+    subject: str
     replica: str | None
     what: str
     """An event or an action, by its name."""
     cause: str | None
 
 
-class Story:
+class EventLog:
     """A ring of the last `size` entries; telling one more forgets the oldest."""
 
     def __init__(self, now: Callable[[], float], size: int = KEPT) -> None:
         self._now = now
-        self._entries: deque[Entry] = deque(maxlen=size)
+        self._entries: deque[LoggedEvent] = deque(maxlen=size)
 
-    def tell(self, group: str, what: str, *, replica: str | None = None, cause: str | None = None) -> None:
+    def append(self, subject: str, what: str, *, replica: str | None = None, cause: str | None = None) -> None:
         if cause is not None and len(cause) > LONGEST_CAUSE:
             cause = "… " + cause[-LONGEST_CAUSE:]
-        self._entries.append(Entry(self._now(), group, replica, what, cause))
+        self._entries.append(LoggedEvent(self._now(), subject, replica, what, cause))
 
-    def entries(self, *, group: str | None = None, replica: str | None = None, last: int | None = None) -> list[Entry]:
-        """Oldest first. `group` also takes the part before the slash: all groups of an application."""
+    def entries(
+        self, *, subject: str | None = None, replica: str | None = None, last: int | None = None
+    ) -> list[LoggedEvent]:
+        """Oldest first. `subject` also takes the part before the slash: all replica sets of an application."""
         found = [
             entry
             for entry in self._entries
-            if (group is None or entry.group == group or entry.group.startswith(f"{group}/"))
+            if (subject is None or entry.subject == subject or entry.subject.startswith(f"{subject}/"))
             and (replica is None or entry.replica == replica)
         ]
         return found if last is None else found[max(0, len(found) - last) :]

@@ -1,37 +1,39 @@
-"""Several groups: what becomes of them when something else is wanted, and where their processes are."""
+"""Several replica sets: what becomes of them when something else is desired, and where their processes are."""
 
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.groups import Group, lifted, living_proxies, occupied, recovering, specified
-from app_toolkit.core.reconcile import GroupRecord, are_proxies, proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord, are_proxies, proxies_of
+from app_toolkit.core.replica_sets import ReplicaSet, lifted, living_proxies, occupied, recovering, specified
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import Failure
-from tests.core.specs import HOME, NEXT, group, proxies_spec
-from tests.core.worlds import group_spec
+from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
+from tests.core.worlds import replica_set_spec
 
 PROXY = proxies_of(HOME)
 NAMES = ["shop/web", "shop/model", "other/web", PROXY, proxies_of(NEXT)]
 
 
 def spec_of(name, target=2):
-    return proxies_spec(target=target) if are_proxies(name) else group_spec(group=name, target=target)
+    return proxies_spec(target=target) if are_proxies(name) else replica_set_spec(name=name, target=target)
 
 
 @st.composite
 def some_groups(draw):
-    """Some that are wanted, some that were, some that were found; with replicas or without, quarantined or not."""
-    groups = {}
+    """Some that are desired, some that were, some that were found; with replicas or without, quarantined or not."""
+    replica_sets = {}
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
         phases = draw(st.lists(st.sampled_from([phase for phase in Phase if phase is not Phase.STOPPED]), max_size=3))
-        was = draw(st.sampled_from(["wanted", "left over", "found"]))
-        spec = {"wanted": spec_of(name), "left over": spec_of(name, 0), "found": None}[was]
+        was = draw(st.sampled_from(["desired", "left over", "found"]))
+        spec = {"desired": spec_of(name), "left over": spec_of(name, 0), "found": None}[was]
         quarantine = draw(st.sampled_from([None, "it failed"]))
         node = draw(st.sampled_from([HOME, NEXT]))
-        groups[name] = group(name, *phases, node=node, spec=spec, wanted=was == "wanted", quarantine=quarantine)
-    return groups
+        replica_sets[name] = replica_set(
+            name, *phases, node=node, spec=spec, desired=was == "desired", quarantine=quarantine
+        )
+    return replica_sets
 
 
 some_names = st.lists(st.sampled_from(NAMES), unique=True)
@@ -39,19 +41,19 @@ some_names = st.lists(st.sampled_from(NAMES), unique=True)
 
 @given(before=some_groups(), names=some_names, starts=st.integers(0, 9), linger=st.booleans())
 def test_exactly_what_is_wanted_is_wanted_and_nobody_is_forgotten(before, names, starts, linger):
-    wanted = {name: spec_of(name) for name in names}
-    after = specified(before, wanted, starts=starts, proxies_linger=linger)
+    desired = {name: spec_of(name) for name in names}
+    after = specified(before, desired, starts=starts, proxies_linger=linger)
     assert list(after) == [*before, *(name for name in names if name not in before)]
-    assert {name: each.spec for name, each in after.items() if each.wanted} == wanted
+    assert {name: each.spec for name, each in after.items() if each.desired} == desired
     assert {name: each.record for name, each in after.items() if name in before} == {
         name: each.record for name, each in before.items()
-    }, "what is known does not hang on what is wanted"
+    }, "what is known does not hang on what is desired"
     for name in after.keys() - before.keys():
-        assert after[name].record == GroupRecord(name, starts=starts), "its ids go on where the last ones ended"
-    for name in after.keys() - wanted.keys():
+        assert after[name].record == ReplicaSetRecord(name, starts=starts), "its ids go on where the last ones ended"
+    for name in after.keys() - desired.keys():
         left = after[name].spec
         assert left is None or (left.target, left.lingers) == (0, linger and are_proxies(name))
-    again = specified(after, wanted, starts=starts, proxies_linger=linger)
+    again = specified(after, desired, starts=starts, proxies_linger=linger)
     assert all(again[name] is each for name, each in after.items()), "to want the same again is nothing new to anybody"
 
 
@@ -59,19 +61,19 @@ def test_exactly_what_is_wanted_is_wanted_and_nobody_is_forgotten(before, names,
 def test_a_quarantine_ends_where_its_group_is_wanted_no_more(before, names):
     after = specified(before, {name: spec_of(name) for name in names}, starts=0)
     for name, each in before.items():
-        ends = each.wanted and name not in names
+        ends = each.desired and name not in names
         assert after[name].quarantine == (None if ends else each.quarantine)
 
 
 def test_whoever_is_gone_is_wanted_by_nobody_and_has_nobody_left():
-    assert group("shop/web", wanted=False).gone
-    assert not group("shop/web").gone
-    assert not group("shop/web", Phase.STOPPING, wanted=False).gone
+    assert replica_set("shop/web", desired=False).gone
+    assert not replica_set("shop/web").gone
+    assert not replica_set("shop/web", Phase.STOPPING, desired=False).gone
 
 
 def test_what_is_lifted_may_start_at_once_and_knows_its_replicas():
     failures = (Failure(1.0, "v1", served=False),)
-    held = group("shop/web", Phase.RUNNING, quarantine="it failed")
+    held = replica_set("shop/web", Phase.RUNNING, quarantine="it failed")
     held = replace(held, record=replace(held.record, failures=failures, deaths=4, last_error="ImportError"))
     free = lifted(held)
     assert (free.quarantine, free.record.failures) == (None, ())
@@ -80,9 +82,12 @@ def test_what_is_lifted_may_start_at_once_and_knows_its_replicas():
 
 
 def test_somebody_recovers_until_everybody_has_said_what_it_is():
-    assert recovering({"shop/web": group("shop/web", Phase.RUNNING, Phase.RECOVERING)})
+    assert recovering({"shop/web": replica_set("shop/web", Phase.RUNNING, Phase.RECOVERING)})
     assert not recovering(
-        {"shop/web": group("shop/web", Phase.RUNNING, Phase.DRAINING), "shop/model": Group(GroupRecord(""))}
+        {
+            "shop/web": replica_set("shop/web", Phase.RUNNING, Phase.DRAINING),
+            "shop/model": ReplicaSet(ReplicaSetRecord("")),
+        }
     )
 
 
@@ -103,4 +108,4 @@ def test_a_node_is_occupied_by_replicas_that_serve_and_its_proxies_are_counted_w
 
 
 def test_who_has_not_said_where_it_is_occupies_nothing():
-    assert occupied({"shop/web": group("shop/web", Phase.RUNNING)}) == set()
+    assert occupied({"shop/web": replica_set("shop/web", Phase.RUNNING)}) == set()

@@ -1,17 +1,20 @@
-"""What callers are told: the values that stand on the board, as what JSON can say."""
+"""The values that are published to callers, as plain data that JSON can represent."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core import restarts
-from app_toolkit.core.reconcile import GroupSpec
+from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.restarts import Failure
 
 
 def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[str] = ()) -> dict[str, Any]:
-    """Of every application that answers HTTP, the longest route prefix first. `as_before`: whose are not known here."""
+    """The route tables of all applications with HTTP routes, the longest route prefix first.
+
+    `as_before`: applications whose tables are not known; callers keep those that they have.
+    """
     served = [(spec, spec.route_prefix) for spec in applications if spec.route_prefix is not None]
     longest_first = sorted(served, key=lambda each: (-len(each[1]), each[0].name))
     return {
@@ -28,14 +31,14 @@ def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[st
     }
 
 
-def replica_set(
-    spec: GroupSpec | None,
+def endpoints(
+    spec: ReplicaSetSpec | None,
     replicas: Iterable[ReplicaRecord],
     now: float,
     failures: tuple[Failure, ...] = (),
     last_error: str | None = None,
 ) -> dict[str, Any] | None:
-    """Who serves, and what callers keep to; None: nobody calls this group, or what they keep to is not known."""
+    """The endpoints of a replica set and the options for callers; None: it has no callers, or no known spec."""
     if spec is None or spec.policy is None or spec.live is None:
         return None
     replicas = list(replicas)
@@ -61,28 +64,30 @@ def replica_set(
 
 
 def _cannot_start(
-    spec: GroupSpec,
+    spec: ReplicaSetSpec,
     replicas: Iterable[ReplicaRecord],
     now: float,
     failures: tuple[Failure, ...],
     last_error: str | None,
 ) -> dict[str, Any] | None:
-    """Where no replica serves and none will: the class of the exception. Its text is for the operator alone."""
+    """The exception class if no replica serves and starts fail. Its text may be confidential and is not published."""
     if not spec.target or any(each.phase in (Phase.RUNNING, Phase.RECOVERING) for each in replicas):
         return None
-    tries = [each.since for each in replicas if each.phase is Phase.STARTING and each.revision == spec.revision]
-    if not restarts.cannot_start(failures, spec.revision, tries, now, spec.startup_timeout_s):
+    tries = [
+        each.since for each in replicas if each.phase is Phase.STARTING and each.template_hash == spec.template_hash
+    ]
+    if not restarts.cannot_start(failures, spec.template_hash, tries, now, spec.startup_timeout_s):
         return None
     return {"exception": restarts.exception_name(last_error)}
 
 
 def _unresponsive(replica: ReplicaRecord) -> dict[str, Any] | None:
-    """Of one that did not answer its last probe: what ran in it."""
+    """The requests that run in a replica which did not answer its last probe; None: it answered."""
     if not replica.unresponsive:
         return None
     return {"running": None if replica.running is None else list(replica.running)}
 
 
-def on_the_way_out(replicas: Iterable[ReplicaRecord]) -> list[ReplicaRecord]:
-    """Those that are not told any more, and that some callers may still send something to."""
+def unrouting(replicas: Iterable[ReplicaRecord]) -> list[ReplicaRecord]:
+    """The replicas that are no longer published, but that some callers may still send requests to."""
     return [replica for replica in replicas if replica.phase is Phase.DRAINING and not replica.unrouted]

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from app_toolkit.config.fields import by_name, parts
 from app_toolkit.config.files import ApplicationOptions
-from app_toolkit.config.models import ApplicationSpec, by_name, parts
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
 
 Said = Mapping[str, Any]
@@ -27,7 +28,7 @@ _PLAIN = re.compile(r"[A-Za-z_/.][\w/.-]*(:\w[\w/.-]*)*", re.ASCII)
 _NO_TEXT = re.compile(r"null|true|false|[-+.]?(\d|inf|nan).*|\.", re.IGNORECASE)
 
 
-def written(
+def render(
     specs: Iterable[ApplicationSpec],
     instance: InstanceOptions,
     folder: Path,

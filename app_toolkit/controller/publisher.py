@@ -1,42 +1,40 @@
-"""Where the controller posts what callers need to know, and who has taken note of it."""
+"""Publishes snapshots to callers, and tracks which snapshots each caller has acknowledged."""
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app_toolkit.clock import Clock
+from app_toolkit.clock import Clock, within
 from app_toolkit.interfaces import Snapshot, Version
 
 LEASE_S = 10.0
-"""How long after its last watch a caller is taken for alive. One that lives watches again at once."""
+"""Seconds after its last watch for which a caller counts as alive. A live caller watches again at once."""
 
 LONGEST_WATCH_S = 30.0
-"""A longer one is cut to this, so that the lease of a caller that died in it ends in a known time."""
+"""The maximum duration of a watch in seconds, so that the lease of a caller that dies in it ends in a known time."""
 
 TOMBSTONES = 1_000
-"""Removed keys that are remembered, so that whoever watched them is told."""
+"""Removed keys that are remembered, so that the callers that watched them are notified."""
 
 
 @dataclass(slots=True)
 class _Caller:
     until: float
-    holds: dict[str, Version] = field(default_factory=dict)
-    """What it said it has seen."""
-    told: dict[str, Version] = field(default_factory=dict)
-    """What it was given since; it may not have taken it up yet."""
+    acknowledged: dict[str, Version] = field(default_factory=dict)
+    """The versions that it has confirmed."""
+    sent: dict[str, Version] = field(default_factory=dict)
+    """The versions that it was sent since. It may not use them yet."""
     watching: int = 0
 
 
-class Board:
+class Publisher:
     """Versioned snapshots by key.
 
-    * A key's version moves only when its value does, and is newer than any of an earlier epoch.
-    * A watch never misses the last snapshot of a key; it may miss those between.
-    * A snapshot is acknowledged once every caller that lives and was ever told of its key has come back with
-      it.
-    * A key that this board has never had is not told as removed until `settle` says that the board is
-      complete.
+    * The version of a key changes only if its value does. It is newer than any version of an earlier epoch.
+    * A watch never misses the last snapshot of a key. It may miss earlier ones.
+    * A snapshot is acknowledged once every live caller that was ever sent its key has confirmed it.
+    * A key of an earlier epoch is reported as removed only after `settle`, when all keys have been published.
 
     Belongs to one event loop.
     """
@@ -51,13 +49,13 @@ class Board:
         self._unsettled: tuple[str, ...] = ()
         self._callers: dict[str, _Caller] = {}
         self._watches: set[asyncio.Future[None]] = set()
-        # Callers of the controller before this one live on and are not known here until they come.
+        # Callers of the controller before this one are alive, but not known here until they watch again.
         self._unknown_until = clock.now() + LEASE_S if epoch > 1 else clock.now()
 
-    # The controller's side
+    # For the controller
 
-    def post(self, key: str, value: Any) -> Version:
-        """Post plain data under a key; gives the version under which it stands."""
+    def publish(self, key: str, value: Any) -> Version:
+        """Publish plain data under a key, and return its version."""
         there = self._snapshots.get(key)
         if there is not None and there.value == value:
             return there.version
@@ -75,9 +73,9 @@ class Board:
         self._wake()
 
     def settle(self, but: tuple[str, ...] = ()) -> None:
-        """From now on a key that is not here does not exist: whoever saw it in an earlier epoch is told.
+        """Declare that all keys are published: callers that know another key are notified that it is removed.
 
-        Unless it begins like one of these.
+        Keys with one of the prefixes `but` are excepted.
         """
         self._settled, self._unsettled = self._next(), but
         self._wake()
@@ -87,82 +85,82 @@ class Board:
         return None if snapshot is None else snapshot.version
 
     def acknowledged(self, key: str, version: Version) -> bool:
-        """Whether nobody alive goes by an older snapshot of this key."""
-        self._forget_the_dead()
+        """Whether no live caller uses an older snapshot of this key."""
+        self._expire()
         if self._clock.now() < self._unknown_until:
             return False
         return all(self._has(caller, key, version) for caller in self._callers.values())
 
     def next_expiry(self) -> float | None:
-        """When the next lease ends if its caller does not come back."""
+        """When the next lease ends if its caller does not watch again."""
         ends = [caller.until for caller in self._callers.values()]
         if self._clock.now() < self._unknown_until:
             ends.append(self._unknown_until)
         return min(ends, default=None)
 
-    def forgive(self, seconds: float) -> None:
-        """Set every lease forward: nobody could come while we did not look."""
+    def extend_leases(self, seconds: float) -> None:
+        """Extend every lease by the time in which this process did not run."""
         self._unknown_until += seconds
         for caller in self._callers.values():
             caller.until += seconds
 
     def forget(self, caller: str) -> None:
-        """End a caller's lease now: it is known to be gone."""
+        """End the lease of a caller that has ended."""
         self._callers.pop(caller, None)
 
     @property
     def callers(self) -> list[str]:
-        self._forget_the_dead()
+        self._expire()
         return sorted(self._callers)
 
-    def callers_of(self, beginning: str) -> list[str]:
-        """Those that live and go by a snapshot of a key with this beginning, as `watch` reads it."""
-        self._forget_the_dead()
+    def callers_of(self, prefix: str) -> list[str]:
+        """The live callers that use a snapshot of a key with this prefix, as `watch` defines it."""
+        self._expire()
         return sorted(
             name
             for name, caller in self._callers.items()
-            if any(_begins(key, beginning) for key in (*caller.holds, *caller.told))
+            if any(_has_prefix(key, prefix) for key in (*caller.acknowledged, *caller.sent))
         )
 
     def close(self) -> None:
-        """Send every watch home."""
+        """End every watch."""
         self._wake()
 
-    # The callers' side
+    # For the callers
 
     async def watch(
-        self, caller: str, seen: Mapping[str, Version], timeout_s: float, beginning: str | tuple[str, ...] = ""
+        self, caller: str, seen: Mapping[str, Version], timeout_s: float, prefix: str | tuple[str, ...] = ""
     ) -> dict[str, Snapshot]:
-        """The keys that are newer than `seen`, at once or as soon as there are any; none after `timeout_s`.
+        """The snapshots that are newer than `seen`: at once or as soon as there are any; none after `timeout_s`.
 
-        Only keys with this `beginning`, or one of these: of what a caller is never told, it need not take note; a key
-        with a slash behind it is the beginning of that one alone. What is passed as seen is thereby acknowledged. A
-        removed key is told as a snapshot of None.
+        `seen` is thereby acknowledged. The value of a removed key is None. `prefix` restricts the watch to keys with
+        this prefix, or one of several; a caller need not acknowledge any other key. A whole key with a slash behind it
+        is the prefix of that key alone.
         """
-        self._forget_the_dead()
+        self._expire()
         timeout_s = min(timeout_s, LONGEST_WATCH_S)
         known = self._callers.setdefault(caller, _Caller(0.0))
         known.until = max(known.until, self._clock.now() + timeout_s + LEASE_S)
-        known.holds = dict(seen)
-        known.told.clear()
+        known.acknowledged = dict(seen)
+        known.sent.clear()
         known.watching += 1
         try:
-            news = self._newer(seen, beginning)
+            news = self._newer(seen, prefix)
             if not news:
                 await self._changed(timeout_s)
-                news = self._newer(seen, beginning)
-            known.told.update((key, snapshot.version) for key, snapshot in news.items())
+                news = self._newer(seen, prefix)
+            known.sent.update((key, snapshot.version) for key, snapshot in news.items())
             return news
         finally:
             known.watching -= 1
             if not known.watching:
                 known.until = self._clock.now() + LEASE_S
 
-    def _newer(self, seen: Mapping[str, Version], beginning: str | tuple[str, ...]) -> dict[str, Snapshot]:
+    def _newer(self, seen: Mapping[str, Version], prefix: str | tuple[str, ...]) -> dict[str, Snapshot]:
         news = {
             key: s
             for key, s in self._snapshots.items()
-            if _begins(key, beginning) and (key not in seen or seen[key] < s.version)
+            if _has_prefix(key, prefix) and (key not in seen or seen[key] < s.version)
         }
         for key, version in seen.items():
             if key in self._snapshots:
@@ -182,7 +180,7 @@ class Board:
         finally:
             self._watches.discard(woken)
 
-    # Inside
+    # Internals
 
     def _next(self) -> Version:
         self._number += 1
@@ -195,26 +193,15 @@ class Board:
 
     @staticmethod
     def _has(caller: _Caller, key: str, version: Version) -> bool:
-        oldest = caller.holds.get(key, caller.told.get(key))
+        oldest = caller.acknowledged.get(key, caller.sent.get(key))
         return oldest is None or oldest >= version
 
-    def _forget_the_dead(self) -> None:
+    def _expire(self) -> None:
         now = self._clock.now()
         dead = [name for name, caller in self._callers.items() if caller.until <= now]
         for name in dead:
             del self._callers[name]
 
 
-def _begins(key: str, beginning: str | tuple[str, ...]) -> bool:
-    return f"{key}/".startswith(beginning)
-
-
-async def within(clock: Clock, seconds: float, future: asyncio.Future[Any]) -> bool:
-    """Wait for a future on a clock of our own; False when the time was over first."""
-    alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
-    try:
-        await asyncio.wait({alarm, future}, return_when=asyncio.FIRST_COMPLETED)
-        return future.done()
-    finally:
-        alarm.cancel()
-        await asyncio.gather(alarm, return_exceptions=True)
+def _has_prefix(key: str, prefix: str | tuple[str, ...]) -> bool:
+    return f"{key}/".startswith(prefix)

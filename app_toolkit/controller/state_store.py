@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.controller.checkpoint import Checkpoint, enveloped, opened
+from app_toolkit.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from app_toolkit.core.rollout import Rollout
-from app_toolkit.errors import ConfigError, Conflict, StaleEpoch, Unreadable
+from app_toolkit.errors import ConfigError, Conflict, CorruptValue, StaleEpoch
 from app_toolkit.interfaces import CODE, Store, code_key
-from app_toolkit.observability.story import Story
+from app_toolkit.observability.event_log import EventLog
 
 T = TypeVar("T")
 
@@ -36,13 +36,13 @@ def application_key(name: str) -> str:
     return f"{APPLICATIONS}{name}"
 
 
-def named_by(key: str) -> str | None:
+def application_of_key(key: str) -> str | None:
     """The application that a key is of; None: of none."""
     return key.removeprefix(APPLICATIONS) if key.startswith(APPLICATIONS) else None
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredState:
     """What the controller before this one has left."""
 
     rollouts: dict[str, Rollout] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class Kept:
     """Where its proxies came to listen; 0: nowhere yet."""
     leases: dict[str, Any] = field(default_factory=dict)
     """As `Leases.plain` gave them."""
-    unreadable: dict[str, str] = field(default_factory=dict)
+    corrupt: dict[str, str] = field(default_factory=dict)
     """Keys of which neither the value nor its copy checks out: what that means, in a sentence."""
 
 
-class Written:
+class StateStore:
     """The store as the controller of one epoch writes it.
 
     * Every value is a checkpoint, and there are two of each. What does not check out is not believed: its copy stands
@@ -65,12 +65,12 @@ class Written:
       that finds out raises `StaleEpoch`.
     """
 
-    def __init__(self, store: Store, story: Story, replaced: Callable[[], None]) -> None:
+    def __init__(self, store: Store, event_log: EventLog, replaced: Callable[[], None]) -> None:
         self.epoch = 0
-        self.doubts: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
         """What did not check out, by its key, until that is written anew: what it was, and what stands in for it."""
         self._store = store
-        self._story = story
+        self._event_log = event_log
         self._replaced = replaced
 
     # The epoch
@@ -109,9 +109,9 @@ class Written:
         known = []
         for key, value in ((EPOCH, last), (COPIES + EPOCH, copy)):
             try:
-                known += [] if value is None else [opened(EPOCH, value).epoch]
-            except Unreadable as error:
-                self._doubt(key, error, "epochs are counted on from what else says how many there were")
+                known += [] if value is None else [decode_checkpoint(EPOCH, value).epoch]
+            except CorruptValue as error:
+                self._warn(key, error, "epochs are counted on from what else says how many there were")
         return max(known, default=None)
 
     async def _last_known_epoch(self) -> int:
@@ -120,69 +120,69 @@ class Written:
         for key in await self._store.keys(""):
             value = None if key.startswith(CODE) else await self._store.get(key)
             if value is not None:
-                with contextlib.suppress(Unreadable):
-                    epochs.append(opened(key.removeprefix(COPIES), value).epoch)
+                with contextlib.suppress(CorruptValue):
+                    epochs.append(decode_checkpoint(key.removeprefix(COPIES), value).epoch)
         return max(epochs)
 
     # What is wanted
 
-    async def read(self) -> Kept:
-        kept = Kept()
+    async def read(self) -> StoredState:
+        stored = StoredState()
         keys = [*await self._store.keys(APPLICATIONS), *await self._store.keys(COPIES + APPLICATIONS)]
         for key in sorted({key.removeprefix(COPIES) for key in keys}):
-            rollout = await self._read(kept, key, Rollout.model_validate_json)
+            rollout = await self._read(stored, key, Rollout.model_validate_json)
             if rollout is not None:
-                kept.rollouts[rollout.name] = rollout
-        kept.http = await self._read(kept, HTTP, HTTPOptions.model_validate_json)
-        kept.port = await self._read(kept, PORT, int) or 0
-        kept.leases = await self._read(kept, LEASES, _leases) or {}
-        return kept
+                stored.rollouts[rollout.name] = rollout
+        stored.http = await self._read(stored, HTTP, HTTPOptions.model_validate_json)
+        stored.port = await self._read(stored, PORT, int) or 0
+        stored.leases = await self._read(stored, LEASES, _leases) or {}
+        return stored
 
-    async def keep_application(self, rollout: Rollout, code: Mapping[str, bytes] = NOTHING) -> None:
+    async def put_application(self, rollout: Rollout, code: Mapping[str, bytes] = NOTHING) -> None:
         """`code`, by its hashes, first: whoever finds the application finds what its versions name."""
         for hash, packed in code.items():
             await self._put(code_key(hash), packed)
-        await self._keep(application_key(rollout.name), rollout.model_dump_json().encode())
+        await self._put_both(application_key(rollout.name), rollout.model_dump_json().encode())
 
-    async def drop_application(self, name: str) -> None:
-        await self._drop(application_key(name))
+    async def delete_application(self, name: str) -> None:
+        await self._delete_both(application_key(name))
 
-    async def drop_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
+    async def delete_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
         """Of what was packed only that stays which a version names: a replica that is started later unpacks it."""
         named = {code_key(hash) for spec in versions for hash in spec.packed}
         for key in await self._store.keys(CODE):
             if key not in named:
                 await self._delete(key)
 
-    async def keep_http(self, options: HTTPOptions) -> None:
-        await self._keep(HTTP, options.model_dump_json().encode())
+    async def put_http(self, options: HTTPOptions) -> None:
+        await self._put_both(HTTP, options.model_dump_json().encode())
 
-    async def drop_http(self) -> None:
-        await self._drop(HTTP)
+    async def delete_http(self) -> None:
+        await self._delete_both(HTTP)
 
-    async def keep_port(self, port: int) -> None:
-        await self._keep(PORT, b"%d" % port)
+    async def put_port(self, port: int) -> None:
+        await self._put_both(PORT, b"%d" % port)
 
-    async def keep_leases(self, plain: dict[str, Any]) -> None:
-        await self._keep(LEASES, json.dumps(plain).encode())
+    async def put_leases(self, plain: dict[str, Any]) -> None:
+        await self._put_both(LEASES, json.dumps(plain).encode())
 
-    async def drop_all(self) -> None:
+    async def delete_all(self) -> None:
         """Forget what is wanted: a controller that comes back in the middle of putting away goes on with it."""
         keys = [*await self._store.keys(APPLICATIONS), *await self._store.keys(COPIES + APPLICATIONS)]
         for key in sorted({key.removeprefix(COPIES) for key in keys}):
-            await self._drop(key)
+            await self._delete_both(key)
         for key in await self._store.keys(CODE):
             await self._delete(key)
         for key in (LEASES, PORT):
-            await self._drop(key)
+            await self._delete_both(key)
 
     # Values and their copies
 
     async def _both(self, key: str) -> tuple[bytes | None, bytes | None]:
         return await self._store.get(key), await self._store.get(COPIES + key)
 
-    async def _read(self, kept: Kept, key: str, parse: Callable[[bytes], T]) -> T | None:
-        """What is kept there, or else what the copy says; None: nothing, or it is in `kept.unreadable`."""
+    async def _read(self, stored: StoredState, key: str, parse: Callable[[bytes], T]) -> T | None:
+        """What is stored there, or else what the copy says; None: nothing, or it is in `stored.corrupt`."""
         value, copy = await self._both(key)
         if value is None and copy is None:
             return None
@@ -190,33 +190,33 @@ class Written:
         copied, why_not = _parsed(key, copy, parse)
         if why is None:
             if why_not is not None and copy is not None:
-                self._doubt(COPIES + key, why_not, "it is a copy, and is made anew")
+                self._warn(COPIES + key, why_not, "it is a copy, and is made anew")
             if copy != value:
-                await self._mend(COPIES + key, copy, value)
+                await self._repair(COPIES + key, copy, value)
             return said
         if why_not is None:
-            self._doubt(key, why, "its copy stands in for it")
-            await self._mend(key, value, copy)
+            self._warn(key, why, "its copy stands in for it")
+            await self._repair(key, value, copy)
             return copied
-        self._doubt(key, why, f"nor can its copy be believed; {_instead(key)}")
-        kept.unreadable[key] = self.doubts[key]
+        self._warn(key, why, f"nor can its copy be believed; {_instead(key)}")
+        stored.corrupt[key] = self.warnings[key]
         return None
 
-    async def _mend(self, key: str, before: bytes | None, value: bytes | None) -> None:
+    async def _repair(self, key: str, before: bytes | None, value: bytes | None) -> None:
         assert value is not None
         with contextlib.suppress(Conflict):  # a later controller has written it meanwhile
             await self._store.compare_and_set(key, before, value)
 
-    async def _keep(self, key: str, content: bytes) -> None:
-        value = enveloped(key, Checkpoint(content, self.epoch))
+    async def _put_both(self, key: str, content: bytes) -> None:
+        value = encode_checkpoint(key, Checkpoint(content, self.epoch))
         await self._put(COPIES + key, value)
         await self._put(key, value)
-        self._believe(key)
+        self._clear_warning(key)
 
-    async def _drop(self, key: str) -> None:
+    async def _delete_both(self, key: str) -> None:
         await self._delete(COPIES + key)
         await self._delete(key)
-        self._believe(key)
+        self._clear_warning(key)
 
     async def _delete(self, key: str) -> None:
         await self.check_epoch()
@@ -233,32 +233,32 @@ class Written:
             await self.check_epoch()  # nobody else writes but who has replaced us
             raise
 
-    def _doubt(self, key: str, why: Unreadable, instead: str) -> None:
+    def _warn(self, key: str, why: CorruptValue, instead: str) -> None:
         said = f"the value of {key!r} in the store cannot be believed: {why}; {instead}"
-        if self.doubts.get(key) != said:
-            self.doubts[key] = said
-            self._story.tell(named_by(key.removeprefix(COPIES)) or "", "NotBelieved", cause=said)
+        if self.warnings.get(key) != said:
+            self.warnings[key] = said
+            self._event_log.append(application_of_key(key.removeprefix(COPIES)) or "", "Corrupt", cause=said)
 
-    def _believe(self, key: str) -> None:
-        self.doubts.pop(key, None)
-        self.doubts.pop(COPIES + key, None)
+    def _clear_warning(self, key: str) -> None:
+        self.warnings.pop(key, None)
+        self.warnings.pop(COPIES + key, None)
 
 
-def _parsed(key: str, value: bytes | None, parse: Callable[[bytes], T]) -> tuple[T | None, Unreadable | None]:
+def _parsed(key: str, value: bytes | None, parse: Callable[[bytes], T]) -> tuple[T | None, CorruptValue | None]:
     """What a value says, or why it cannot be believed."""
     if value is None:
-        return None, Unreadable("it is not there")
+        return None, CorruptValue("it is not there")
     try:
-        return parse(opened(key, value).content), None
-    except Unreadable as error:
+        return parse(decode_checkpoint(key, value).content), None
+    except CorruptValue as error:
         return None, error
     except (ValueError, ConfigError):  # which may quote what it has read, secrets and all
-        return None, Unreadable("its content is not what this version of the toolkit writes")
+        return None, CorruptValue("its content is not what this version of the toolkit writes")
 
 
 def _epoch(number: int) -> bytes:
     """What is written by who takes it: there is nothing to say beside the number."""
-    return enveloped(EPOCH, Checkpoint(b"", number))
+    return encode_checkpoint(EPOCH, Checkpoint(b"", number))
 
 
 def _leases(content: bytes) -> dict[str, Any]:

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.controller.board import LEASE_S, LONGEST_WATCH_S, Board
+from app_toolkit.controller.publisher import LEASE_S, LONGEST_WATCH_S, Publisher
 from app_toolkit.interfaces import Version
 
 pytestmark = pytest.mark.anyio
 
 
-def board(epoch=1, clock=None):
-    return Board(epoch, clock or ManualClock())
+def publisher(epoch=1, clock=None):
+    return Publisher(epoch, clock or ManualClock())
 
 
-def watching(board, caller, seen, timeout_s=20.0):
-    return asyncio.create_task(board.watch(caller, seen, timeout_s))
+def watching(publisher, caller, seen, timeout_s=20.0):
+    return asyncio.create_task(publisher.watch(caller, seen, timeout_s))
 
 
 def versions(news):
@@ -24,51 +24,51 @@ def versions(news):
 
 
 async def test_a_version_moves_only_when_the_value_does():
-    b = board()
-    first = b.post("a", {"x": 1})
-    assert b.post("a", {"x": 1}) == first
-    assert b.post("a", {"x": 2}) > first
+    b = publisher()
+    first = b.publish("a", {"x": 1})
+    assert b.publish("a", {"x": 1}) == first
+    assert b.publish("a", {"x": 2}) > first
 
 
 async def test_what_is_newer_is_told_at_once():
-    b = board()
-    b.post("a", 1)
-    b.post("b", 2)
+    b = publisher()
+    b.publish("a", 1)
+    b.publish("b", 2)
     news = await b.watch("me", {}, 20.0)
     assert {key: snapshot.value for key, snapshot in news.items()} == {"a": 1, "b": 2}
-    b.post("b", 3)
+    b.publish("b", 3)
     assert set(await b.watch("me", versions(news), 20.0)) == {"b"}
 
 
 async def test_a_later_posting_wakes_a_watch():
     clock = ManualClock()
-    b = board(clock=clock)
-    seen = {"a": b.post("a", 1)}
+    b = publisher(clock=clock)
+    seen = {"a": b.publish("a", 1)}
     watch = watching(b, "me", seen)
     await clock.advance(5.0)
     assert not watch.done()
-    b.post("b", 2)
+    b.publish("b", 2)
     assert set(await watch) == {"b"}
 
 
 async def test_a_watch_ends_with_nothing_when_its_time_is_over():
     clock = ManualClock()
-    b = board(clock=clock)
+    b = publisher(clock=clock)
     watch = watching(b, "me", {}, 3.0)
     await clock.advance(3.1)
     assert await watch == {}
 
 
 async def test_a_version_of_an_earlier_epoch_is_older_whatever_its_number():
-    b = board(epoch=3)
-    b.post("a", 1)
+    b = publisher(epoch=3)
+    b.publish("a", 1)
     assert set(await b.watch("me", {"a": Version(2, 999)}, 1.0)) == {"a"}
 
 
 async def test_a_removed_key_is_told_once_as_nothing():
     clock = ManualClock()
-    b = board(clock=clock)
-    seen = {"a": b.post("a", 1)}
+    b = publisher(clock=clock)
+    seen = {"a": b.publish("a", 1)}
     b.remove("a")
     b.remove("never there")
     news = await b.watch("me", seen, 1.0)
@@ -79,13 +79,13 @@ async def test_a_removed_key_is_told_once_as_nothing():
     newcomer = watching(b, "another", {}, 1.0)
     await clock.advance(1.1)
     assert await newcomer == {}
-    b.post("a", 2)
+    b.publish("a", 2)
     assert (await b.watch("me", versions(news), 1.0))["a"].value == 2
 
 
 async def test_a_key_that_a_new_board_does_not_have_is_missed_only_once_the_board_is_settled():
     clock = ManualClock()
-    b = board(epoch=2, clock=clock)
+    b = publisher(epoch=2, clock=clock)
     watch = watching(b, "me", {"a": Version(1, 7)})
     await clock.advance(5.0)
     assert not watch.done()
@@ -99,7 +99,7 @@ async def test_a_key_that_a_new_board_does_not_have_is_missed_only_once_the_boar
 
 async def test_a_board_may_be_settled_but_for_some_keys_and_later_for_these_as_well():
     clock = ManualClock()
-    b = board(epoch=2, clock=clock)
+    b = publisher(epoch=2, clock=clock)
     watch = watching(b, "me", {"a/1": Version(1, 7), "b/1": Version(1, 8)})
     b.settle(("a/",))
     news = await watch
@@ -113,11 +113,11 @@ async def test_a_board_may_be_settled_but_for_some_keys_and_later_for_these_as_w
 
 async def test_a_snapshot_is_acknowledged_once_every_caller_has_come_back_with_it():
     clock = ManualClock()
-    b = board(clock=clock)
-    first = b.post("a", 1)
+    b = publisher(clock=clock)
+    first = b.publish("a", 1)
     for caller in ("x", "y"):
         await b.watch(caller, {}, 1.0)
-    second = b.post("a", 2)
+    second = b.publish("a", 2)
     assert not b.acknowledged("a", second)
     for caller in ("x", "y"):
         news = await b.watch(caller, {"a": first}, 1.0)
@@ -131,26 +131,26 @@ async def test_a_snapshot_is_acknowledged_once_every_caller_has_come_back_with_i
 
 async def test_a_caller_that_never_heard_of_a_key_holds_nothing_up():
     clock = ManualClock()
-    b = board(clock=clock)
+    b = publisher(clock=clock)
     idle = watching(b, "idle", {})
     await clock.advance(0.1)
-    version = b.post("a", 1)
+    version = b.publish("a", 1)
     await idle
     assert b.acknowledged("a", version), "it holds this one or none"
-    assert not b.acknowledged("a", b.post("a", 2))
+    assert not b.acknowledged("a", b.publish("a", 2))
 
 
 async def test_without_callers_everything_is_acknowledged():
-    b = board()
-    assert b.acknowledged("a", b.post("a", 1))
+    b = publisher()
+    assert b.acknowledged("a", b.publish("a", 1))
 
 
 async def test_a_lease_ends_some_time_after_the_last_watch():
     clock = ManualClock()
-    b = board(clock=clock)
-    b.post("a", 1)
+    b = publisher(clock=clock)
+    b.publish("a", 1)
     await b.watch("me", {}, 20.0)
-    version = b.post("a", 2)
+    version = b.publish("a", 2)
     await clock.advance(LEASE_S - 0.1)
     assert not b.acknowledged("a", version)
     assert b.callers == ["me"]
@@ -163,7 +163,7 @@ async def test_a_lease_ends_some_time_after_the_last_watch():
 
 async def test_a_caller_that_watches_lives():
     clock = ManualClock()
-    b = board(clock=clock)
+    b = publisher(clock=clock)
     watch = watching(b, "me", {}, 10_000.0)
     await clock.advance(LONGEST_WATCH_S - 0.1)
     assert b.callers == ["me"]
@@ -173,10 +173,10 @@ async def test_a_caller_that_watches_lives():
 
 
 async def test_a_caller_that_is_known_to_be_gone_holds_nothing_up():
-    b = board()
-    b.post("a", 1)
+    b = publisher()
+    b.publish("a", 1)
     await b.watch("me", {}, 1.0)
-    version = b.post("a", 2)
+    version = b.publish("a", 2)
     b.forget("me")
     b.forget("me")
     assert b.acknowledged("a", version)
@@ -184,9 +184,9 @@ async def test_a_caller_that_is_known_to_be_gone_holds_nothing_up():
 
 async def test_who_goes_by_what_is_known_as_long_as_he_lives():
     clock = ManualClock()
-    b = board(clock=clock)
-    b.post("replicas/a/x", 1)
-    b.post("replicas/b/x", 1)
+    b = publisher(clock=clock)
+    b.publish("replicas/a/x", 1)
+    b.publish("replicas/b/x", 1)
     await b.watch("me", {}, 1.0, "replicas/a/")
     assert (b.callers_of("replicas/a/"), b.callers_of("replicas/b/")) == (["me"], [])
     assert (b.callers_of("replicas/a/x/"), b.callers_of("replicas/a/y/")) == (["me"], [])
@@ -196,7 +196,7 @@ async def test_who_goes_by_what_is_known_as_long_as_he_lives():
 
 async def test_a_cancelled_watch_leaves_nothing_behind():
     clock = ManualClock()
-    b = board(clock=clock)
+    b = publisher(clock=clock)
     watch = watching(b, "me", {})
     await clock.advance(0.1)
     watch.cancel()
@@ -208,8 +208,8 @@ async def test_a_cancelled_watch_leaves_nothing_behind():
 
 async def test_callers_of_an_earlier_controller_are_waited_for():
     clock = ManualClock()
-    b = board(epoch=2, clock=clock)
-    version = b.post("a", 1)
+    b = publisher(epoch=2, clock=clock)
+    version = b.publish("a", 1)
     assert not b.acknowledged("a", version)
     await clock.advance(LEASE_S + 0.1)
     assert b.acknowledged("a", version)
@@ -217,17 +217,17 @@ async def test_callers_of_an_earlier_controller_are_waited_for():
 
 async def test_time_in_which_nobody_looked_ends_no_lease():
     clock = ManualClock()
-    b = board(clock=clock)
-    await b.watch("me", {"a": b.post("a", 1)}, 0.0)
+    b = publisher(clock=clock)
+    await b.watch("me", {"a": b.publish("a", 1)}, 0.0)
     clock._now += 60.0
-    b.forgive(60.0)
+    b.extend_leases(60.0)
     assert b.callers == ["me"]
 
 
-async def test_a_watch_of_some_beginnings_is_told_of_those_alone():
-    b = board()
+async def test_a_watch_of_some_prefixes_is_told_of_those_alone():
+    b = publisher()
     for key in ("replicas/a/x", "replicas/b/x", "replicas/c/x", "routes"):
-        b.post(key, 1)
+        b.publish(key, 1)
     news = await b.watch("me", {}, 20.0, ("replicas/a/", "replicas/c/"))
     assert set(news) == {"replicas/a/x", "replicas/c/x"}
-    assert b.acknowledged("routes", b.post("routes", 2))
+    assert b.acknowledged("routes", b.publish("routes", 2))

@@ -1,4 +1,4 @@
-"""What callers read on the board."""
+"""What callers read on the publisher."""
 
 import json
 from dataclasses import replace
@@ -6,14 +6,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.applications import group_specs
-from app_toolkit.core.posted import on_the_way_out, replica_set, route_tables
+from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.routes import strip_prefix
+from app_toolkit.core.snapshots import endpoints, route_tables, unrouting
 from tests.core.specs import HOME, application, proxies_spec, replica
 
-WEB = group_specs([application(max_ongoing_requests=7, max_queued_requests=9)], spread=False)["shop/web"]
+WEB = replica_set_specs([application(max_ongoing_requests=7, max_queued_requests=9)], spread=False)["shop/web"]
 prefixes = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "/".join(parts))
 
 
@@ -43,18 +43,18 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
         replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
         for number, (phase, placed, unrouted) in enumerate(rows)
     ]
-    posted = replica_set(WEB, reversed(replicas), 0.0)
+    posted = endpoints(WEB, reversed(replicas), 0.0)
     assert json.loads(json.dumps(posted)) == posted
     told = [each["id"] for each in posted["replicas"]]
     serving = {r.id for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING) and r.location}
     assert told == sorted(serving)
-    leaving = {each.id for each in on_the_way_out(replicas)}
+    leaving = {each.id for each in unrouting(replicas)}
     assert leaving == {r.id for r in replicas if r.phase is Phase.DRAINING and not r.unrouted}
     assert not leaving & set(told)
 
 
 def test_callers_are_told_what_they_keep_to():
-    posted = replica_set(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
+    posted = endpoints(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
     assert posted["policy"]["max_queued_requests"] == 9
     assert posted["reported"] is False
     assert posted["replicas"] == [
@@ -82,35 +82,37 @@ def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
             ]
         )
     ]
-    posted = replica_set(WEB, [fine, silent, unknown, ill], 0.0)
+    posted = endpoints(WEB, [fine, silent, unknown, ill], 0.0)
     assert json.loads(json.dumps(posted)) == posted
     told = [each["unresponsive"] for each in posted["replicas"]]
     assert told == [None, {"running": ["a", "b"]}, {"running": None}, None]
 
 
 def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone():
-    failures = (Failure(5.0, WEB.revision, served=False, raised=True),)
+    failures = (Failure(5.0, WEB.template_hash, served=False, raised=True),)
     error = "Traceback\nRuntimeError: the password hunter2 is wrong"
 
     def told(*replicas, spec=WEB, now=7.0):
-        return replica_set(spec, replicas, now, failures, error)["cannot_start"]
+        return endpoints(spec, replicas, now, failures, error)["cannot_start"]
 
     assert told() == {"exception": "RuntimeError"}
-    assert replica_set(WEB, [], 0.0)["cannot_start"] is None
-    assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.revision)) is None
-    assert told(replica("shop/web", 1, Phase.RECOVERING, revision="")) is None
-    assert told(replica("shop/web", 1, Phase.STARTING, revision=WEB.revision)) is None, "it began before that failed"
-    again = replace(replica("shop/web", 2, Phase.STARTING, revision=WEB.revision), since=6.0)
+    assert endpoints(WEB, [], 0.0)["cannot_start"] is None
+    assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
+    assert told(replica("shop/web", 1, Phase.RECOVERING, template_hash="")) is None
+    assert told(replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)) is None, (
+        "it began before that failed"
+    )
+    again = replace(replica("shop/web", 2, Phase.STARTING, template_hash=WEB.template_hash), since=6.0)
     assert told(again) == {"exception": "RuntimeError"}
     assert told(spec=replace(WEB, target=0)) is None
     assert told(again, now=86_400.0) is None, "it failed a day ago"
 
 
 def test_callers_of_what_follows_its_load_are_told_to_report_it():
-    followed = group_specs([application(num_replicas="auto")], spread=False)["shop/web"]
-    assert replica_set(followed, [], 0.0)["reported"] is True
+    followed = replica_set_specs([application(num_replicas="auto")], spread=False)["shop/web"]
+    assert endpoints(followed, [], 0.0)["reported"] is True
 
 
 def test_proxies_and_groups_of_which_only_replicas_are_known_are_not_told():
-    assert replica_set(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
-    assert replica_set(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert endpoints(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert endpoints(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None

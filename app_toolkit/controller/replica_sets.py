@@ -1,4 +1,4 @@
-"""What is known of every group: events come in, actions go out."""
+"""What is known of every replica set: events come in, actions go out."""
 
 import logging
 import math
@@ -7,99 +7,99 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from app_toolkit.controller.changes import Changes
-from app_toolkit.core import groups
-from app_toolkit.core.groups import Group
+from app_toolkit.core import replica_sets
 from app_toolkit.core.reconcile import (
     Action,
-    GroupSpec,
     Kill,
     Probe,
+    ReplicaSetSpec,
     Retire,
     Start,
     due,
     forgiven,
-    group_of,
     noted,
     plan,
     recovered,
+    replica_set_of,
     take,
 )
+from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Event, Exited, Found, Placed, ProbeFailed, ProbePassed, Started
-from app_toolkit.observability.story import Story
+from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import ReplicaId
 
 logger = logging.getLogger("app_toolkit.controller")
 
 
-class Groups:
-    """Looks after each group by itself, and only when something happened to it or came due.
+class ReplicaSets:
+    """Looks after each replica set by itself, and only when something happened to it or came due.
 
     One whose handling fails is quarantined until it is lifted; the others go on.
     """
 
-    def __init__(self, epoch: int, story: Story, changes: Changes) -> None:
-        self.known: dict[str, Group] = {}
+    def __init__(self, epoch: int, event_log: EventLog, changes: Changes) -> None:
+        self.known: dict[str, ReplicaSet] = {}
         """By name. To be looked at; it is changed here alone."""
         self.actions: deque[Action] = deque()
         """Those that were planned, for a launcher to perform."""
         self.moved = False
         """A process has come up or gone, since somebody last set this to False."""
         self._epoch = epoch
-        self._story = story
+        self._event_log = event_log
         self._changes = changes
         self._touched: set[str] = set()
         self._due: dict[str, float] = {}
         self._minted = 0
-        self._left_alone: set[str] = set()
+        self._unmanaged: set[str] = set()
 
     # What is wanted
 
-    def specify(self, wanted: Mapping[str, GroupSpec], *, proxies_linger: bool) -> None:
-        """From now on exactly these groups are wanted."""
+    def specify(self, desired: Mapping[str, ReplicaSetSpec], *, proxies_linger: bool) -> None:
+        """From now on exactly these replica sets are wanted."""
         before = self.known
-        self.known = groups.specified(before, wanted, starts=self._minted, proxies_linger=proxies_linger)
-        self._touched.update(name for name, group in self.known.items() if group is not before.get(name))
+        self.known = replica_sets.specified(before, desired, starts=self._minted, proxies_linger=proxies_linger)
+        self._touched.update(name for name, replica_set in self.known.items() if replica_set is not before.get(name))
 
     def scale(self, name: str, target: int) -> None:
-        """So many replicas are wanted of a group that is."""
-        group = self.known[name]
-        assert group.spec is not None
-        self._happened(name, replace(group, spec=replace(group.spec, target=target)))
-        self._changes.tell()
+        """So many replicas are wanted of a replica set that is."""
+        replica_set = self.known[name]
+        assert replica_set.spec is not None
+        self._happened(name, replace(replica_set, spec=replace(replica_set.spec, target=target)))
+        self._changes.notify()
 
-    def leave_alone(self, why: Mapping[str, str]) -> None:
+    def set_unmanaged(self, why: Mapping[str, str]) -> None:
         """Exactly these are quarantined because nobody knows what is wanted of them; why that is, by name."""
-        for name in self._left_alone - why.keys():
+        for name in self._unmanaged - why.keys():
             self.lift(name)
-        for name in why.keys() - self._left_alone:
+        for name in why.keys() - self._unmanaged:
             self._happened(name, replace(self.known[name], quarantine=why[name]))
-        self._left_alone = set(why)
+        self._unmanaged = set(why)
 
     def lift(self, name: str) -> None:
-        """End a group's quarantine, and whatever holds back its restarts."""
+        """End a replica set's quarantine, and whatever holds back its restarts."""
         if name in self.known:
-            self._happened(name, groups.lifted(self.known[name]))
+            self._happened(name, replica_sets.lifted(self.known[name]))
 
     # What is known
 
     def find(self, name: str, ids: list[ReplicaId], now: float) -> None:
         """After a restart: these are there."""
-        self._happened(name, Group(recovered(name, sorted(ids), now)))
+        self._happened(name, ReplicaSet(recovered(name, sorted(ids), now)))
         for id in ids:
-            self._story.tell(name, "Recovering", replica=id, cause=f"epoch {self._epoch} began")
+            self._event_log.append(name, "Recovering", replica=id, cause=f"epoch {self._epoch} began")
 
     def take(self, event: Event, now: float) -> bool:
         """Take note of an event; False: of a replica that nobody knows. It is ended, if it lives."""
-        name = group_of(event.replica)
-        group = self.known.get(name)
-        was = None if group is None else group.record.replica(event.replica)
-        if group is None or was is None:
+        name = replica_set_of(event.replica)
+        replica_set = self.known.get(name)
+        was = None if replica_set is None else replica_set.record.replica(event.replica)
+        if replica_set is None or was is None:
             if isinstance(event, (Started, Placed, Found)):
                 # The record of its start was lost with an earlier controller.
                 self._order(name, Kill(event.replica, "it is not among the replicas that are known"))
             return False
         try:
-            self._happened(name, replace(group, record=take(group.record, event, now)))
+            self._happened(name, replace(replica_set, record=take(replica_set.record, event, now)))
         except Exception as error:
             self._quarantine(name, error)
             return True
@@ -113,11 +113,11 @@ class Groups:
 
     def forgive(self, seconds: float) -> None:
         """Set every clock forward: time in which nobody watched counts for no deadline."""
-        for name, group in self.known.items():
-            self._happened(name, replace(group, record=forgiven(group.record, seconds)))
+        for name, replica_set in self.known.items():
+            self._happened(name, replace(replica_set, record=forgiven(replica_set.record, seconds)))
 
     def touch(self) -> None:
-        """Look at every group again."""
+        """Look at every replica set again."""
         self._touched.update(self.known)
 
     @property
@@ -126,24 +126,24 @@ class Groups:
         return frozenset(self._touched)
 
     def drop_gone(self, name: str) -> bool:
-        """Forget a group that nobody wants and of which nothing is left; whether that is so."""
+        """Forget a replica set that nobody wants and of which nothing is left; whether that is so."""
         if not self.known[name].gone:
             return False
         del self.known[name]
         self._touched.discard(name)
         self._due.pop(name, None)
-        self._changes.tell()
+        self._changes.notify()
         return True
 
     # What is to be done
 
     @property
     def due(self) -> float | None:
-        """When the next group comes due although nothing happens before."""
+        """When the next replica set comes due although nothing happens before."""
         return min(self._due.values(), default=None)
 
     def plan(self, now: float) -> list[str]:
-        """Plan for the groups that were touched or came due: their names."""
+        """Plan for the replica sets that were touched or came due: their names."""
         names = [name for name in self.known if name in self._touched or self._due.get(name, math.inf) <= now]
         for name in names:
             self._touched.discard(name)
@@ -154,23 +154,23 @@ class Groups:
 
     def kill_all(self, why: str) -> None:
         """Whoever is left, without asking what is wanted."""
-        for name, group in self.known.items():
-            for replica in group.record.replicas:
+        for name, replica_set in self.known.items():
+            for replica in replica_set.record.replicas:
                 self._order(name, Kill(replica.id, why))
 
     def _plan(self, name: str, now: float) -> None:
-        group = self.known[name]
+        replica_set = self.known[name]
         try:
-            for action in plan(group.spec, group.record, now, self._epoch):
-                self.known[name] = group = replace(group, record=noted(group.record, action, now))
+            for action in plan(replica_set.spec, replica_set.record, now, self._epoch):
+                self.known[name] = replica_set = replace(replica_set, record=noted(replica_set.record, action, now))
                 self._order(name, action)
-            at = due(group.spec, group.record)
+            at = due(replica_set.spec, replica_set.record)
         except Exception as error:
             self._quarantine(name, error)
         else:
             if at is not None:
                 self._due[name] = at
-        self._minted = max(self._minted, group.record.starts)
+        self._minted = max(self._minted, replica_set.record.starts)
 
     def _order(self, name: str, action: Action) -> None:
         if not isinstance(action, Probe):
@@ -178,18 +178,18 @@ class Groups:
         if not isinstance(action, Retire):
             self.actions.append(action)
 
-    def _happened(self, name: str, group: Group) -> None:
-        self.known[name] = group
+    def _happened(self, name: str, replica_set: ReplicaSet) -> None:
+        self.known[name] = replica_set
         self._touched.add(name)
 
     def _quarantine(self, name: str, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
         self.known[name] = replace(self.known[name], quarantine=f"{name} is not looked after any more: {said}")
         self._due.pop(name, None)
-        self._story.tell(name, "Quarantined", cause=said)
-        self._changes.tell()
+        self._event_log.append(name, "Quarantined", cause=said)
+        self._changes.notify()
 
     def _tell(self, name: str, what: Event | Action) -> None:
-        cause = f"revision {what.revision}" if isinstance(what, Start) else getattr(what, "why", None)
-        self._story.tell(name, type(what).__name__, replica=what.replica, cause=cause)
-        self._changes.tell()
+        cause = f"revision {what.template_hash}" if isinstance(what, Start) else getattr(what, "why", None)
+        self._event_log.append(name, type(what).__name__, replica=what.replica, cause=cause)
+        self._changes.notify()

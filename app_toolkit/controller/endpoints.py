@@ -1,0 +1,89 @@
+"""Publishes the endpoints of each deployment, and waits until callers have acknowledged that a replica is gone."""
+
+from collections.abc import Collection, Mapping
+
+from app_toolkit.controller.publisher import Publisher
+from app_toolkit.core import replica_sets, snapshots
+from app_toolkit.core.reconcile import are_proxies, replica_set_of
+from app_toolkit.core.replica_sets import ReplicaSet
+from app_toolkit.core.replica_state import Phase
+from app_toolkit.interfaces import REPLICAS, Version
+from app_toolkit.types import ReplicaId
+
+
+class EndpointPublisher:
+    """Publishes the endpoints of each replica set that has callers, and tracks replicas until no caller uses them."""
+
+    def __init__(self, publisher: Publisher, recover_until: float) -> None:
+        self._publisher = publisher
+        self._recover_until: float | None = recover_until
+        """The end of the recovery, in which replicas that were found report their state; None: it has ended."""
+        self._unrouting: dict[ReplicaId, Version] = {}
+        """The replicas that are no longer published, with the version of the first snapshot without them."""
+        self._unknown: set[str] = set()
+        """The applications whose endpoints are not known."""
+
+    @property
+    def due(self) -> float | None:
+        """When a replica may be released or the recovery ends, if nothing happens before."""
+        expiry = self._publisher.next_expiry() if self._unrouting else None
+        return min((at for at in (expiry, self._recover_until) if at is not None), default=None)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether any replica waits until callers have acknowledged that it is gone."""
+        return bool(self._unrouting)
+
+    def publish(self, name: str, replica_set: ReplicaSet, now: float) -> bool:
+        """Publish the endpoints of a replica set if they have changed. Returns whether any replica has been removed."""
+        if are_proxies(name):
+            return False
+        replicas = replica_set.record.replicas
+        if self._recover_until is not None and replica_sets.recovering({name: replica_set}):
+            return False  # fewer endpoints than were published last are worse than those
+        key = _key(name)
+        value = snapshots.endpoints(
+            replica_set.spec, replicas, now, replica_set.record.failures, replica_set.record.last_error
+        )
+        if value is not None:
+            self._publisher.publish(key, value)
+        version = self._publisher.version(key) or Version(self._publisher.epoch, 0)
+        leaving = [replica.id for replica in snapshots.unrouting(replicas) if replica.id not in self._unrouting]
+        self._unrouting.update(dict.fromkeys(leaving, version))
+        return bool(leaving)
+
+    def remove(self, name: str) -> None:
+        """Remove a replica set."""
+        self._publisher.remove(_key(name))
+
+    def released(self, known: Mapping[str, ReplicaSet]) -> list[ReplicaId]:
+        """The removed replicas that no caller uses any more. Each is returned once."""
+        gone = []
+        for id, version in list(self._unrouting.items()):
+            name = replica_set_of(id)
+            record = known[name].record.replica(id) if name in known else None
+            drains = record is not None and record.phase is Phase.DRAINING
+            if drains and not self._publisher.acknowledged(_key(name), version):
+                continue
+            del self._unrouting[id]
+            if drains:
+                gone.append(id)
+        return gone
+
+    def end_recovery(self, known: Mapping[str, ReplicaSet], now: float, corrupt: Collection[str] = ()) -> bool:
+        """End the recovery once all replicas have reported their state, or the time is over; whether it ends now.
+
+        From then on every replica set is published, and keys that are not published do not exist. Callers keep the
+        endpoints of applications that are `corrupt`.
+        """
+        if self._recover_until is not None and now < self._recover_until and replica_sets.recovering(known):
+            return False
+        ends, self._recover_until = self._recover_until is not None, None
+        if ends or self._unknown != set(corrupt):
+            self._unknown = set(corrupt)
+            self._publisher.settle(tuple(_key(f"{name}/") for name in corrupt))
+        return ends
+
+
+def _key(replica_set: str) -> str:
+    return f"{REPLICAS}{replica_set}"

@@ -1,0 +1,106 @@
+"""All replica sets: the desired state of each, and its known state."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, are_proxies, node_of
+from app_toolkit.core.replica_state import Phase
+from app_toolkit.types import NodeId
+
+SERVING = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
+"""A proxy in one of these phases serves clients, or may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSet:
+    record: ReplicaSetRecord
+    spec: ReplicaSetSpec | None = None
+    """None: it was found after a restart and has not been desired since."""
+    desired: bool = False
+    quarantine: str | None = None
+    """Why the controller leaves it alone; None: it does not."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is not desired and has no replicas."""
+        return not self.desired and not self.record.replicas
+
+
+def specified(
+    replica_sets: Mapping[str, ReplicaSet],
+    desired: Mapping[str, ReplicaSetSpec],
+    *,
+    starts: int,
+    proxies_linger: bool = False,
+) -> dict[str, ReplicaSet]:
+    """The replica sets once exactly those in `desired` are desired.
+
+    New ones have no replicas yet. The others are orphaned, and their replicas retire. If a spec has not changed, the
+    same object is returned. `starts` is the highest number of starts of any replica set in this epoch: a new replica
+    set continues from there, so ids stay unique if its name was used before. `proxies_linger`: orphaned proxies stay
+    after they have drained.
+    """
+    known = {
+        name: replica_sets.get(name) or ReplicaSet(ReplicaSetRecord(name, starts=starts))
+        for name in (*replica_sets, *desired)
+    }
+    return {
+        name: _desired(replica_set, desired[name])
+        if name in desired
+        else _orphaned(replica_set, lingers=proxies_linger and are_proxies(name))
+        for name, replica_set in known.items()
+    }
+
+
+def _desired(replica_set: ReplicaSet, spec: ReplicaSetSpec) -> ReplicaSet:
+    return (
+        replica_set
+        if replica_set.desired and replica_set.spec == spec
+        else replace(replica_set, spec=spec, desired=True)
+    )
+
+
+def _orphaned(replica_set: ReplicaSet, *, lingers: bool) -> ReplicaSet:
+    spec = replica_set.spec and replace(replica_set.spec, target=0, lingers=lingers)
+    if not replica_set.desired and replica_set.spec == spec:
+        return replica_set
+    return replace(
+        replica_set, spec=spec, desired=False, quarantine=None if replica_set.desired else replica_set.quarantine
+    )
+
+
+def lifted(replica_set: ReplicaSet) -> ReplicaSet:
+    """The replica set without its quarantine, and without failures that delay its starts."""
+    return replace(replica_set, quarantine=None, record=replace(replica_set.record, failures=()))
+
+
+def recovering(replica_sets: Mapping[str, ReplicaSet]) -> bool:
+    """Whether any replica that was found after a restart has not reported its state yet."""
+    return any(
+        replica.phase is Phase.RECOVERING
+        for replica_set in replica_sets.values()
+        for replica in replica_set.record.replicas
+    )
+
+
+def occupied(replica_sets: Mapping[str, ReplicaSet]) -> set[NodeId]:
+    """The nodes that have replicas which serve."""
+    return {
+        replica.location.node
+        for name, replica_set in replica_sets.items()
+        if not are_proxies(name)
+        for replica in replica_set.record.replicas
+        if replica.location is not None and replica.phase in (Phase.RUNNING, Phase.DRAINING)
+    }
+
+
+def living_proxies(replica_sets: Mapping[str, ReplicaSet]) -> Counter[NodeId]:
+    """The number of proxies by node that serve, or may."""
+    return Counter(
+        node_of(name)
+        for name, replica_set in replica_sets.items()
+        if are_proxies(name)
+        for replica in replica_set.record.replicas
+        if replica.phase in SERVING
+    )

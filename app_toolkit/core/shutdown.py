@@ -1,0 +1,72 @@
+"""The shutdown of an instance: its steps, the replica sets that are still desired in each, and its deadline."""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from app_toolkit.core.reconcile import (
+    ANSWER_S,
+    KILL_AGAIN_S,
+    STOP_S,
+    UNROUTE_S,
+    ReplicaSetSpec,
+    are_proxies,
+    orphan_spec,
+)
+from app_toolkit.core.replica_sets import ReplicaSet
+from app_toolkit.core.replica_state import Phase
+
+
+class ShutdownStep(Enum):
+    """The steps in order."""
+
+    REQUESTS = auto()
+    """The proxies refuse new requests and finish the others. All replicas still run."""
+    REPLICAS = auto()
+    """The replicas end. They close the WebSockets that still pass through the proxies."""
+    PROXIES = auto()
+    """The proxies end."""
+
+
+def step(replica_sets: Mapping[str, ReplicaSet]) -> ShutdownStep:
+    """The present step. Each begins when the one before is done."""
+    proxies = [
+        replica
+        for name, replica_set in replica_sets.items()
+        if are_proxies(name)
+        for replica in replica_set.record.replicas
+    ]
+    if any(proxy.phase is not Phase.STOPPING for proxy in proxies):
+        return ShutdownStep.REQUESTS
+    return ShutdownStep.PROXIES if all(map(are_proxies, replica_sets)) else ShutdownStep.REPLICAS
+
+
+def desired(
+    step: ShutdownStep | None, deployments: Mapping[str, ReplicaSetSpec], proxies: Mapping[str, ReplicaSetSpec]
+) -> dict[str, ReplicaSetSpec]:
+    """The replica sets that are desired in a step; None: there is no shutdown, and all of them are."""
+    if step is None:
+        return {**deployments, **proxies}
+    return dict(deployments) if step is ShutdownStep.REQUESTS else {}
+
+
+def proxies_linger(step: ShutdownStep | None) -> bool:
+    """Whether proxies stay after they have drained, because WebSockets may still pass through them."""
+    return step in (ShutdownStep.REQUESTS, ShutdownStep.REPLICAS)
+
+
+def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
+    """The seconds within which all processes have ended or were killed: first the proxies, then all others at once."""
+    proxies, others = 0.0, 0.0
+    for name, replica_set in replica_sets.items():
+        if not replica_set.record.replicas:
+            continue
+        spec = replica_set.spec or orphan_spec(replica_set.record)
+        graceful = spec.graceful_shutdown_timeout_s
+        lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_AGAIN_S
+        if any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
+            lasts += spec.startup_timeout_s
+        if are_proxies(name):
+            proxies = max(proxies, lasts)
+        else:
+            others = max(others, UNROUTE_S + lasts)
+    return proxies + others

@@ -1,0 +1,196 @@
+"""Each replica set is looked after by itself, when something happened to it or it came due."""
+
+import logging
+
+import pytest
+
+from app_toolkit.clock import ManualClock
+from app_toolkit.controller.changes import Changes
+from app_toolkit.controller.replica_sets import ReplicaSets
+from app_toolkit.core.reconcile import Kill, Retire, Start
+from app_toolkit.core.replica_state import Drained, Exited, Found, Phase, Placed, ProbeFailed, ProbePassed, Started
+from app_toolkit.interfaces import Location
+from app_toolkit.observability.event_log import EventLog
+from app_toolkit.types import Address, ReplicaId
+from tests.core.specs import HOME
+from tests.core.worlds import LIVE, replica_set_spec
+
+WEB, MODEL = "shop/web", "shop/model"
+SPECS = {WEB: replica_set_spec(name=WEB, target=1), MODEL: replica_set_spec(name=MODEL, target=2)}
+
+
+class Bench:
+    def __init__(self):
+        clock = ManualClock()
+        self.event_log, self.changes = EventLog(clock.now), Changes(clock)
+        self.replica_sets = ReplicaSets(1, self.event_log, self.changes)
+
+    def want(self, specs):
+        self.replica_sets.specify(specs, proxies_linger=False)
+
+    def orders(self):
+        orders = list(self.replica_sets.actions)
+        self.replica_sets.actions.clear()
+        return orders
+
+    def told(self, what):
+        return [entry for entry in self.event_log.entries() if entry.what == what]
+
+    def comes_up(self, id, now):
+        assert self.replica_sets.take(Placed(id), now)
+        assert self.replica_sets.take(Started(id, Location(Address(f"unix:/{id}"), HOME)), now)
+
+
+@pytest.fixture
+def b():
+    return Bench()
+
+
+def test_what_is_wanted_is_started_and_then_left_alone_until_it_comes_due(b):
+    b.want(SPECS)
+    assert b.replica_sets.plan(0.0) == [WEB, MODEL]
+    starts = b.orders()
+    assert [(type(start), start.replica_set) for start in starts] == [(Start, WEB), (Start, MODEL), (Start, MODEL)]
+    assert b.replica_sets.plan(0.0) == []
+    assert b.replica_sets.due == SPECS[WEB].startup_timeout_s
+    for start in starts:
+        b.comes_up(start.replica, 1.0)
+    assert b.replica_sets.moved
+    assert b.replica_sets.plan(1.0) == [WEB, MODEL]
+    assert b.replica_sets.due == 1.0 + SPECS[WEB].health_check_period_s
+    assert b.replica_sets.plan(2.0) == []
+
+
+def test_each_failed_health_check_is_logged_with_its_exception(b, caplog):
+    caplog.set_level(logging.WARNING, "app_toolkit.controller")
+    b.want({WEB: SPECS[WEB]})
+    b.replica_sets.plan(0.0)
+    [start] = b.orders()
+    b.comes_up(start.replica, 1.0)
+    b.replica_sets.take(ProbeFailed(start.replica, "Traceback\nRuntimeError: no database", answered=True), 2.0)
+    b.replica_sets.take(ProbeFailed(start.replica, "no answer within 5 s"), 3.0)
+    assert caplog.messages == [
+        f"{start.replica} failed its health check 1: Traceback\nRuntimeError: no database",
+        f"{start.replica} failed its health check 2: no answer within 5 s",
+    ]
+
+
+def test_only_those_are_looked_at_again_of_which_something_else_is_wanted(b):
+    b.want(SPECS)
+    b.replica_sets.plan(0.0)
+    b.want({**SPECS, WEB: replica_set_spec(name=WEB, target=2)})
+    assert b.replica_sets.touched == {WEB}
+    assert b.replica_sets.plan(0.0) == [WEB]
+    b.want({WEB: replica_set_spec(name=WEB, target=2)})
+    assert b.replica_sets.touched == {MODEL}
+
+
+def test_an_event_touches_its_own_group(b):
+    b.want(SPECS)
+    b.replica_sets.plan(0.0)
+    [web, *_] = b.orders()
+    b.replica_sets.take(Exited(web.replica, "killed"), 1.0)
+    assert b.replica_sets.plan(1.0) == [WEB]
+
+
+@pytest.mark.parametrize(
+    ("event", "ended"),
+    [
+        (lambda id: Found(id, WEB, "v1", "running", None, LIVE), True),
+        (lambda id: Started(id, Location(Address("unix:/a"), HOME)), True),
+        (lambda id: Placed(id), True),
+        (lambda id: Exited(id), False),
+        (lambda id: Drained(id), False),
+    ],
+)
+def test_a_replica_that_nobody_knows_is_ended_if_it_lives(b, event, ended):
+    stranger = ReplicaId("shop.web-1-99")
+    assert not b.replica_sets.take(event(stranger), 0.0)
+    assert [type(order) for order in b.orders()] == [Kill] * ended
+    assert b.replica_sets.known == {}
+
+
+def test_a_group_that_fails_is_left_alone_until_it_is_lifted_and_the_others_are_not(b):
+    b.want(SPECS)
+    b.replica_sets.plan(0.0)
+    [web, *models] = b.orders()
+    for model in models:
+        b.comes_up(model.replica, 0.5)
+    before = b.changes.number
+    assert b.replica_sets.take(Drained(web.replica), 1.0)  # it was never told to
+    assert "IllegalTransition" in b.replica_sets.known[WEB].quarantine
+    assert b.told("Quarantined")
+    assert b.changes.number > before
+    b.replica_sets.take(Exited(web.replica), 2.0)
+    b.replica_sets.take(Exited(models[0].replica), 2.0)
+    assert b.replica_sets.plan(2.0) == [WEB, MODEL]
+    assert [order.replica_set for order in b.orders()] == [MODEL]
+    b.replica_sets.lift(WEB)
+    b.replica_sets.plan(2.0)
+    assert [order.replica_set for order in b.orders()] == [WEB]
+    b.replica_sets.lift("shop/unknown")
+
+
+def test_what_changes_nothing_is_not_told(b):
+    b.want({WEB: SPECS[WEB]})
+    b.replica_sets.plan(0.0)
+    [web] = b.orders()
+    b.comes_up(web.replica, 1.0)
+    b.replica_sets.plan(1.0)
+    b.replica_sets.plan(b.replica_sets.due)
+    told, number = len(b.event_log), b.changes.number
+    assert b.replica_sets.take(ProbePassed(web.replica), 5.0)
+    assert (len(b.event_log), b.changes.number) == (told, number)
+
+
+def test_a_group_that_comes_back_never_uses_an_id_twice(b):
+    b.want(SPECS)
+    b.replica_sets.plan(0.0)
+    first = {order.replica for order in b.orders()}
+    b.want({})
+    assert b.replica_sets.drop_gone(WEB) is False
+    for id in first:
+        b.replica_sets.take(Exited(id), 1.0)
+    b.replica_sets.plan(1.0)
+    b.orders()
+    assert all(b.replica_sets.drop_gone(name) for name in SPECS)
+    assert b.replica_sets.known == {}
+    b.want(SPECS)
+    b.replica_sets.plan(100.0)
+    again = {order.replica for order in b.orders() if isinstance(order, Start)}
+    assert len(again) == 3
+    assert not first & again
+
+
+def test_who_was_found_recovers_and_is_left_over_where_nobody_wants_it(b):
+    id = ReplicaId("shop.web-1-1")
+    b.replica_sets.find(WEB, [id], 0.0)
+    b.want({})
+    b.replica_sets.plan(0.0)
+    assert b.orders() == []
+    assert b.told("Recovering")[0].cause == "epoch 1 began"
+    b.replica_sets.take(Found(id, WEB, "v1", "running", Location(Address("unix:/a"), HOME), LIVE), 1.0)
+    b.replica_sets.plan(1.0)
+    assert b.orders() == [], "to retire somebody is no order to a launcher"
+    assert [entry.what for entry in b.event_log.entries()][-1] == Retire.__name__
+    assert b.replica_sets.known[WEB].record.replica(id).phase is Phase.DRAINING
+
+
+def test_time_in_which_nobody_watched_counts_for_no_deadline(b):
+    b.want({WEB: SPECS[WEB]})
+    b.replica_sets.plan(0.0)
+    b.orders()
+    b.replica_sets.forgive(70.0)
+    assert b.replica_sets.plan(70.0) == [WEB]
+    assert b.orders() == []
+    assert b.replica_sets.due == 70.0 + SPECS[WEB].startup_timeout_s
+
+
+def test_in_the_end_everybody_who_is_left_is_killed(b):
+    b.want(SPECS)
+    b.replica_sets.plan(0.0)
+    left = {order.replica for order in b.orders()}
+    b.replica_sets.kill_all("it is time")
+    assert {(type(order), order.replica, order.why) for order in b.orders()} == {
+        (Kill, id, "it is time") for id in left
+    }

@@ -1,0 +1,33 @@
+from app_toolkit.clock import ManualClock
+from app_toolkit.observability.event_log import LONGEST_CAUSE, EventLog
+
+
+def test_a_story_can_be_asked_by_group_application_and_replica():
+    clock = ManualClock(5.0)
+    event_log = EventLog(clock.now)
+    event_log.append("shop/chat", "Start", replica="a", cause="revision v1")
+    event_log.append("shop/shop", "Start", replica="b")
+    event_log.append("shopping/chat", "Start", replica="c")
+    assert [entry.replica for entry in event_log.entries(subject="shop")] == ["a", "b"]
+    assert [entry.replica for entry in event_log.entries(subject="shop/chat")] == ["a"]
+    assert [entry.subject for entry in event_log.entries(replica="c")] == ["shopping/chat"]
+    assert [entry.replica for entry in event_log.entries(last=2)] == ["b", "c"]
+    assert event_log.entries(last=0) == []
+    [entry] = event_log.entries(replica="a")
+    assert (entry.at, entry.what, entry.cause) == (5.0, "Start", "revision v1")
+
+
+def test_the_oldest_entries_give_way():
+    event_log = EventLog(lambda: 0.0, size=3)
+    for number in range(5):
+        event_log.append("g", str(number))
+    assert [entry.what for entry in event_log.entries()] == ["2", "3", "4"]
+    assert len(event_log) == 3
+
+
+def test_of_a_long_cause_the_end_is_kept():
+    event_log = EventLog(lambda: 0.0)
+    event_log.append("g", "Exited", cause="x" * 10_000 + "ImportError")
+    [entry] = event_log.entries()
+    assert entry.cause.endswith("ImportError")
+    assert len(entry.cause) <= LONGEST_CAUSE + 2
