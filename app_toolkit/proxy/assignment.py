@@ -15,12 +15,13 @@ from app_toolkit.types import ReplicaId
 class Assignment:
     """Assigns one request to a replica, and to another one after an attempt that brought no answer."""
 
-    __slots__ = ("_proxy", "_request", "_router", "_waiter", "account", "attempts", "max_body", "permit", "replica")
+    __slots__ = ("_proxy", "_request", "_waiter", "account", "attempts", "max_body", "permit", "replica", "router")
 
     def __init__(self, proxy: Proxy, request: Request, now: float) -> None:
         self._proxy = proxy
         self._request = request
-        self._router: Router | None = None
+        #: That of the ingress; set by `find_ingress`.
+        self.router: Router
         self._waiter: object | None = None
         self.account = proxy.unowned
         self.attempts = Attempts(now)
@@ -31,19 +32,14 @@ class Assignment:
         self.permit: Permit | None = None
 
     @property
-    def router(self) -> Router:
-        assert self._router is not None, "a request without an ingress asks for no replica"
-        return self._router
-
-    @property
     def waiting(self) -> int | None:
         """The requests in the queue of the ingress; None: no ingress owns the request."""
-        return None if self._router is None else self._router.waiting
+        return None if self.account is self._proxy.unowned else self.router.waiting
 
     @property
     def is_current(self) -> bool:
         """Whether the ingress is still served."""
-        return self._router is self._proxy.routes.routers.get(self.account.name)
+        return self.router is self._proxy.routes.routers.get(self.account.name)
 
     @property
     def is_repeatable(self) -> bool:
@@ -61,11 +57,12 @@ class Assignment:
         request, proxy = self._request, self._proxy
         kind = "websocket" if request.websocket else "http"
         name = proxy.routes.find(kind, request.method.decode(), request.path)
-        router = self._router = proxy.routes.routers[name]
+        router = self.router = proxy.routes.routers[name]
         self.account = proxy.account(name)
         self.account.budget.count_request(self.attempts.since)
         self.max_body = None if request.websocket else router.policy.max_body_size
-        self.check_body()
+        if self.max_body is not None:
+            self.check_body()
 
     def check_body(self) -> None:
         """Raises `ContentTooLarge` if the body is announced, or has come, longer than it may be."""
@@ -87,7 +84,8 @@ class Assignment:
 
     def begin(self, permit: Permit) -> None:
         """Begin an attempt."""
-        self._leave_queue()
+        if self._waiter is not None:
+            self._leave_queue()
         self.permit = permit
         self.replica = permit.endpoint.id
         self.attempts.count += 1
@@ -137,7 +135,8 @@ class Assignment:
 
     def release(self) -> None:
         """Leave the queue, and give the permit back."""
-        self._leave_queue()
+        if self._waiter is not None:
+            self._leave_queue()
         permit, self.permit = self.permit, None
         if permit is not None:
             self.router.release(permit)

@@ -27,7 +27,7 @@ from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import Response
 from app_toolkit.proxy.routes import Permit
-from app_toolkit.proxy.stages import Stage, following
+from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Answer, Connection
 
@@ -92,8 +92,10 @@ class Exchange:
         self._refusal: bytes | None = None
 
     def _enter(self, stage: Stage) -> None:
-        """Raises `IllegalStage` for a stage that may not follow."""
-        self._stage = following(self._stage, stage)
+        """Change the stage. Raises `IllegalStage` for a transition that is not listed."""
+        if stage not in TRANSITIONS[self._stage]:
+            raise IllegalStage(self._stage, stage)
+        self._stage = stage
 
     @property
     def tunnels(self) -> bool:
@@ -228,6 +230,8 @@ class Exchange:
         """Raises `BadRequest` for a timeout that is none."""
         assignment = self._assignment
         usual = assignment.router.policy.request_timeout_s
+        if usual is None and self.request.timeout is None:
+            return
         timeout = timeout_s(self.request.timeout, usual)
         if timeout is not None:
             shared = assignment.account.deadlines(timeout) if timeout == usual else None
@@ -393,7 +397,8 @@ class Exchange:
         """From the first byte on nothing can be taken back."""
         self._enter(Stage.ANSWERED)
         # An app that answers before it reads never asks for the body with a 100.
-        self._release_body()
+        if self._holding:
+            self._release_body()
         self.request.body.forget()
         self._response.start()
 
@@ -458,8 +463,10 @@ class Exchange:
         if answer is not None and (answer.status == 101 or answer.stream is not None):
             self._assignment.close(self, self._client)
         self._enter(Stage.DONE)
-        self._forget_arrival()
-        self._forget_deadline()
+        if self._arriving is not None:
+            self._forget_arrival()
+        if self._deadline is not None:
+            self._forget_deadline()
         self._assignment.release()
 
     def _forget_arrival(self) -> None:

@@ -39,9 +39,5 @@ TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
 class IllegalStage(AssertionError):
     """A stage that may not follow the one before: a mistake in the proxy."""
 
-
-def following(stage: Stage, next: Stage) -> Stage:
-    """The next stage. Raises `IllegalStage` for a transition that is not listed."""
-    if next not in TRANSITIONS[stage]:
-        raise IllegalStage(f"a request that is {stage.name} cannot become {next.name}")
-    return next
+    def __init__(self, stage: Stage, after: Stage) -> None:
+        super().__init__(f"a request that is {stage.name} cannot become {after.name}")

@@ -2,7 +2,11 @@
 
 import pytest
 
-from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage, following
+from app_toolkit.errors import NoReplica
+from app_toolkit.proxy.exchange import Exchange
+from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage
+
+from .world import World
 
 
 def reachable(begin: Stage) -> set[Stage]:
@@ -29,11 +33,18 @@ def test_a_response_that_has_begun_is_never_begun_again(stage: Stage) -> None:
     assert reachable(stage) == {stage, Stage.DONE}
 
 
-@pytest.mark.parametrize("stage", Stage)
-@pytest.mark.parametrize("next", Stage)
-def test_a_transition_is_taken_if_it_is_listed_and_raises_if_not(stage: Stage, next: Stage) -> None:
-    if next in TRANSITIONS[stage]:
-        assert following(stage, next) is next
-    else:
-        with pytest.raises(IllegalStage, match=f"{stage.name} cannot become {next.name}"):
-            following(stage, next)
+def test_an_exchange_that_has_ended_cannot_end_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Exchange] = []
+    begin = Exchange.begin
+
+    def remembered(exchange: Exchange) -> None:
+        begun.append(exchange)
+        begin(exchange)
+
+    monkeypatch.setattr(Exchange, "begin", remembered)
+    world.one()
+    with world.raw() as raw:
+        assert raw.send(b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").answer().status == 200
+    (exchange,) = begun
+    with pytest.raises(IllegalStage, match="a request that is DONE cannot become DONE"):
+        world.edge.call(lambda: exchange.fail(NoReplica("too late")))
