@@ -36,16 +36,6 @@ class Toolkit(FastAPI):
     Under uvicorn, `fastapi dev` and `TestClient` it runs in one process, with the limits of its deployments. Under
     `app-toolkit run`, every replica imports the app and serves the routes of one ingress; `/docs`, `url_for`, 404, 405
     and redirects are those of the whole app everywhere.
-
-    Parameters:
-        deployment: Options of the app's own ingress, which serves every router without one. Default: the name `app`
-            and one replica.
-        deployments: Bound deployments that no route depends on, because only a middleware, a lifespan or a script
-            calls them. Default: none.
-        **fastapi: All keywords of `FastAPI`.
-
-    Raises:
-        PlanningError: An item of `deployments` is not a bound deployment.
     """
 
     is_embedded: ClassVar[bool] = True
@@ -54,6 +44,18 @@ class Toolkit(FastAPI):
     def __init__(
         self, *, deployment: DeploymentConfig | None = None, deployments: Sequence[Bound[Any]] = (), **fastapi: Any
     ) -> None:
+        """Create the app.
+
+        Parameters:
+            deployment: Options of the app's own ingress, which serves every router without one. Default: the name
+                `app` and one replica.
+            deployments: Bound deployments that no route depends on, because only a middleware, a lifespan or a script
+                calls them. Default: none.
+            **fastapi: All keywords of `FastAPI`.
+
+        Raises:
+            PlanningError: An item of `deployments` is not a bound deployment.
+        """
         for each in deployments:
             if not isinstance(each, Bound):
                 raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")

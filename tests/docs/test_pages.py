@@ -159,6 +159,7 @@ def test_the_site_lists_every_page() -> None:
         pass
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
+    Loader.add_constructor("!relative", lambda loader, node: node.value)
     site = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)
     listed = {f"docs/{page}" for page in _leaves(site["nav"])}
     decisions = {
