@@ -263,10 +263,8 @@ class DeploymentConfig(Policy):
     health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=ON_RAY)] = 3
     """failed health checks in a row after which a replica is replaced"""
     ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = RayActorOptions()
-    batch: Annotated[
-        dict[str, BatchLimits],
-        Field(description="limits of `@batch` endpoints or methods, by the function's name, instead of their own"),
-    ] = {}
+    batch: dict[str, BatchLimits] = {}
+    """limits of `@batch` endpoints or methods, by name of the function; they override the code"""
 
     @model_validator(mode="before")
     @classmethod
