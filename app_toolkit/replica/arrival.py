@@ -10,6 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from app_toolkit.replica.connection import CallerConnection
+from app_toolkit.replica.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.preface import BEGINNING, LAST, NONCE, answer
 from app_toolkit.transport.sockets import check_peer, close_in_children, send_ahead
@@ -80,10 +81,12 @@ class Arrival(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
+        gate: Replica,
         secret: bytes,
         strangers: Strangers,
     ) -> None:
-        self._http = partial(CallerConnection, config, server_state, app_state, _loop)
+        """`gate` is what `config` serves, too, behind the app's lifespan and for WebSockets."""
+        self._http = partial(CallerConnection, gate, config, server_state, app_state)
         self._connections = cast(set[Any], server_state.connections)
         self._secret = secret
         self._strangers = strangers

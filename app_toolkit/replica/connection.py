@@ -1,117 +1,400 @@
-"""A caller's connection at the replica: HTTP/1.1 by uvicorn's own protocol."""
+"""A caller's connection at the replica: HTTP/1.1, one request after another."""
 
 import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
 from contextvars import copy_context
-from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
-from weakref import WeakSet, ref
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
 
+from app_toolkit.replica.replica import BODYLESS, SERVER_ERROR, TEXT, Replica, Reported
 from app_toolkit.transport.corked import CorkedTransport
-from app_toolkit.types import Message
+from app_toolkit.types import Header, Message, Scope
+
+logger = logging.getLogger("app_toolkit.replica")
+
+HIGH_WATER = 64 * 1024
+"""Bytes of a body that the app has not asked for, beyond which nothing more is read."""
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+UNREADABLE = b"Invalid HTTP request received."
+STATUSES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
-class CallerConnection(HttpToolsProtocol):
-    """Serves one request after another."""
+class CallerConnection(asyncio.Protocol):
+    """What one caller says on one connection: a request, and once that is answered the next.
 
-    _own: CorkedTransport
-    """Its transport."""
+    A request that comes early waits. The handshake of a WebSocket hands the connection over to uvicorn's protocol.
+    """
+
+    def __init__(self, gate: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        """`config` and `server_state` are those of the server that shuts this connection down."""
+        self._gate = gate
+        self._config = config
+        self._server_state = server_state
+        self._app_state = app_state
+        # Which the server looks at when it shuts down.
+        self._connections = cast(set[Any], server_state.connections)
+        self._loop = asyncio.get_running_loop()
+        # Reading.
+        self._parser: Any = HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._paused = False
+        self._target = b""
+        self._headers: list[Header] = []
+        self._expects = False
+        #: The request whose body arrives.
+        self._arriving: Transaction | None = None
+        self._is_handshake = False
+        # Answering.
+        #: The request whose answer the caller waits for, and those behind it.
+        self._current: Transaction | None = None
+        self._queued: deque[Transaction] = deque()
+        #: All whose app has not ended, also those that the caller has all of.
+        self._running: set[Transaction] = set()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.transport: CorkedTransport
+
+    # What the event loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._own = CorkedTransport(cast(asyncio.Transport, transport))
-        # No request's own: one that was sent early begins where the one before it ends.
+        self.transport = CorkedTransport(cast(asyncio.Transport, transport))
+        self._server = get_local_addr(self.transport)
+        self._client = get_remote_addr(self.transport)
+        self._scheme = "https" if is_ssl(self.transport) else "http"
+        # No request's own: one often begins where the one before it ends.
         self._context = copy_context()
-        #: Those whose callers have all of their answers, and whose apps have not ended.
-        self._behind: WeakSet[RequestResponseCycle] = WeakSet()
-        super().connection_made(self._own)
+        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._tell_behind()
+        self._connections.discard(self)
+        self._parser = None  # which knows us, too
+        self._queued.clear()
+        self._disconnect()
+        self.writable.set()
 
-    def _tell_behind(self) -> None:
-        """Their callers have gone."""
-        for cycle in self._behind:
-            cycle.disconnected = not cycle.response_complete
-            cycle.message_event.set()
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            if self._is_handshake:
+                self._hand_over()
+        except HttpParserError as error:
+            logger.warning("a connection is closed, because its caller sends what is no HTTP: %s", error)
+            headers = [*TEXT, (b"content-length", b"%d" % len(UNREADABLE)), (b"connection", b"close")]
+            self.transport.write(head(400, headers) + UNREADABLE)
+            self.transport.close()
+
+    # What the server says
 
     def shutdown(self) -> None:
-        if self.cycle in self._behind:
+        """Nothing new; what runs may end."""
+        if self._is_free:
             self.transport.close()
         else:
-            super().shutdown()
+            assert self._current is not None
+            self._current.keep_alive = False
 
-    def handle_websocket_upgrade(self) -> None:
-        # Another protocol has it from now on, whose messages are written one by one, and each is a whole.
-        self._tell_behind()
-        self.transport = self._own.uncork()
-        super().handle_websocket_upgrade()
+    # What the parser says
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._headers = []
+        self._expects = False
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"expect":
+            self._expects = value.lower() == b"100-continue"
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        before = self.cycle
-        if before in self._behind:
-            self.cycle = None  # type: ignore[assignment]  # as it is at first
-        super().on_headers_complete()
-        cycle = self.cycle
-        if cycle is not None and cycle is not before:
-            # Not the cycle itself: with a body in it, that would be left for the garbage collector.
-            cast(Any, cycle).send = partial(self._send, ref(cycle))
+        self._is_handshake = self._parser.should_upgrade() and (b"upgrade", b"websocket") in [
+            (name, value.lower()) for name, value in self._headers
+        ]
+        if self._is_handshake:
+            return
+        version = self._parser.get_http_version()
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        transaction = self._arriving = Transaction(self, self._scope(version), keep_alive, self._expects)
+        if self._is_free:
+            self._begin(transaction)
+        else:
+            self._queued.append(transaction)
+            self.pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
-        if cycle in self._behind:
-            # What comes next is not to wait behind what its app has not asked for by now.
-            cycle.disconnected = True
-            cycle.message_event.set()
+        if self._arriving is not None:
+            self._arriving.take(body)
+
+    def on_message_complete(self) -> None:
+        arrived, self._arriving = self._arriving, None
+        if arrived is not None:
+            arrived.more_body = False
+            arrived.tell()
+
+    # What a transaction says
+
+    def pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not (self._queued or self.transport.is_closing()):
+            self._paused = False
+            self.transport.resume_reading()
+
+    def answered(self, transaction: "Transaction") -> None:
+        """All of its answer is written."""
+        if transaction.complete:
+            # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
+            self.transport.flush()
+        if transaction is self._current:
+            self._go_on(transaction)
+
+    def ended(self, transaction: "Transaction", task: "asyncio.Task[None]") -> None:
+        """Its app has."""
+        self._server_state.tasks.discard(task)
+        self._running.discard(transaction)
+        if transaction is self._current:
+            self._go_on(transaction)
+
+    def _go_on(self, current: "Transaction") -> None:
+        if current.complete or current not in self._running:
+            self._current = None
+            if self._queued and current.keep_alive:
+                self._begin(self._queued.popleft())
+        self.resume_reading()
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether the next request may begin: of an answer of known length a caller sees the end before its app says
+        so, and comes again."""
+        current = self._current
+        return current is None or (current.whole and current.keep_alive)
+
+    def _begin(self, transaction: "Transaction") -> None:
+        self._current = transaction
+        self._running.add(transaction)
+        serving = self._gate(transaction.scope, transaction.receive, transaction.send, transaction.put)
+        task = self._loop.create_task(serving, context=self._context.copy())
+        self._server_state.tasks.add(task)
+        task.add_done_callback(transaction.ended)
+
+    def _scope(self, version: str) -> Scope:
+        raw_path, _, query = self._target.partition(b"?")
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "root_path": "",
+            "headers": self._headers,
+            "state": self._app_state.copy(),
+            "method": self._parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+        }
+
+    def _hand_over(self) -> None:
+        """Another protocol has the connection from now on."""
+        lines = [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._target)]
+        lines += [b"%b: %b\r\n" % field for field in self._headers]
+        self._connections.discard(self)
+        self._disconnect()
+        transport = self.transport.uncork()
+        websocket = cast(Any, self._config.ws_protocol_class)(
+            config=self._config, server_state=self._server_state, app_state=self._app_state
+        )
+        websocket.connection_made(transport)
+        websocket.data_received(b"".join((*lines, b"\r\n")))
+        transport.set_protocol(websocket)
+
+    def _disconnect(self) -> None:
+        """Nobody hears any more what the apps have to say."""
+        for transaction in self._running:
+            transaction.disconnected = not transaction.complete
+            transaction.tell()
+
+
+class Transaction:
+    """One request and its answer, as the app's `receive` and `send` see them.
+
+    What it is to send has passed the gate: names are in small letters, and there is nothing in a field that ends it.
+    """
+
+    # What few requests ever change is not set for each.
+    disconnected = started = whole = complete = False
+    more_body = True
+    body = b""
+    _chunked: bool | None = None
+    _left = 0
+    """Bytes that the app has announced, and not sent."""
+    _news = False
+    _waiting: asyncio.Event | None = None
+
+    def __init__(self, connection: CallerConnection, scope: Scope, keep_alive: bool, expects: bool) -> None:
+        """`keep_alive`: whether the connection serves another request after this one. `expects`: the caller waits for a
+        `100 Continue`."""
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self._connection = connection
+        self._transport = connection.transport
+        self._head_only = scope["method"] == "HEAD"
+        self._expects = expects
+
+    def take(self, body: bytes) -> None:
+        """A part of the request's body has come."""
+        if self.whole:  # what comes next is not to wait behind what the app has not asked for by now
+            self.disconnected = not self.complete
         else:
-            super().on_body(body)
+            self.body += body
+            if len(self.body) > HIGH_WATER:
+                self._connection.pause_reading()
+        self.tell()
 
-    async def _send(self, its: ref[RequestResponseCycle], message: Message) -> None:
-        cycle = its()
-        assert cycle is not None, "it runs"
-        await RequestResponseCycle.send(cycle, cast(Any, message))
-        if not cycle.response_complete and cycle.transport is self.transport and _is_whole(cycle):
-            self._let_go(cycle)
+    def tell(self) -> None:
+        """There is something to receive."""
+        self._news = True
+        if self._waiting is not None:
+            self._waiting.set()
 
-    def _let_go(self, cycle: RequestResponseCycle) -> None:
-        """Of an answer of known length a caller sees the end before its app says so, and comes again."""
-        if cycle.keep_alive:
-            cycle.transport = NOWHERE
-            cycle.on_response = _nothing
-            self._behind.add(cycle)
-            self.on_response_complete()
+    async def receive(self) -> Message:
+        if self._expects and not self._transport.is_closing():
+            self._transport.write(CONTINUE)
+            self._expects = False
+        if not (self.disconnected or self.complete):
+            self._connection.resume_reading()
+            if not self._news:
+                if self._waiting is None:
+                    self._waiting = asyncio.Event()
+                await self._waiting.wait()
+            self._news = False
+            if self._waiting is not None:
+                self._waiting.clear()
+        if self.disconnected or self.complete:
+            return {"type": "http.disconnect"}
+        body, self.body = self.body, b""
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
 
-    def on_response_complete(self) -> None:
-        # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
-        self._own.flush()
-        if self.pipeline or self.transport.is_closing():
-            self._context.copy().run(super().on_response_complete)
-            return
-        # As uvicorn's own, but that nothing is set to close the connection: only the pool closes one that is idle.
-        self.server_state.total_requests += 1
-        self.flow.resume_reading()
+    async def send(self, message: Message) -> None:
+        while not self.put(message):
+            await self._connection.writable.wait()
 
-
-def _is_whole(cycle: RequestResponseCycle) -> bool:
-    """Whether all of its answer has been written."""
-    bodyless = cycle.scope["method"] == "HEAD"
-    return cycle.response_started and (bodyless or not (cycle.chunked_encoding or cycle.expected_content_length))
-
-
-def _nothing() -> None:
-    pass
-
-
-class _Nowhere(asyncio.Transport):
-    """Where an app writes that has nothing to say any more; whatever it does, the connection is another's."""
-
-    def write(self, data: Any) -> None: ...
-
-    def close(self) -> None: ...
-
-    def is_closing(self) -> bool:
+    def put(self, message: Message) -> bool:
+        """Send it, unless that has to wait. Gives whether it is sent, or nobody wants it any more."""
+        if self.disconnected:
+            return True
+        if not self._connection.writable.is_set():
+            return False
+        kind = message["type"]
+        if not self.started:
+            if kind != "http.response.start":
+                raise RuntimeError(f"the app sent {kind!r}, and not 'http.response.start', first")
+            self.started = True
+            self._expects = False
+            self._put_head(message["status"], message.get("headers", ()))
+        elif self.complete or kind != "http.response.body":
+            raise RuntimeError(f"the app sent {kind!r} after {'its answer' if self.complete else 'a head'}")
+        else:
+            self._put_body(message.get("body", b""), message.get("more_body", False))
+        if self.whole:
+            self._connection.answered(self)
         return True
 
+    def _put_head(self, status: int, headers: Iterable[Header]) -> None:
+        fields = list(headers)
+        closes = False
+        for name, value in fields:
+            if name == b"content-length":
+                if self._chunked is None:
+                    self._left = int(value)
+                    self._chunked = False
+            elif name == b"transfer-encoding":
+                if value.lower() == b"chunked":
+                    self._left = 0
+                    self._chunked = True
+            elif name == b"connection" and b"close" in [token.strip().lower() for token in value.split(b",")]:
+                self.keep_alive = False
+                closes = True
+        if not (self.keep_alive or closes):
+            fields.append((b"connection", b"close"))
+        bodyless = self._head_only or status in BODYLESS
+        if self._chunked is None and not bodyless:
+            self._chunked = True
+            fields.append((b"transfer-encoding", b"chunked"))
+        self._transport.write(head(status, fields))
+        self.whole = bodyless or not (self._chunked or self._left)
 
-NOWHERE = _Nowhere()
+    def _put_body(self, body: Any, more: bool) -> None:
+        if self._head_only:
+            self._left = 0
+        elif self._chunked:
+            framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self._transport.write(framed if more else framed + b"0\r\n\r\n")
+        else:
+            if len(body) > self._left:
+                raise RuntimeError("the body is longer than its content-length")
+            self._left -= len(body)
+            if body:
+                self._transport.write(body)
+            self.whole = not self._left
+        if more:
+            return
+        if self._left:
+            raise RuntimeError("the body is shorter than its content-length")
+        self.whole = self.complete = True
+        if self._waiting is not None:
+            self._waiting.set()
+        if not self.keep_alive:
+            self._transport.close()
+
+    def ended(self, task: "asyncio.Task[None]") -> None:
+        """The app has returned, or raised: nobody is left without an answer, and none is taken for a whole one."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Reported):
+            logger.error("a request failed beyond its gate", exc_info=error)
+        if not (self.complete or self.disconnected or (self.whole and self.keep_alive)):
+            if error is None:
+                logger.error("the app returned before it had answered")
+            if not self.started:
+                self.keep_alive = False
+                headers = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]
+                if self.put({"type": "http.response.start", "status": 500, "headers": headers}):
+                    self.put({"type": "http.response.body", "body": SERVER_ERROR})
+            if not self.complete:
+                self.keep_alive = False
+                self._transport.close()
+        self._connection.ended(self, task)
+
+
+def head(status: int, fields: Iterable[Header]) -> bytes:
+    pieces = [STATUSES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, value in fields:
+        pieces += (name, b": ", value, b"\r\n")
+    pieces.append(b"\r\n")
+    return b"".join(pieces)

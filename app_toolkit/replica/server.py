@@ -374,7 +374,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             startup,
             # what makes protocols; it need not be a class
-            http=cast(Any, partial(Arrival, secret=secret, strangers=Strangers())),
+            http=cast(Any, partial(Arrival, gate=gate, secret=secret, strangers=Strangers())),
             ws=BoundedWebSocket,
             lifespan=lifespan,
             interface="asgi3",

@@ -295,7 +295,7 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=cast(Any, partial(Arrival, secret=SECRET, strangers=Strangers())),
+            http=cast(Any, partial(Arrival, gate=app, secret=SECRET, strangers=Strangers())),
             ws=BoundedWebSocket,
             loop="uvloop",
             interface="asgi3",

@@ -154,7 +154,7 @@ class Door:
         config = uvicorn.Config(gate, lifespan="off", log_config=None)
         config.load()
         self.state = ServerState()
-        self.arrive = partial(Arrival, config, self.state, {}, None, secret=SECRET, strangers=strangers)
+        self.arrive = partial(Arrival, config, self.state, {}, None, gate=gate, secret=SECRET, strangers=strangers)
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
