@@ -1,4 +1,4 @@
-"""To an app a caller's connection is what one of uvicorn's is: the same is asked of both, and the same must come of it."""
+"""To an app a caller's connection is what one of uvicorn's is: both are asked the same, and the same comes of it."""
 
 import asyncio
 import gc
@@ -720,7 +720,7 @@ async def test_who_has_all_of_an_answer_is_served_again_whatever_its_app_goes_on
     for _ in range(2):
         talking.say(sending(b"/fast"))
         answers += ANSWER
-        await until(lambda: talking.wire.said == answers)
+        await until(lambda answers=answers: talking.wire.said == answers)  # type: ignore[misc]
     assert app.ended == 2
     assert talking.wire.reading
     app.may_end.set()
