@@ -336,8 +336,8 @@ def test_a_websocket_is_no_ongoing_request_and_is_admitted_to_a_full_replica(ser
 def test_a_background_task_holds_no_slot_but_runs(serve: Serve) -> None:
     served = serve(SLOW, max_ongoing_requests=1)
     assert served.connect().ask("/background").read() == b'"done"'
-    statistics = served.server.statistics()
-    assert (statistics.ongoing, statistics.running) == (0, 1)
+    wait_until(lambda: served.server.statistics().ongoing == 0, "the request leaves its slot")
+    assert served.server.statistics().running == 1
     assert served.connect().ask("/").status == 200
     served.open_gate("go")
     wait_until(lambda: served.server.statistics().running == 0, "the background task ends")
