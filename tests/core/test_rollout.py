@@ -285,7 +285,7 @@ def test_the_next_revision_is_stable_only_once_it_was_well_and_nothing_old_is_th
         there(TWO, 2, 2, ready=False),
         there(TWO, 2, 2, failed_probes=1),
     ):
-        assert step(update, not_yet).good == ONE
+        assert step(update, not_yet).stable == ONE
     done = step(update, there(TWO, 2, 2))
     assert (done.stable, done.previous_stable, done.outgoing, done.is_settled) == (TWO, ONE, None, True)
 
@@ -346,7 +346,7 @@ def test_a_change_of_numbers_is_never_taken_back():
     update = applied(whole(applied(None, ONE), ONE, 1), more)
     failed = there(more, 1, 1, failures=(Failure(0.0, ONE.template_hash("web"), served=False, never_ready=True),))
     assert step(update, failed).failure is None
-    assert step(update, there(more, 1, 1, 1)).good == more
+    assert step(update, there(more, 1, 1, 1)).stable == more
 
 
 def test_callers_are_told_of_new_routes_once_every_ingress_of_them_serves_and_the_old_ingress_stays_until_all_is_done():
