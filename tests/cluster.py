@@ -17,6 +17,7 @@ from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.client import RayClient
+from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
 from app_toolkit.replica.target import served
@@ -78,7 +79,8 @@ class Cluster:
 
     def proxy_url(self) -> str:
         url = self.client.execute(GetStatus()).url
-        assert url is not None, "no proxy is up"
+        if url is None:
+            raise ConfigError("no proxy is up")
         return url
 
     def controller_pid(self) -> int:
