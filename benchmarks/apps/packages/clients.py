@@ -1,5 +1,7 @@
 """Clients of one app, all at once, in rounds: how many were served, and why the others were not.
 
+Each client connects from a loopback address of its own, as users do.
+
 python clients.py MODULE:FUNCTION URL CLIENTS ROUNDS
 """
 
@@ -7,24 +9,42 @@ import asyncio
 import importlib
 import json
 import logging
+import socket
 import sys
 from collections import Counter
 from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
 
 PATIENCE_S = 30.0
 WARM = 4
 WARM_S = 5.0
 
+NUMBER: ContextVar[int] = ContextVar("number")
+"""The client that runs."""
+
+
+class Socket(socket.socket):
+    """A socket that connects from 127.0.1.NUMBER; none of the packages has an option for that in common."""
+
+    def connect(self, address: Any) -> None:
+        number = NUMBER.get(None)
+        if self.family == socket.AF_INET and number is not None and address[0] == "127.0.0.1":
+            self.bind((f"127.0.1.{number + 1}", 0))
+        super().connect(address)
+
 
 async def main(where: str, url: str, clients: int, rounds: int) -> None:
     module, _, function = where.partition(":")
     client = getattr(importlib.import_module(module), function)
+    socket.socket = Socket  # type: ignore[misc]
     logging.disable()  # packages log what they also raise
     served = 0
     failures: Counter[str] = Counter()
 
     async def one(number: int) -> None:
         nonlocal served
+        NUMBER.set(number)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await client(url, number)
