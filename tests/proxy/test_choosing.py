@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from .world import Killable, World, eventually, later
+from .world import Killable, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi"
@@ -484,16 +484,21 @@ def test_what_runs_in_a_replica_that_does_not_answer_is_not_tried_again_and_what
 ) -> None:
     victim, survivor = world.killable()
     world.route(victim.endpoint())
-    with world.raw() as blocker, world.raw() as unread, world.raw() as later:
-        blocker.send(b"GET /block HTTP/1.1\r\nhost: a\r\nx-request-id: the-blocker\r\n\r\n")
+    with ExitStack() as clients:
+
+        def sends(request: bytes) -> Raw:
+            """A client that connects and asks at once: the proxy of these tests closes one that is silent for 1 s."""
+            return clients.enter_context(world.raw()).send(request)
+
+        blocker = sends(b"GET /block HTTP/1.1\r\nhost: a\r\nx-request-id: the-blocker\r\n\r\n")
         eventually(lambda: attempts([victim]) == 1)
-        unread.send(GET % b"/hello")
+        unread = sends(GET % b"/hello")
         eventually(lambda: world.load()[1] == 2)
         world.route({**victim.endpoint(), "unresponsive": {"running": running}})
-        later.send(GET % b"/hello")
+        waiting = sends(GET % b"/hello")
         eventually(lambda: world.edge.statistics().waiting == 1)
         world.route({**victim.endpoint(), "unresponsive": {"running": running}}, survivor.endpoint())
-        assert later.answer().json() == {"replica": survivor.name}, "new requests go elsewhere"
+        assert waiting.answer().json() == {"replica": survivor.name}, "new requests go elsewhere"
         victim.stop()
         got = blocker.answer()
         assert (got.status, got.error) == (502, "replica_lost")
