@@ -57,15 +57,12 @@ def run() -> "Iterator[Start]":
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if START_RAY.intersection(item.fixturenames) or any(each == "ray" for each in parameters if type(each) is str):
             item.add_marker("ray")
-    if "slow" not in config.option.markexpr:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     # Files with tests on Ray take longest. The short ones come last and fill the gap between the two processes.
     on_ray = {item.path for item in items if item.get_closest_marker("ray")}
     items.sort(key=lambda item: item.path not in on_ray)

@@ -12,6 +12,7 @@ from tests.checkers import ROOT, mypy
 CHECKS = {"ruff": ["check", "."], "format": ["format", "--check", "."]}
 
 
+@pytest.mark.slow
 def test_the_types_are_in_order() -> None:
     done = mypy()
     assert done.returncode == 0, done.stdout + done.stderr

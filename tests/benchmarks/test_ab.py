@@ -24,7 +24,7 @@ def test_a_machine_that_slows_down_for_a_round_moves_no_ratio() -> None:
 
 
 def test_a_round_without_its_partner_is_no_round() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="argument 2 is longer"):
         ratios([1.0], [1.0, 2.0])
 
 

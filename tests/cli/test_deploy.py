@@ -116,6 +116,7 @@ def deployed(cluster: Cluster, target: Path, **more: Any) -> list[str]:
     return output.getvalue().splitlines()
 
 
+@pytest.mark.slow
 def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: Path) -> None:
     cluster = Cluster()
     new = [
@@ -150,6 +151,7 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     assert cluster.http == HTTPOptions()
 
 
+@pytest.mark.slow
 def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path) -> None:
     (app.parent / "keyed.py").write_text(
         "from app_toolkit import Deployment, Toolkit\n"
@@ -173,6 +175,7 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
     assert cluster.applications["keyed"].deployments[1].config.live.user_config == {"key": "s3cret-2"}
 
 
+@pytest.mark.slow
 def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="there is no application 'shop' of which a part could be deployed"):

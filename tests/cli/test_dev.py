@@ -74,6 +74,7 @@ def test_it_serves_the_app_it_finds_and_calls_the_environment_development(
     eventually(lambda: answers(port) == {"said": "first", "environment": "development"})
 
 
+@pytest.mark.slow
 def test_a_changed_file_replaces_the_process(dev: Callable[..., object], port: int, tmp_path: Path) -> None:
     dev("main:app")
     eventually(lambda: answers(port) is not None)
@@ -102,6 +103,7 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
     assert re.fullmatch(rf"Error: port {port} on 127.0.0.1 is in use\n", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_route_that_blocks_the_loop_is_named_on_the_terminal(tmp_path: Path, port: int) -> None:
     (tmp_path / "shop.py").write_text(
         "import time\nfrom fastapi import FastAPI\napp = FastAPI()\n\n"

@@ -81,6 +81,7 @@ def specs(*arguments: str) -> list[ApplicationSpec]:
     return [ApplicationSpec(**each) for each in json.loads(done.stdout)]
 
 
+@pytest.mark.slow
 def test_each_application_is_planned_where_its_own_modules_are(folder: Path) -> None:
     one, two = specs("app.yaml")
     assert (one.name, one.title, one.route_prefix, one.app_dir) == ("one", "one", "/", str(folder / "one"))
@@ -90,6 +91,7 @@ def test_each_application_is_planned_where_its_own_modules_are(folder: Path) -> 
     assert table.startswith(f"application two (app:app from {folder}/two) at /two\n")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_written_from_a_file_or_an_app_makes_the_same_specs(folder: Path) -> None:
     (folder / "again.yaml").write_text(plan("app.yaml", "--format", "yaml").stdout)
     assert specs("again.yaml") == specs("app.yaml")
@@ -113,6 +115,7 @@ def test_what_is_said_on_the_command_line_is_written_also_where_it_is_the_defaul
     assert [each.config.num_replicas for each in spec.deployments] == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_project_may_have_the_applications(folder: Path) -> None:
     (folder / "pyproject.toml").write_text("[tool.app_toolkit.applications.shop]\ntarget='app:app'\napp_dir='one'\n")
     assert [spec.name for spec in specs()] == [spec.name for spec in specs("pyproject.toml")] == ["shop"]
@@ -266,6 +269,7 @@ def ctrl_c_with(status: InstanceStatus):
     return step
 
 
+@pytest.mark.slow
 def test_plans_are_as_written_although_the_variables_are_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     for format in ("json", "yaml", "table"):

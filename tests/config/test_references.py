@@ -33,6 +33,7 @@ def test_what_is_escaped_refers_to_nothing_and_resolves_to_itself(text: str) -> 
     assert references.resolve(references.escape(text), {}) == text
 
 
+@pytest.mark.slow
 @given(st.recursive(TEXTS | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
 def test_texts_are_changed_wherever_they_are_and_keys_never(value: object) -> None:
     marked = references.each_text(value, lambda text: f"!{text}")

@@ -278,6 +278,7 @@ async def applied(process, number):
     return await process.controller.apply(spec, code=code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("doing", ["apply", "apply on", "delete"])
 async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_controller_writes(doing):
     """`apply on`: where a version falls away, and its files with it."""

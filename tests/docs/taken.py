@@ -136,7 +136,7 @@ def _pip(command: Command) -> None:
 
 def _pytest(command: Command) -> None:
     if command.arguments:
-        selects = [word for word in command.arguments if not word.startswith("-")]
+        selects = [word for word in command.arguments if (ROOT / word.partition("::")[0]).exists() or "/" in word]
         done = collect(*command.arguments, *(() if selects else [str(ROOT / "tests/docs/pages.py")]))
         # pages.py has no tests, and pytest says so with 5: its options it took.
         assert done.returncode == (0 if selects else 5), done.stdout + done.stderr

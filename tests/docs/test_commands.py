@@ -126,6 +126,7 @@ def test_the_defaults_of_the_page_are_taken(folder: Path, monkeypatch: pytest.Mo
     assert (options.plan.num_replicas, options.plan.name) == (2, "shop")
 
 
+@pytest.mark.slow
 def test_the_page_says_how_many_probes_and_tests_there_are() -> None:
     (probes,) = re.findall(r"([\d,]+) probes", page("docs/parity.md").text)
     (tests,) = re.findall(r"all of it: ([\d,]+) tests", page("docs/parity.md").text)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from app_toolkit.engines.ray import cluster as module
-from app_toolkit.engines.ray.cluster import _Raylet, _preference
+from app_toolkit.engines.ray.cluster import _preference, _Raylet
 from app_toolkit.errors import ConfigError
 from tests.cluster import Cluster
 from tests.security.other_user import NOBODY, needs_root, shared_folder

@@ -18,6 +18,7 @@ SERVERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_example_runs_under_servers_that_know_nothing_of_it(server: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

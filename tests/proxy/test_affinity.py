@@ -40,6 +40,7 @@ def test_each_connection_keeps_its_replica_whatever_others_do(world: World, pair
         client.close()
 
 
+@pytest.mark.slow
 def test_an_open_stream_keeps_the_requests_of_its_client_at_its_replica(
     world: World, pair: tuple[Served, Served]
 ) -> None:

@@ -152,6 +152,7 @@ def test_app_toolkit_is_installed_from_the_checkout_of_the_template_or_as_somebo
     assert direct == (" @ " in requirement)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_installs_from_the_checkout_and_passes_its_tests_there(tmp_path: Path, project: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
