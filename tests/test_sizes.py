@@ -10,7 +10,7 @@ from tests.test_floors import modules
 FILE, CLASS, FUNCTION = 600, 450, 60
 """The maximum numbers of lines."""
 
-TOO_LONG: Mapping[str, int] = {"planning:plan": 62, "replica.replica": 747, "replica.replica:__call__": 61}
+TOO_LONG: Mapping[str, int] = {"planning:plan": 62}
 """Exceptions, with the number of lines that they may have. Remove one as soon as it keeps the limit."""
 
 SHARED_NAMES = frozenset(

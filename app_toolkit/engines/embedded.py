@@ -25,11 +25,11 @@ from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, R
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
+from app_toolkit.replica.admitted_request import ANSWERS
 from app_toolkit.replica.batching import forget, overrule
 from app_toolkit.replica.client import Client
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http, http_app
-from app_toolkit.replica.replica import ANSWERS
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport.hop import KEPT, OPEN, STREAM, is_internal
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send

@@ -14,7 +14,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.replica import BODYLESS, SERVER_ERROR, TEXT, Replica, Reported
+from app_toolkit.replica.admitted_request import BODYLESS
+from app_toolkit.replica.replica import SERVER_ERROR, TEXT, Replica, Reported
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header, Message, Scope
 

@@ -1,64 +1,33 @@
 """The gate in front of the user's app: who may come in, what the app is told, and who is still inside."""
 
-import asyncio
-import json
 import logging
-import time
-import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextvars import Context
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice, takewhile
-from types import TracebackType
-from typing import Any
 
-import anyio.to_thread
 from uvicorn.protocols.utils import ClientDisconnected
 
-from app_toolkit.core.disconnect import stops
-from app_toolkit.errors import DeadlineExceeded, ReplicaBusy, TooManyWebSockets
+from app_toolkit.errors import ReplicaBusy, TooManyWebSockets
 from app_toolkit.interfaces import LiveOptions
-from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
+from app_toolkit.observability.context import REQUEST_ID
+from app_toolkit.replica.admitted_request import INTERNAL_ERROR, AdmittedRequest, Put, respond
 from app_toolkit.replica.batching import buffered
-from app_toolkit.replica.client import Client
-from app_toolkit.replica.disconnect import wish_of
-from app_toolkit.replica.generators import notice_generators
-from app_toolkit.replica.head import checked
 from app_toolkit.replica.line import Line, hold
-from app_toolkit.replica.streams import is_stream
+from app_toolkit.replica.live_sets import LiveSets
 from app_toolkit.transport import hop
-from app_toolkit.transport.frames import why_not_closed_with
 from app_toolkit.transport.hop import Hop, Refusal
-from app_toolkit.types import ASGIApp, Header, Message, OnDisconnect, Receive, Scope, Send
+from app_toolkit.types import ASGIApp, Header, OnDisconnect, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
 
-BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
-ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
-CHUNKS_PER_TURN = 64
-"""After so many the event loop gets a turn: to a client that has gone uvicorn sends without ever waiting, and
-a stream that does not wait either would keep the loop, and so never hear that its client has gone."""
 
 WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
-SWEEP_S = 0.25
-"""How often exchanges are looked at; one that was there the time before is watched for a hang-up of its client."""
-THREAD_S = 0.05
-"""How often a handler that is to be stopped is asked whether its thread has ended."""
 
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
-JSON = [(b"content-type", b"application/json")]
-BODYLESS = (204, 304)
-FRAMING = (b"content-length", b"transfer-encoding")
 SERVER_ERROR = b"Internal Server Error"
-INTERNAL_ERROR = 1011
-"""The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
 NOTHING: Mapping[bytes, bytes] = {}
 MOST_IDS = 1_000
 """Requests that are named to the controller where the loop does not answer."""
-
-
-Put = Callable[[Message], bool]
 
 
 class Reported(Exception):
@@ -128,31 +97,24 @@ class Replica:
         self.app = app
         self.name = name
         self.max_open_websockets = max_open_websockets
-        self.max_open_streams = max_open_streams
-        self.on_disconnect: OnDisconnect = on_disconnect
         self.draining = False
         self._token = None if secret is None else hop.token(secret)
         self._root_path = root_path.rstrip("/")
         self._trusted_without_hop = trusted_without_hop
-        # Who is inside. An exchange leaves `_ongoing` when its response is complete or becomes an open stream,
-        # `_streams` when its response is complete, the others when its coroutine ends.
-        self._ongoing: set[Exchange] = set()
-        self._streams: set[Exchange] = set()
-        self._running: set[Exchange] = set()
-        self._websockets: set[Exchange] = set()
-        self._idle = asyncio.Event()
-        self.line = Line(max_ongoing_requests, self._ongoing)
-        self._sweeping = False
-        #: The one that everything here runs on, as of the first sweep; it may be gone before this is.
-        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
-        # No request's own: that would be kept as long as anybody is inside.
-        self._context = Context()
+        self.live = LiveSets(max_open_streams, on_disconnect)
+        self.line = Line(max_ongoing_requests, self.live.ongoing)
+        self.live.freed = self.line.freed
 
     def limit(self, live: LiveOptions) -> None:
         """Keep to these limits from now on; whoever is inside stays, also where that is more."""
         self.max_open_websockets = live.max_open_websockets
-        self.max_open_streams = live.max_open_streams
+        self.live.max_open_streams = live.max_open_streams
         self.line.resize(live.max_ongoing_requests)
+
+    @property
+    def max_open_streams(self) -> int:
+        """The maximum number of open streams beside the requests that hold a slot."""
+        return self.live.max_open_streams
 
     # The wire
 
@@ -185,38 +147,43 @@ class Replica:
         if caller is not None and _has_gone(receive):  # while it waited for its slot
             self.line.freed()
             return
-        with Exchange(
-            self, scope, receive, send, put, held=hop.EXPECT in said, from_caller=origin is not None
-        ) as exchange:
+        with AdmittedRequest(
+            self.live, scope, receive, send, put, held=hop.EXPECT in said, from_caller=origin is not None
+        ) as request:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
-                exchange.bound(origin.timeout_ms / 1_000)
+                request.bound(origin.timeout_ms / 1_000)
             try:
-                await self.app(scope, exchange.receive, exchange.send)
+                await self.app(scope, request.receive, request.send)
             except ClientDisconnected:
                 raise  # uvicorn's word to who sends on a WebSocket that has closed; it expects it back
             except (Exception, SystemExit, KeyboardInterrupt) as error:  # no handler ends the replica
-                # Starlette has answered 500 by now, and raises all the same; others leave it to their server.
-                logger.error(
-                    "request %s failed in %s: %s %r",
-                    REQUEST_ID.get(),
-                    self.name,
-                    scope.get("method", "WebSocket"),
-                    scope["path"],
-                    exc_info=error,
-                    extra={"request_id": REQUEST_ID.get()},
-                )
-                if not exchange.started:
-                    exchange.take_back()
-                    await _answer(kind, 500, TEXT, SERVER_ERROR, exchange.send)
-                elif exchange.complete:
-                    pass
-                elif kind == "websocket":
-                    # Else the proxy could not tell it from a replica that was lost.
-                    await exchange.send({"type": "websocket.close", "code": INTERNAL_ERROR})
-                else:
-                    raise Reported from error
-        if exchange.cut is not None:
-            raise Reported from exchange.cut
+                await self._fail(scope, request, error)
+        if request.cut is not None:
+            raise Reported from request.cut
+
+    async def _fail(self, scope: Scope, request: AdmittedRequest, error: BaseException) -> None:
+        """Log what the app raised, and answer if it has not. Raises `Reported` if the response cannot be completed."""
+        # Starlette has answered 500 by now and raises all the same. Other frameworks leave the answer to the server.
+        kind = scope["type"]
+        logger.error(
+            "request %s failed in %s: %s %r",
+            REQUEST_ID.get(),
+            self.name,
+            scope.get("method", "WebSocket"),
+            scope["path"],
+            exc_info=error,
+            extra={"request_id": REQUEST_ID.get()},
+        )
+        if not request.started:
+            request.take_back()
+            await respond(kind, 500, TEXT, SERVER_ERROR, request.send)
+        elif request.complete:
+            pass
+        elif kind == "websocket":
+            # Otherwise the proxy could not tell this from a lost replica.
+            await request.send({"type": "websocket.close", "code": INTERNAL_ERROR})
+        else:
+            raise Reported from error
 
     async def _stand(self, caller: str, receive: Receive, send: Send) -> None:
         try:
@@ -278,17 +245,17 @@ class Replica:
         refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller)
         if refusal == "websockets":
             raise TooManyWebSockets(
-                f"{len(self._websockets)} WebSockets are open at {self.name}, "
+                f"{len(self.live.websockets)} WebSockets are open at {self.name}, "
                 f"its max_open_websockets is {self.max_open_websockets}"
             )
         if refusal is not None:
-            raise ReplicaBusy(len(self._ongoing))
-        with Exchange(self, scope, receive, send) as exchange:
+            raise ReplicaBusy(len(self.live.ongoing))
+        with AdmittedRequest(self.live, scope, receive, send) as request:
             if timeout is not None:
-                exchange.bound(timeout, to_the_moment=True)
-            await self.app(scope, exchange.receive, exchange.send)
-        if exchange.cut is not None:
-            raise exchange.cut
+                request.bound(timeout, to_the_moment=True)
+            await self.app(scope, request.receive, request.send)
+        if request.cut is not None:
+            raise request.cut
 
     # Both
 
@@ -297,7 +264,7 @@ class Replica:
             return "draining"
         if kind == "http" and not self.line.admits_stranger:
             return "busy"
-        if kind == "websocket" and len(self._websockets) >= self.max_open_websockets:
+        if kind == "websocket" and len(self.live.websockets) >= self.max_open_websockets:
             return "websockets"
         return None
 
@@ -313,22 +280,6 @@ class Replica:
             return "draining"
         return None if came_in else "busy"
 
-    def _sweep_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweeping = True
-        self._loop = weakref.ref(loop)
-        notice_generators()
-        loop.call_later(SWEEP_S, self._sweep, context=self._context)
-
-    def _sweep(self) -> None:
-        """Look at who is inside, as long as anybody is: no request pays for a watch that it does not need."""
-        self._sweeping = False
-        now = time.monotonic()
-        for exchange in (*self._ongoing, *self._streams, *self._websockets):
-            exchange.look(now)
-        if self._running or self._websockets:
-            self._sweep_later()
-
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
 
@@ -336,379 +287,38 @@ class Replica:
         """
         self.draining = True
         self.line.close()
-        if not self._running:
-            return True
-        try:
-            async with asyncio.timeout(timeout):
-                await self._idle.wait()
-        except TimeoutError:
-            return not self._running
-        return True
+        return await self.live.until_drained(timeout)
 
     def statistics(self) -> Statistics:
         """Safe from any thread."""
         return Statistics(
-            len(self._ongoing),
-            len(self._running),
-            len(self._websockets),
+            len(self.live.ongoing),
+            len(self.live.running),
+            len(self.live.websockets),
             self.draining,
             len(self.line),
             buffered(),
-            len(self._streams),
+            len(self.live.streams),
             self._reached(),
         )
 
     def _reached(self) -> tuple[str, ...]:
         limits = (
-            ("max_ongoing_requests", len(self._ongoing), self.line.slots),
-            ("max_open_streams", len(self._streams), self.max_open_streams),
-            ("max_open_websockets", len(self._websockets), self.max_open_websockets),
+            ("max_ongoing_requests", len(self.live.ongoing), self.line.slots),
+            ("max_open_streams", len(self.live.streams), self.live.max_open_streams),
+            ("max_open_websockets", len(self.live.websockets), self.max_open_websockets),
         )
         return tuple(f"{count:,} of {most:,} {limit}" for limit, count, most in limits if count >= most > 0)
 
     def running_ids(self) -> tuple[str, ...] | None:
         """The ids of the requests that run; None: more than `MOST_IDS`. From any thread."""
-        running = tuple(self._running)
+        running = tuple(self.live.running)
         return tuple({each.request_id or "" for each in running}) if len(running) <= MOST_IDS else None
 
     def __repr__(self) -> str:
-        inside = f"{len(self._ongoing)} ongoing, {len(self._streams)} streams, {len(self._websockets)} websockets"
-        return f"<Replica {self.name} [{inside}]>"
-
-
-class Exchange:
-    """One request from its admission until its coroutine ends."""
-
-    # What few requests ever need is not set for each.
-    started = False
-    complete = False
-    deadline: float | None = None
-    """When it is stopped, as `time.monotonic()` counts; looked at on every sweep."""
-    cut: DeadlineExceeded | None = None
-    """Why the answer, which had begun, cannot be completed."""
-    _head: Message | None = None
-    """Of an answer of known length, or of a denial, of whose body nothing has come."""
-    _length: int | None = None
-    _old = False
-    _stopped = False
-    _chunks = 0
-    _outer_deadline: float | None = None
-    _bounded = False
-    _client: Client | None = None
-    _completion: asyncio.Event | None = None
-    _timer: asyncio.TimerHandle | None = None
-    _watch: asyncio.Task[None] | None = None
-    _ending: asyncio.Task[None] | None = None
-
-    def __init__(
-        self,
-        replica: Replica,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        put: Put | None = None,
-        *,
-        held: bool = False,
-        from_caller: bool = False,
-    ) -> None:
-        """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for.
-
-        `from_caller`: a proxy or another replica sent the request over a connection of its own.
-        """
-        self._replica = replica
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._put = put
-        self._held = held
-        self._from_caller = from_caller
-        ours = _ours(scope)
-        self.request_id: str | None = ours.get("request_id")
-        self._trace: str | None = ours.get("trace")
-        self._live = replica._running if scope["type"] == "http" else replica._websockets
-
-    def __enter__(self) -> "Exchange":
-        self._outer_id, self._outer_readings = REQUEST_ID.get(), READINGS.get()
-        REQUEST_ID.set(self.request_id)
-        self._readings: set[Reading] = set()
-        READINGS.set(self._readings)
-        if self._trace is not None:
-            self._outer_trace = TRACE.get()
-            TRACE.set(self._trace)
-        replica = self._replica
-        if not replica._sweeping:
-            replica._sweep_later()
-        self._task = asyncio.current_task(replica._loop() if replica._loop is not None else None)
-        self._live.add(self)
-        if self._live is replica._running:
-            replica._ongoing.add(self)
-        return self
-
-    def bound(self, timeout: float, *, to_the_moment: bool = False) -> None:
-        """Stop it in so many seconds: at the sweep after them, or to the moment."""
-        due = time.monotonic() + timeout
-        self._bounded = True
-        self._outer_deadline = DEADLINE.get()
-        DEADLINE.set(due)
-        if to_the_moment:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, timeout), self._expired)
-        else:
-            self.deadline = due
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
-        REQUEST_ID.set(self._outer_id)
-        READINGS.set(self._outer_readings)
-        if self._readings and self._broke_off(error):
-            for reading in tuple(self._readings):
-                reading.leave()
-        if self._trace is not None:
-            TRACE.set(self._outer_trace)
-        if self._bounded:
-            DEADLINE.set(self._outer_deadline)
-        replica = self._replica
-        self._leave_slot()
-        self._live.discard(self)
-        if replica.draining and not replica._running:
-            replica._idle.set()
-        for rare in (self._timer, self._watch, self._ending):
-            if rare is not None:
-                rare.cancel()
-        if not self._stopped:
-            return False
-        # Our own cancellation ends here; somebody else's, such as the server's when it ends, does not.
-        assert self._task is not None
-        return self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
-
-    def _broke_off(self, error: BaseException | None) -> bool:
-        """Whether it was not served to its end; a coroutine that is thrown away is in no event loop."""
-        if error is None:
-            return self._client is not None and self._client.gone and not self.complete
-        return not isinstance(error, GeneratorExit)
-
-    async def receive(self) -> Message:
-        """What the app hears of its client."""
-        message = await self._reader().receive()
-        if message["type"] == "http.disconnect" and self._is_not_told():
-            self._completion = self._completion or asyncio.Event()
-            await self._completion.wait()
-        return message
-
-    async def send(self, message: Message) -> None:
-        kind = message["type"]
-        if kind in ANSWERS:
-            message = self._checked(message)
-            if self._head is not None:
-                return
-            self.started = True
-        elif self._head is not None:
-            if kind in BODIES and not self._fits(message):
-                await asyncio.sleep(0)  # a stream of nothing must not keep the loop
-                return
-            head, self._head = self._head, None
-            self.started = True
-            try:
-                if self._put is None or not self._put(head):
-                    await self._send(head)
-            except BaseException:  # who waited for room is cancelled, and may try again
-                self._head, self.started = head, False
-                raise
-        elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
-            if self.started:
-                message = self._closable(message)
-            self.started = self.complete = True
-        if self._put is None or not self._put(message):
-            await self._send(message)
-        if kind == "http.response.body":
-            if not message.get("more_body", False):
-                self.complete = True
-                self._leave_slot()
-                if self._bounded:
-                    DEADLINE.set(None)  # what runs on is background work
-                if self._completion is not None:
-                    self._completion.set()
-                return
-            self._chunks += 1
-            if self._chunks % CHUNKS_PER_TURN == 0:
-                await asyncio.sleep(0)
-
-    def _closable(self, close: Message) -> Message:
-        """The same, or 1011 instead of a code or a reason that no frame can carry."""
-        code, reason = close.get("code") or 1000, close.get("reason") or ""
-        why = why_not_closed_with(code, reason)
-        if why is None:
-            return close
-        logger.error(
-            "the app closed the WebSocket of request %s, and %s; its client is told 1011", self.request_id, why
-        )
-        return {"type": "websocket.close", "code": INTERNAL_ERROR}
-
-    def _checked(self, head: Message) -> Message:
-        """The same, to be sent, or kept: nothing of an answer of known length leaves before its body does, so that an
-        app which fails until then has answered nothing."""
-        if self._head is not None:
-            raise RuntimeError("the app sends a second head")
-        if self.started:
-            return head  # which no server takes
-        kind = head["type"]
-        status = None if kind == "websocket.accept" else head["status"]
-        fields, length = checked(status, head.get("headers", ()))
-        if status == 503:
-            fields = _without_internal(fields)
-        if self._from_caller:
-            _leave_to_caller(fields)
-        head = {**head, "headers": fields}  # the app's own it may use again
-        if kind == "websocket.http.response.start":
-            self._head, self._length = head, length
-        elif status in BODYLESS:
-            self._send, self._put = partial(_send_bodyless, self._send), None
-        elif length and kind == "http.response.start" and self._scope["method"] != "HEAD":
-            self._head, self._length = head, length
-        elif length is None and kind == "http.response.start" and is_stream(self._scope, fields):
-            fields.append((hop.STREAM, self._open_stream()))
-        return head
-
-    def _fits(self, message: Message) -> bool:
-        """Whether the body begins with it. Raises `RuntimeError` where the head has announced another one."""
-        size = len(message.get("body", b""))
-        more = message.get("more_body", False)
-        length = self._length
-        if length is not None and (size > length or (length and not size and not more)):
-            raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {length}")
-        return size > 0 or not more
-
-    def take_back(self) -> None:
-        """Another answer comes instead of that whose head has not left."""
-        self._head = None
-
-    def _open_stream(self) -> bytes:
-        """Leave the ongoing requests, if there is room for one more open stream; gives whether the caller does so."""
-        replica = self._replica
-        if self not in replica._ongoing or len(replica._streams) >= replica.max_open_streams:
-            return hop.KEPT
-        self._leave_slot()
-        replica._streams.add(self)
-        return hop.OPEN
-
-    def _leave_slot(self) -> None:
-        """Its response is complete, needs no slot any more, or will never come."""
-        replica = self._replica
-        if self in replica._ongoing:
-            replica._ongoing.remove(self)
-            replica.line.freed()
-        else:
-            replica._streams.discard(self)
-
-    # A client that has gone
-
-    def look(self, now: float) -> None:
-        """Called now and then while it is inside: the second time it is worth a task that waits for a hang-up."""
-        if self.deadline is not None and self.deadline <= now:
-            self.deadline = None
-            self._expired()
-        if not self._old:
-            self._old = True
-        elif self._stops() and self._reader().watchable and not self._owes_continue():
-            self._watch = self._reader().watch(self._hung_up)
-
-    def _reader(self) -> Client:
-        if self._client is None:
-            self._client = Client(self._receive)
-        return self._client
-
-    def _stops(self) -> bool:
-        scope = self._scope
-        wish = wish_of(scope, self._replica.on_disconnect)
-        return stops(wish, scope["type"], scope.get("method", ""), self.started)
-
-    def _owes_continue(self) -> bool:
-        """Whether the server would tell the client to send its body if anybody asked for a message."""
-        if self.started or self._reader().asked:
-            return False
-        return self._held or any(name == b"expect" for name, _ in self._scope["headers"])
-
-    def _is_not_told(self) -> bool:
-        # What the client has not sent of its body never comes: whoever waits for that must hear why.
-        if self.complete or wish_of(self._scope, self._replica.on_disconnect) != "continue":
-            return False
-        return self._reader().whole or not any(
-            name in (b"content-length", b"transfer-encoding") for name, _ in self._scope["headers"]
-        )
-
-    def _hung_up(self) -> None:
-        client = self._reader()
-        if self._ending is None and not (self.complete or client.read or client.unread) and self._stops():
-            self._end(self._stop())
-
-    # A deadline that has passed
-
-    def _expired(self) -> None:
-        if not self.complete and self._live is self._replica._running:
-            self._end(self._expire())
-
-    async def _expire(self) -> None:
-        if self.complete:  # since the deadline passed, a moment ago
-            return
-        if self.started and self._timer is not None:
-            # What begins to the moment may be word of this deadline, from a call: the next sweep looks again.
-            self._timer = self._ending = None
-            self.deadline = time.monotonic()
-            return
-        error = DeadlineExceeded("the deadline of this request passed while its handler ran")
-        send, self._send, self._put = self._send, _nowhere, None
-        if self.started:
-            self.cut = error
-        else:
-            self.started = True
-            body = json.dumps(error.document(self.request_id or "")).encode()
-            await _answer("http", error.status, JSON, body, send)
-        await self._stop()
-
-    # Both
-
-    def _end(self, how: Coroutine[Any, Any, None]) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-        self._ending = asyncio.get_running_loop().create_task(how)
-
-    async def _stop(self) -> None:
-        """Cancel the handler, unless it has answered, or somebody else cancels it already.
-
-        A thread cannot be cancelled: as long as a `def` endpoint runs in one, the handler stays and holds its slot.
-        """
-        limiter = anyio.to_thread.current_default_thread_limiter()
-        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread that ends tells nobody
-            await asyncio.sleep(THREAD_S)
-        if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
-            self._stopped = True
-            self._task.cancel()
-
-
-def _leave_to_caller(fields: list[Header]) -> None:
-    """An app's `Connection: close` is about the connection of its client, which the caller closes."""
-    for index, (name, value) in enumerate(fields):
-        if name == b"connection" and value.lower() == b"close":
-            fields[index] = (hop.CLOSES, b"1")
-
-
-def _without_internal(fields: Iterable[Header]) -> list[Header]:
-    """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
-    return [field for field in fields if not hop.is_internal(field[0])]
-
-
-async def _send_bodyless(send: Send, message: Message) -> None:
-    """Send no body, nor what announces one: the next answer on the connection begins right behind the head.
-
-    The length that a 304 may have goes, too: uvicorn would want that many bytes.
-    """
-    if message["type"] == "http.response.start":
-        headers = [field for field in message["headers"] if field[0] not in FRAMING]
-        message = {**message, "headers": headers}
-    elif message["type"] == "http.response.body":
-        message = {**message, "body": b""}
-    await send(message)
+        live = self.live
+        counts = f"{len(live.ongoing)} ongoing, {len(live.streams)} streams, {len(live.websockets)} websockets"
+        return f"<Replica {self.name} [{counts}]>"
 
 
 def _has_gone(receive: Receive) -> bool:
@@ -719,29 +329,10 @@ def _has_gone(receive: Receive) -> bool:
     return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
 
 
-async def _nowhere(message: Message) -> None:
-    """Where an app sends whose request is over."""
-
-
 def _said(headers: list[Header]) -> dict[bytes, bytes]:
     """What the caller's own fields say, after the hop's."""
     return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 
 
-def _ours(scope: Scope) -> Mapping[str, Any]:
-    extensions: Mapping[str, Any] = scope.get("extensions") or {}
-    ours: Mapping[str, Any] = extensions.get("app_toolkit", {})
-    return ours
-
-
 async def _refuse(kind: str, refusal: Refusal, send: Send) -> None:
-    await _answer(kind, 503, [(hop.REFUSED, refusal.encode())], b"", send)
-
-
-async def _answer(kind: str, status: int, headers: list[Header], body: bytes, send: Send) -> None:
-    # A WebSocket that is not accepted is answered through its denial extension, which has the same two
-    # messages.
-    prefix = "http.response" if kind == "http" else "websocket.http.response"
-    headers = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": f"{prefix}.start", "status": status, "headers": headers})
-    await send({"type": f"{prefix}.body", "body": body})
+    await respond(kind, 503, [(hop.REFUSED, refusal.encode())], b"", send)

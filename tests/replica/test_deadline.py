@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -204,19 +203,6 @@ def test_a_client_that_hangs_up_before_the_deadline_changes_nothing(served: Serv
     wait_until(lambda: served.marked("began"), "the handler began")
     connection.close()
     wait_until(lambda: served.marked("cancelled"), "the deadline ends it")
-
-
-def test_over_the_wire_the_sweep_looks_at_deadlines_and_no_request_has_a_timer(served: Served) -> None:
-    held: list[Any] = [served.connect(), served.connect()]
-    held[0].send_head("GET", "/wait", [field()])
-    held[1].send_head("GET", "/wait", [within(60_000)])
-    replica = served.server._replica
-    assert replica is not None
-    wait_until(lambda: len(replica._ongoing) == 2, "both are inside")
-    assert sorted(exchange.deadline is None for exchange in replica._ongoing) == [False, True]
-    assert all(exchange._timer is None for exchange in replica._ongoing)
-    served.open_gate("go")
-    assert [connection.getresponse().status for connection in held] == [200, 200]
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 
 from app_toolkit import ConfigError, on_disconnect
 from app_toolkit.core.disconnect import stops
-from app_toolkit.replica import replica as replicas
+from app_toolkit.replica import live_sets
 from app_toolkit.replica.client import KEPT, Client
 from app_toolkit.replica.replica import Statistics
 from app_toolkit.types import Message, OnDisconnect
@@ -238,7 +238,7 @@ class Visit:
 
 @pytest.fixture(autouse=True)
 def _it_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "SWEEP_S", SWEEP_S)
+    monkeypatch.setattr(live_sets, "SWEEP_S", SWEEP_S)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
     assert watched is not None
     connection = visit.ask(path)
     connection.close()
-    wait_until(lambda: any(e._ending is not None for e in watched._ongoing), "the hang-up is noticed", NOTICED_S)
+    wait_until(lambda: any(e._ending is not None for e in watched.live.ongoing), "the hang-up is noticed", NOTICED_S)
     for _ in range(5):  # turns of its loop, in which a cancellation would have ended it
         visit.served.server.probe(1)
     assert visit.statistics.ongoing == 1
@@ -514,7 +514,7 @@ def watched(visit: Visit) -> None:
     """Wait until somebody waits for the client to hang up."""
     replica = visit.served.server._replica
     assert replica is not None
-    inside = replica._ongoing, replica._websockets
+    inside = replica.live.ongoing, replica.live.websockets
     wait_until(lambda: any(e._watch is not None for some in inside for e in list(some)), "it is watched", NOTICED_S)
 
 

@@ -1,0 +1,368 @@
+"""One admitted request: what the app receives and sends, and when its handler is stopped."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import anyio.to_thread
+
+from app_toolkit.core.disconnect import stops
+from app_toolkit.errors import DeadlineExceeded
+from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
+from app_toolkit.replica.client import Client
+from app_toolkit.replica.disconnect import wish_of
+from app_toolkit.replica.head import checked
+from app_toolkit.replica.live_sets import LiveSets
+from app_toolkit.replica.streams import is_stream
+from app_toolkit.transport import hop
+from app_toolkit.transport.frames import why_not_closed_with
+from app_toolkit.types import Header, Message, Receive, Scope, Send
+
+logger = logging.getLogger("app_toolkit.replica")
+
+BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
+ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+CHUNKS_PER_TURN = 64
+"""After so many the event loop gets a turn: to a client that has gone uvicorn sends without ever waiting, and
+a stream that does not wait either would keep the loop, and so never hear that its client has gone."""
+THREAD_S = 0.05
+"""How often a handler that is to be stopped is asked whether its thread has ended."""
+JSON = [(b"content-type", b"application/json")]
+BODYLESS = (204, 304)
+FRAMING = (b"content-length", b"transfer-encoding")
+INTERNAL_ERROR = 1011
+"""The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
+
+
+Put = Callable[[Message], bool]
+"""Send a message at once. Return False if that has to wait, as `send` would."""
+
+
+class AdmittedRequest:
+    """One request from its admission until its coroutine ends."""
+
+    # What few requests ever need is not set for each.
+    started = False
+    complete = False
+    deadline: float | None = None
+    """When it is stopped, as `time.monotonic()` counts; looked at on every sweep."""
+    cut: DeadlineExceeded | None = None
+    """Why the answer, which had begun, cannot be completed."""
+    _head: Message | None = None
+    """Of an answer of known length, or of a denial, of whose body nothing has come."""
+    _length: int | None = None
+    _old = False
+    _stopped = False
+    _chunks = 0
+    _outer_deadline: float | None = None
+    _bounded = False
+    _client: Client | None = None
+    _completion: asyncio.Event | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _watch: asyncio.Task[None] | None = None
+    _ending: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        live: LiveSets,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        put: Put | None = None,
+        *,
+        held: bool = False,
+        from_caller: bool = False,
+    ) -> None:
+        """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for.
+
+        `from_caller`: a proxy or another replica sent the request over a connection of its own.
+        """
+        self._live = live
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._put = put
+        self._held = held
+        self._from_caller = from_caller
+        own = extension(scope)
+        self.request_id: str | None = own.get("request_id")
+        self._trace: str | None = own.get("trace")
+
+    def __enter__(self) -> "AdmittedRequest":
+        self._outer_id, self._outer_readings = REQUEST_ID.get(), READINGS.get()
+        REQUEST_ID.set(self.request_id)
+        self._readings: set[Reading] = set()
+        READINGS.set(self._readings)
+        if self._trace is not None:
+            self._outer_trace = TRACE.get()
+            TRACE.set(self._trace)
+        self._task = self._live.enter(self, self._scope["type"])
+        return self
+
+    def bound(self, timeout: float, *, to_the_moment: bool = False) -> None:
+        """Stop it in so many seconds: at the sweep after them, or to the moment."""
+        due = time.monotonic() + timeout
+        self._bounded = True
+        self._outer_deadline = DEADLINE.get()
+        DEADLINE.set(due)
+        if to_the_moment:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, timeout), self._expired)
+        else:
+            self.deadline = due
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
+        REQUEST_ID.set(self._outer_id)
+        READINGS.set(self._outer_readings)
+        if self._readings and self._broke_off(error):
+            for reading in tuple(self._readings):
+                reading.leave()
+        if self._trace is not None:
+            TRACE.set(self._outer_trace)
+        if self._bounded:
+            DEADLINE.set(self._outer_deadline)
+        self._live.leave(self)
+        for rare in (self._timer, self._watch, self._ending):
+            if rare is not None:
+                rare.cancel()
+        if not self._stopped:
+            return False
+        # Our own cancellation ends here; somebody else's, such as the server's when it ends, does not.
+        assert self._task is not None
+        return self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
+
+    def _broke_off(self, error: BaseException | None) -> bool:
+        """Whether it was not served to its end; a coroutine that is thrown away is in no event loop."""
+        if error is None:
+            return self._client is not None and self._client.gone and not self.complete
+        return not isinstance(error, GeneratorExit)
+
+    async def receive(self) -> Message:
+        """What the app hears of its client."""
+        message = await self._reader().receive()
+        if message["type"] == "http.disconnect" and self._is_not_told():
+            self._completion = self._completion or asyncio.Event()
+            await self._completion.wait()
+        return message
+
+    async def send(self, message: Message) -> None:
+        kind = message["type"]
+        if kind in ANSWERS:
+            message = self._checked(message)
+            if self._head is not None:
+                return
+            self.started = True
+        elif self._head is not None:
+            if kind in BODIES and not self._fits(message):
+                await asyncio.sleep(0)  # a stream of nothing must not keep the loop
+                return
+            head, self._head = self._head, None
+            self.started = True
+            try:
+                if self._put is None or not self._put(head):
+                    await self._send(head)
+            except BaseException:  # who waited for room is cancelled, and may try again
+                self._head, self.started = head, False
+                raise
+        elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
+            if self.started:
+                message = self._closable(message)
+            self.started = self.complete = True
+        if self._put is None or not self._put(message):
+            await self._send(message)
+        if kind == "http.response.body":
+            if not message.get("more_body", False):
+                self.complete = True
+                self._live.leave_slot(self)
+                if self._bounded:
+                    DEADLINE.set(None)  # what runs on is background work
+                if self._completion is not None:
+                    self._completion.set()
+                return
+            self._chunks += 1
+            if self._chunks % CHUNKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _closable(self, close: Message) -> Message:
+        """The same, or 1011 instead of a code or a reason that no frame can carry."""
+        code, reason = close.get("code") or 1000, close.get("reason") or ""
+        why = why_not_closed_with(code, reason)
+        if why is None:
+            return close
+        logger.error(
+            "the app closed the WebSocket of request %s, and %s; its client is told 1011", self.request_id, why
+        )
+        return {"type": "websocket.close", "code": INTERNAL_ERROR}
+
+    def _checked(self, head: Message) -> Message:
+        """The same, to be sent, or kept: nothing of an answer of known length leaves before its body does, so that an
+        app which fails until then has answered nothing."""
+        if self._head is not None:
+            raise RuntimeError("the app sends a second head")
+        if self.started:
+            return head  # which no server takes
+        kind = head["type"]
+        status = None if kind == "websocket.accept" else head["status"]
+        fields, length = checked(status, head.get("headers", ()))
+        if status == 503:
+            fields = _without_internal(fields)
+        if self._from_caller:
+            _leave_to_caller(fields)
+        head = {**head, "headers": fields}  # the app's own it may use again
+        if kind == "websocket.http.response.start":
+            self._head, self._length = head, length
+        elif status in BODYLESS:
+            self._send, self._put = partial(_send_bodyless, self._send), None
+        elif length and kind == "http.response.start" and self._scope["method"] != "HEAD":
+            self._head, self._length = head, length
+        elif length is None and kind == "http.response.start" and is_stream(self._scope, fields):
+            fields.append((hop.STREAM, hop.OPEN if self._live.open_stream(self) else hop.KEPT))
+        return head
+
+    def _fits(self, message: Message) -> bool:
+        """Whether the body begins with it. Raises `RuntimeError` where the head has announced another one."""
+        size = len(message.get("body", b""))
+        more = message.get("more_body", False)
+        length = self._length
+        if length is not None and (size > length or (length and not size and not more)):
+            raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {length}")
+        return size > 0 or not more
+
+    def take_back(self) -> None:
+        """Another answer comes instead of that whose head has not left."""
+        self._head = None
+
+    # A client that has gone
+
+    def look(self, now: float) -> None:
+        """Called now and then while it is inside: the second time it is worth a task that waits for a hang-up."""
+        if self.deadline is not None and self.deadline <= now:
+            self.deadline = None
+            self._expired()
+        if not self._old:
+            self._old = True
+        elif self._stops() and self._reader().watchable and not self._owes_continue():
+            self._watch = self._reader().watch(self._hung_up)
+
+    def _reader(self) -> Client:
+        if self._client is None:
+            self._client = Client(self._receive)
+        return self._client
+
+    def _stops(self) -> bool:
+        scope = self._scope
+        wish = wish_of(scope, self._live.on_disconnect)
+        return stops(wish, scope["type"], scope.get("method", ""), self.started)
+
+    def _owes_continue(self) -> bool:
+        """Whether the server would tell the client to send its body if anybody asked for a message."""
+        if self.started or self._reader().asked:
+            return False
+        return self._held or any(name == b"expect" for name, _ in self._scope["headers"])
+
+    def _is_not_told(self) -> bool:
+        # What the client has not sent of its body never comes: whoever waits for that must hear why.
+        if self.complete or wish_of(self._scope, self._live.on_disconnect) != "continue":
+            return False
+        return self._reader().whole or not any(
+            name in (b"content-length", b"transfer-encoding") for name, _ in self._scope["headers"]
+        )
+
+    def _hung_up(self) -> None:
+        client = self._reader()
+        if self._ending is None and not (self.complete or client.read or client.unread) and self._stops():
+            self._end(self._stop())
+
+    # A deadline that has passed
+
+    def _expired(self) -> None:
+        if not self.complete and self._scope["type"] == "http":
+            self._end(self._expire())
+
+    async def _expire(self) -> None:
+        if self.complete:  # since the deadline passed, a moment ago
+            return
+        if self.started and self._timer is not None:
+            # What begins to the moment may be word of this deadline, from a call: the next sweep looks again.
+            self._timer = self._ending = None
+            self.deadline = time.monotonic()
+            return
+        error = DeadlineExceeded("the deadline of this request passed while its handler ran")
+        send, self._send, self._put = self._send, _nowhere, None
+        if self.started:
+            self.cut = error
+        else:
+            self.started = True
+            body = json.dumps(error.document(self.request_id or "")).encode()
+            await respond("http", error.status, JSON, body, send)
+        await self._stop()
+
+    # Both
+
+    def _end(self, how: Coroutine[Any, Any, None]) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.get_running_loop().create_task(how)
+
+    async def _stop(self) -> None:
+        """Cancel the handler, unless it has answered, or somebody else cancels it already.
+
+        A thread cannot be cancelled: as long as a `def` endpoint runs in one, the handler stays and holds its slot.
+        """
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread that ends tells nobody
+            await asyncio.sleep(THREAD_S)
+        if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
+            self._stopped = True
+            self._task.cancel()
+
+
+def _leave_to_caller(fields: list[Header]) -> None:
+    """An app's `Connection: close` is about the connection of its client, which the caller closes."""
+    for index, (name, value) in enumerate(fields):
+        if name == b"connection" and value.lower() == b"close":
+            fields[index] = (hop.CLOSES, b"1")
+
+
+def _without_internal(fields: Iterable[Header]) -> list[Header]:
+    """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
+    return [field for field in fields if not hop.is_internal(field[0])]
+
+
+async def _send_bodyless(send: Send, message: Message) -> None:
+    """Send no body, nor what announces one: the next answer on the connection begins right behind the head.
+
+    The length that a 304 may have goes, too: uvicorn would want that many bytes.
+    """
+    if message["type"] == "http.response.start":
+        headers = [field for field in message["headers"] if field[0] not in FRAMING]
+        message = {**message, "headers": headers}
+    elif message["type"] == "http.response.body":
+        message = {**message, "body": b""}
+    await send(message)
+
+
+async def _nowhere(message: Message) -> None:
+    """Where an app sends whose request is over."""
+
+
+def extension(scope: Scope) -> Mapping[str, Any]:
+    extensions: Mapping[str, Any] = scope.get("extensions") or {}
+    ours: Mapping[str, Any] = extensions.get("app_toolkit", {})
+    return ours
+
+
+async def respond(kind: str, status: int, headers: list[Header], body: bytes, send: Send) -> None:
+    # A WebSocket that is not accepted is answered through its denial extension, which has the same two
+    # messages.
+    prefix = "http.response" if kind == "http" else "websocket.http.response"
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": f"{prefix}.start", "status": status, "headers": headers})
+    await send({"type": f"{prefix}.body", "body": body})

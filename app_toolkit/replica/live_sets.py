@@ -1,0 +1,115 @@
+"""The requests that are in a replica now, by what they occupy."""
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from typing import Protocol
+
+from app_toolkit.replica.generators import notice_generators
+from app_toolkit.types import OnDisconnect
+
+SWEEP_S = 0.25
+"""The interval at which the requests are checked. One that was there the time before is watched for a disconnect."""
+
+
+class Live(Protocol):
+    """A request in the replica."""
+
+    request_id: str | None
+
+    def look(self, now: float) -> None:
+        """Check the deadline and the client; called at every sweep. `now`: `time.monotonic()`."""
+        ...
+
+
+class LiveSets:
+    """The requests in a replica. All numbers that the replica reports are sizes of these sets.
+
+    * `ongoing`: HTTP requests that hold a slot. A request leaves when its response is complete or becomes an open
+      stream.
+    * `streams`: responses that are open streams. They hold no slot.
+    * `running`: HTTP requests whose coroutine has not ended, with their background tasks.
+    * `websockets`: WebSockets that are open or being opened.
+    """
+
+    def __init__(self, max_open_streams: int, on_disconnect: OnDisconnect) -> None:
+        self.max_open_streams = max_open_streams
+        self.on_disconnect: OnDisconnect = on_disconnect
+        self.ongoing: set[Live] = set()
+        self.streams: set[Live] = set()
+        self.running: set[Live] = set()
+        self.websockets: set[Live] = set()
+        #: Called when a request has given its slot back.
+        self.freed: Callable[[], None]
+        self._drained: asyncio.Event | None = None
+        self._sweeping = False
+        #: The loop that everything here runs on, as of the first sweep. It may be gone before this object is.
+        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
+        # Not the context of a request: that would be kept as long as the sweeps go on.
+        self._context = Context()
+
+    def enter(self, request: Live, kind: str) -> asyncio.Task[object] | None:
+        """Add a request that was admitted. Return the task that serves it. `kind`: the type of its ASGI scope."""
+        if not self._sweeping:
+            self._sweep_later()
+        if kind == "http":
+            self.running.add(request)
+            self.ongoing.add(request)
+        else:
+            self.websockets.add(request)
+        return asyncio.current_task(self._loop() if self._loop is not None else None)
+
+    def open_stream(self, request: Live) -> bool:
+        """Make the response an open stream. Return False, and keep the slot, if too many are open."""
+        if request not in self.ongoing or len(self.streams) >= self.max_open_streams:
+            return False
+        self.leave_slot(request)
+        self.streams.add(request)
+        return True
+
+    def leave_slot(self, request: Live) -> None:
+        """Remove a request whose response is complete or will never come."""
+        if request in self.ongoing:
+            self.ongoing.remove(request)
+            self.freed()
+        else:
+            self.streams.discard(request)
+
+    def leave(self, request: Live) -> None:
+        """Remove a request whose coroutine has ended."""
+        self.leave_slot(request)
+        self.running.discard(request)
+        self.websockets.discard(request)
+        if self._drained is not None and not self.running:
+            self._drained.set()
+
+    async def until_drained(self, timeout: float | None) -> bool:
+        """Wait until no HTTP request runs. Return whether that happened within `timeout` seconds."""
+        if not self.running:
+            return True
+        if self._drained is None:
+            self._drained = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._drained.wait()
+        except TimeoutError:
+            return not self.running
+        return True
+
+    def _sweep_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeping = True
+        self._loop = weakref.ref(loop)
+        notice_generators()
+        loop.call_later(SWEEP_S, self._sweep, context=self._context)
+
+    def _sweep(self) -> None:
+        """Check the requests, as long as there are any: no request pays for a watch that it does not need."""
+        self._sweeping = False
+        now = time.monotonic()
+        for request in (*self.ongoing, *self.streams, *self.websockets):
+            request.look(now)
+        if self.running or self.websockets:
+            self._sweep_later()
