@@ -5,7 +5,7 @@
       TargetError           a target that does not import, or holds no app
       PlanningError         an app that cannot be laid out as ingresses
       FileError             a file of applications with mistakes
-      OverruleError         options over those of an app's deployments that these cannot have
+      OverrideError         options over those of an app's deployments that these cannot have
       PlacementError        a replica that asks for more than the cluster has
       StartupError          the app was found but did not come up
       InsecurePath          a folder or a file that other users of the machine could read, change or replace
@@ -77,7 +77,7 @@ class FileError(ConfigError):
         self.rest = rest
 
 
-class OverruleError(ConfigError):
+class OverrideError(ConfigError):
     def __init__(self, mistakes: Sequence[tuple[tuple[str, ...], str]]) -> None:
         """Each: where it is, from the deployment's name on, and what is wrong there."""
         super().__init__("; ".join(f"{where[0]}: {why}" for where, why in mistakes))

@@ -57,7 +57,7 @@ class Endpoint:
         return self.unresponsive and (self.running is None or request_id in self.running)
 
 
-class Place(Protocol):
+class QueuePosition(Protocol):
     """A caller's place in the line at one replica."""
 
     def leave(self) -> None:
@@ -65,7 +65,7 @@ class Place(Protocol):
         ...
 
 
-Stand = Callable[[Endpoint, Callable[[], None], Callable[[], None]], Place]
+Stand = Callable[[Endpoint, Callable[[], None], Callable[[], None]], QueuePosition]
 """Stand in line at a replica that others filled: `stand(endpoint, offered, ended)`.
 
 `offered` is called whenever a slot there is kept for this caller, `ended` once where the line ends from the other
@@ -163,7 +163,7 @@ class Plane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveOptions:
+class ReloadableOptions:
     """What a replica takes up at its start, and anew while it runs; plain data, compared by value."""
 
     max_ongoing_requests: int
@@ -186,7 +186,7 @@ class ReplicaSpec:
     target: str
     app_dir: str
     root_path: str
-    live: LiveOptions
+    live: ReloadableOptions
     graceful_shutdown_timeout_s: float
     on_disconnect: OnDisconnect = "auto"
     kind: Literal["ingress", "class"] = "ingress"

@@ -19,11 +19,11 @@ from app_toolkit.config.models import (
     DeploymentConfig,
     IngressSpec,
     Route,
-    overruled,
+    overridden,
 )
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
-from app_toolkit.errors import ConfigError, OverruleError
+from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.artifact import pack
 from app_toolkit.replica.graph import calls, find
@@ -52,16 +52,16 @@ def plan(
     route_prefix: str = "/",
     num_replicas: int | None = None,
     working_dir: str | None = None,
-    overrules: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
     """Lay an app out as ingresses.
 
     `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
     is for each ingress that does not set `num_replicas` or `autoscaling_config`, and a warning names the others; the
     app's relative paths begin at `working_dir`, by default the current one. A plain FastAPI is one ingress, and so is
-    any other app: it owns every path. Of a deployment: as `plan_bound`. `overrules`: options of deployments, by name,
+    any other app: it owns every path. Of a deployment: as `plan_bound`. `overrides`: options of deployments, by name,
     as a file writes them; the spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be
-    split as it asks, `ConfigError` for an option out of bounds, `OverruleError` for all of `overrules` that cannot be.
+    split as it asks, `ConfigError` for an option out of bounds, `OverrideError` for all of `overrides` that cannot be.
     """
     if isinstance(app, Deployable):
         return plan_bound(
@@ -73,7 +73,7 @@ def plan(
             route_prefix=route_prefix,
             num_replicas=num_replicas,
             working_dir=working_dir,
-            overrules=overrules,
+            overrides=overrides,
         )
     if isinstance(app, Toolkit):
         configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
@@ -85,8 +85,8 @@ def plan(
         configs = tuple(_of_number(config, num_replicas) for config in configs)
     classes = find(app) if isinstance(app, FastAPI) else ()
     known = {config.name: config for config in (*configs, *(each.config for each in classes))}
-    if overrules is not None:
-        known = _overruled(app, known, {each.name: each.cls for each in classes}, overrules)
+    if overrides is not None:
+        known = _overridden(app, known, {each.name: each.cls for each in classes}, overrides)
     if isinstance(app, FastAPI):
         title, routes = app.title, tuple(route_table(app, {each.name: known[each.name] for each in configs}))
     else:
@@ -117,7 +117,7 @@ def plan_bound(
     route_prefix: str = "/",
     num_replicas: int | None = None,
     working_dir: str | None = None,
-    overrules: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
     """Lay out a bound deployment and those that it calls as an application of their own.
 
@@ -130,8 +130,8 @@ def plan_bound(
     configs: dict[str, Any] = {each.name: each.config for each in classes}
     if num_replicas is not None:
         configs[bound.name] = _of_number(bound.config, num_replicas)
-    if overrules is not None:
-        configs = _overruled(bound, configs, {each.name: each.cls for each in classes}, overrules)
+    if overrides is not None:
+        configs = _overridden(bound, configs, {each.name: each.cls for each in classes}, overrides)
     return ApplicationSpec(
         name=name,
         target=target or f"{bound.cls.__module__}:{bound.cls.__qualname__}",
@@ -202,16 +202,16 @@ def _is_installed(folder: Path) -> bool:
     return folder in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
 
 
-def _overruled(
+def _overridden(
     app: ASGIApp | Deployable,
     configs: Mapping[str, DeploymentConfig],
     classes: Mapping[str, type],
-    overrules: Mapping[str, Mapping[str, Any]],
+    overrides: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The options of all deployments, those that a file writes over the others."""
     result = {name: as_written(config) for name, config in configs.items()}
     mistakes: list[tuple[tuple[str, ...], str]] = []
-    for name, said in overrules.items():
+    for name, said in overrides.items():
         if name not in configs:
             mistakes.append(((name,), f"the app has no deployment {name!r}, only {', '.join(configs)}"))
             continue
@@ -219,13 +219,13 @@ def _overruled(
         unfitting = list(_unfit_for_ingress(app, name, said) if cls is None else unfit(cls, said))
         mistakes += [((name, *where), why) for where, why in unfitting]
         wrong = {where[0] for where, _ in unfitting}
-        merged = overruled(result[name], {option: value for option, value in said.items() if option not in wrong})
+        merged = overridden(result[name], {option: value for option, value in said.items() if option not in wrong})
         try:
             result[name] = type(result[name])(**merged) if cls is None else configure(cls, merged)
         except ConfigError as error:
             mistakes.append(((name,), str(error)))
     if mistakes:
-        raise OverruleError(mistakes)
+        raise OverrideError(mistakes)
     return result
 
 
@@ -258,7 +258,7 @@ def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
 def _of_number(config: C, num_replicas: int) -> C:
     """The same options with this number of replicas, unless the code sets one: a pinned deployment stays pinned."""
     if "num_replicas" not in config.model_fields_set:
-        return type(config)(**overruled(config, {"num_replicas": num_replicas}))
+        return type(config)(**overridden(config, {"num_replicas": num_replicas}))
     if config.num_replicas != num_replicas:
         kept = f"deployment {config.name!r} keeps num_replicas = {config.num_replicas!r}"
         logger.warning("%s: its code sets that, so %d was not applied", kept, num_replicas)

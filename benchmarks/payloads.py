@@ -4,7 +4,7 @@ python -m benchmarks.payloads                      # a table of milliseconds per
 python -m benchmarks.payloads --leak 10000         # so many calls with 1 MB there and back through the store, and ten
                                                    # times as many small ones over the socket: what is held afterwards
 
-From where on the store is the faster way in both directions is `LARGEST_SENT` in `app_toolkit/transport/calls.py`.
+From where on the store is the faster way in both directions is `OUT_OF_BAND_BYTES` in `app_toolkit/transport/calls.py`.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(client: httpx.Client, rounds: int, seed: int) -> dict[tuple[float, str, bool], list[float]]:
-    """Seconds per call by MB, way, and whether it went elsewhere: the median of each round's calls.
+    """Seconds per call by MB, way, and whether it went out-of-band: the median of each round's calls.
 
     Within a round the measures are shuffled, but that the two of a pair follow each other.
     """
@@ -66,11 +66,11 @@ def measure(client: httpx.Client, rounds: int, seed: int) -> dict[tuple[float, s
     found: dict[tuple[float, str, bool], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for size, way in world.sample([(size, way) for size in SIZES for way in WAYS], len(SIZES) * len(WAYS)):
-            for elsewhere in world.sample([False, True], 2):
+            for out_of_band in world.sample([False, True], 2):
                 count = min(MOST_CALLS, max(3, int(AT_ONCE_MB / size)))
-                asked: dict[str, Any] = {"count": count + 1, "elsewhere": elsewhere}
+                asked: dict[str, Any] = {"count": count + 1, "out_of_band": out_of_band}
                 answer = client.get(f"/times/{way}/{int(size * MB)}", params=asked).raise_for_status()
-                found[size, way, elsewhere].append(median(answer.json()[1:]))
+                found[size, way, out_of_band].append(median(answer.json()[1:]))
     return found
 
 
@@ -80,7 +80,9 @@ def table(found: dict[tuple[float, str, bool], list[float]]) -> str:
         "| --: | --: | --: | --: | --: |",
     ]
     for size in SIZES:
-        cells = [f"{median(found[size, way, elsewhere]) * 1e3:.2f} ms" for way in WAYS for elsewhere in (False, True)]
+        cells = [
+            f"{median(found[size, way, out_of_band]) * 1e3:.2f} ms" for way in WAYS for out_of_band in (False, True)
+        ]
         lines.append(f"| {size:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -88,12 +90,12 @@ def table(found: dict[tuple[float, str, bool], list[float]]) -> str:
 def left_behind(client: httpx.Client, pids: Mapping[str, int], count: int) -> str:
     """A table of what is held before, and after so many calls."""
     rounds = ((10 * count, SMALL, False), (count, MB, True))
-    for number, size, elsewhere in rounds:
-        many(client, number // 100, size, elsewhere)  # what is made once is there now
+    for number, size, out_of_band in rounds:
+        many(client, number // 100, size, out_of_band)  # what is made once is there now
     heads, found = ["MB", "before"], [held(client, pids)]
-    for number, size, elsewhere in rounds:
+    for number, size, out_of_band in rounds:
         begin = time.perf_counter()
-        right = many(client, number, size, elsewhere)
+        right = many(client, number, size, out_of_band)
         seconds = time.perf_counter() - begin
         deadline = time.monotonic() + EMPTY_S
         while in_the_store() > found[0]["the store"] and time.monotonic() < deadline:
@@ -103,9 +105,9 @@ def left_behind(client: httpx.Client, pids: Mapping[str, int], count: int) -> st
     return markdown(heads, [[name, *(f"{each[name]:.1f}" for each in found)] for name in found[0]])
 
 
-def many(client: httpx.Client, count: int, size: int, elsewhere: bool) -> int:
+def many(client: httpx.Client, count: int, size: int, out_of_band: bool) -> int:
     """How many came back whole."""
-    asked: dict[str, Any] = {"elsewhere": elsewhere}
+    asked: dict[str, Any] = {"out_of_band": out_of_band}
     right: int = client.get(f"/many/{count}/{size}", params=asked).raise_for_status().json()
     return right
 

@@ -10,7 +10,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import Deploy, GetApplications
 from app_toolkit.client.progress import serving_at
-from app_toolkit.core.difference import difference, options_changed
+from app_toolkit.core.diff import difference, options_changed
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import with_files

@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 app = typer.Typer(
     name="app-toolkit",
-    help="Ordinary FastAPI routers: one process while you develop, replica actors on Ray when you serve.",
+    help="Serve ordinary FastAPI routers: in one process while you develop, in replica actors on Ray in production.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -55,14 +55,14 @@ ServedArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="FILE[:ATTRIBUTE], MODULE[:ATTRIBUTE], or a file of applications, FILE.yaml. Without it: "
-        "[tool.app_toolkit.applications] of pyproject.toml, else its [tool.fastapi] entrypoint, else main.py, app.py, "
-        "api.py, or one of these in the folder app.",
+        help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: "
+        "[tool.app_toolkit.applications] of pyproject.toml, then its [tool.fastapi] entrypoint, then main.py, app.py "
+        "or api.py in this folder or in the folder app]",
     ),
 ]
 AppDir = Annotated[
     Path | None,
-    typer.Option(help="The folder that is put first on the import path.", exists=True, file_okay=False),
+    typer.Option(help="Put this folder first on the import path.", exists=True, file_okay=False),
 ]
 
 
@@ -90,12 +90,12 @@ class CommandLine(Options):
 
 
 DEFAULTS = {
-    "num_replicas": "what each of them asks for",
-    "ssl_certfile": "HTTP",
-    "ssl_keyfile": "the certificate's file",
-    "max_connections": "what descriptors allow",
-    "max_requests_per_client": "any number",
-    "address": "a Ray of our own",
+    "num_replicas": "the number in the code or the file",
+    "ssl_certfile": "none: plain HTTP",
+    "ssl_keyfile": "the file of the certificate",
+    "max_connections": "from the limit of file descriptors",
+    "max_requests_per_client": "no limit",
+    "address": "a local Ray",
 }
 """What None stands for, in the help."""
 
@@ -145,11 +145,15 @@ def takes(*names: str, **types: Any) -> Callable[[F], F]:
 
 
 FileApplication = Annotated[
-    str | None, typer.Option("--application", help="Of a file: this one alone. [default: all of them]")
+    str | None, typer.Option("--application", help="Use only this application of the file. [default: all of them]")
 ]
-ApplicationArgument = Annotated[str, typer.Argument(metavar="APP", help="The application's name.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Show how it goes on until all is up, or has failed.")]
-WaitTimeoutS = Annotated[float, typer.Option(help="Seconds to wait; what was asked for goes on after that.", min=0)]
+ApplicationArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of the application.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Show the progress until every replica is up, or the update has failed.")
+]
+WaitTimeoutS = Annotated[
+    float, typer.Option(help="How long --wait waits, in seconds. The operation itself continues after that.", min=0)
+]
 RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
 
 
@@ -162,7 +166,7 @@ class Format(StrEnum):
 @app.command()
 @takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix")
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
-    """Serve an app on Ray, or all of a file: a proxy, and replicas for each ingress. Ctrl-C drains them and stops."""
+    """Serve an app, or all apps of a file, on Ray. Ctrl-C drains and stops."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
     say_plain_logs(colour=sys.stdout.isatty())
@@ -170,7 +174,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
     keep_priority()
     if context.params["log_level"] is not None and chosen.address is not None:
         Screen().say(
-            "--log-level has no effect on replicas of a cluster that is joined: set APP_TOOLKIT_LOG_LEVEL in the "
+            "--log-level does not change the replicas of a running cluster: set APP_TOOLKIT_LOG_LEVEL in the "
             "environment of its nodes."
         )
     serve_on_ray(options, Screen(), _ray)
@@ -186,21 +190,21 @@ def deploy(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Of the application that runs, this deployment alone, or the one that serves an endpoint such as "
-            "'POST /embed'; may be given more than once. [default: all of it]",
+            help="Update only this deployment of the running application, or the one that serves an endpoint such as "
+            "'POST /embed'. You can repeat this option. [default: all deployments]",
         ),
     ] = None,
     application: FileApplication = None,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change. Change nothing.")] = False,
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
-    """Bring an app, or all of a file, onto a Ray cluster that runs. It stays there until it is deleted."""
+    """Deploy an app, or all apps of a file, to a Ray cluster. They stay until you delete them."""
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
-        raise ConfigError("--only is about one application, and the file has several: say --application, too")
+        raise ConfigError("--only needs --application, because the file has several applications")
     options = DeployOptions(
         **what,
         only=only or (),
@@ -221,18 +225,18 @@ def dev(
     context: typer.Context,
     target: ServedArgument = None,
     *,
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=0, max=65_535)] = 8000,
     reload: Annotated[bool, typer.Option(help="Restart the process when a file changes.")] = True,
     reload_dir: Annotated[
         list[Path] | None,
-        typer.Option(help="Watch this folder; may be given more than once. [default: the current folder]"),
+        typer.Option(help="Watch this folder. You can repeat this option. [default: the current folder]"),
     ] = None,
     app_dir: AppDir = None,
     application: FileApplication = None,
     **_: Any,
 ) -> None:
-    """Serve an app, or all of a file, in one process, without Ray, as a developer wants it."""
+    """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
     say_log_level(_chosen(context, project).log_level)
@@ -252,13 +256,13 @@ def plan(
     context: typer.Context,
     target: ServedArgument = None,
     *,
-    format: Annotated[Format, typer.Option(help="For programs or for people.")] = Format.table,
+    format: Annotated[Format, typer.Option(help="The output format.")] = Format.table,
     app_dir: AppDir = None,
     application: FileApplication = None,
     rest: Annotated[bool, typer.Option("--rest", hidden=True)] = False,
     **_: Any,
 ) -> None:
-    """Show how an app would be laid out, or all of a file: its ingresses, and who owns which route. Starts nothing."""
+    """Show the deployments and the routes of an app, or of all apps of a file. Starts nothing."""
     folder = Path.cwd()
     project = read_project(folder)
     file = _file(context, target, project, rest=rest)
@@ -292,14 +296,14 @@ def plan(
 def status(
     context: typer.Context,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="All that is known, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     replicas: Annotated[
-        bool, typer.Option("--replicas", help="Each replica, and each last error, also of what is healthy.")
+        bool, typer.Option("--replicas", help="Show each replica, and the last error of healthy deployments, too.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again whenever it changes, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the status after each change, until Ctrl-C.")] = False,
     address: RunningAddress = None,
 ) -> None:
-    """Show what runs on a cluster."""
+    """Show the applications on a cluster."""
     screen = Screen()
 
     def show(found: InstanceStatus) -> None:
@@ -319,14 +323,19 @@ def status(
 @app.command()
 def scale(
     context: typer.Context,
-    deployment: Annotated[str, typer.Argument(metavar="APP/DEPLOYMENT", help="Both names, as `status` shows them.")],
-    number: Annotated[int, typer.Argument(metavar="N", help="How many replicas are to run.")],
+    deployment: Annotated[
+        str,
+        typer.Argument(
+            metavar="APP/DEPLOYMENT", help="The names of the application and the deployment, as `status` shows them."
+        ),
+    ],
+    number: Annotated[int, typer.Argument(metavar="N", help="The number of replicas.")],
     *,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     address: RunningAddress = None,
 ) -> None:
-    """Run more or fewer replicas of a deployment, until it is deployed again. Nothing restarts."""
+    """Set the number of replicas of a deployment, until you deploy it again. No replica restarts."""
     command = Scale.named(deployment, number)
     with _connected(context) as client:
         client.execute(command)
@@ -343,7 +352,7 @@ def rollback(
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     address: RunningAddress = None,
 ) -> None:
-    """Go back to the last good version of an application, other than the present one."""
+    """Return to the last stable revision of an application."""
     with _connected(context) as client:
         Screen().say(str(client.rollback(application)))
         if wait:
@@ -354,12 +363,12 @@ def rollback(
 def delete(
     context: typer.Context,
     named: Annotated[
-        str, typer.Argument(metavar="APP[/DEPLOYMENT]", help="An application, or one deployment of it, by name.")
+        str, typer.Argument(metavar="APP[/DEPLOYMENT]", help="The name of an application, or of one deployment of it.")
     ],
     *,
     address: RunningAddress = None,
 ) -> None:
-    """Stop serving an application, or one deployment of it: drain its replicas, and wait for them. Others go on."""
+    """Drain and delete an application, or one deployment of it. Other applications are not affected."""
     command = Delete.named(named)
     with _connected(context) as client:
         client.execute(command)
@@ -369,7 +378,7 @@ def delete(
 
 @app.command()
 def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
-    """Drain what runs on a cluster, wait for it, and remove it; the cluster itself stays."""
+    """Drain and delete all applications, and stop the controller and the proxies. The cluster itself stays."""
     with _connected(context) as client, Screen().waiting("Draining."):
         client.shutdown()
 
@@ -420,7 +429,7 @@ def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None
                     show(status)
                 shown = status.change
         except InstanceEnded as error:
-            screen.say(f"Nothing is left to see: {error}.")
+            screen.say(f"The watch ended: {error}.")
 
 
 def _wait(client: Client, application: str, timeout_s: float) -> None:
@@ -452,7 +461,7 @@ def _served(
 
 def _refuse_application(application: str | None) -> None:
     if application is not None:
-        raise ConfigError(f"--application {application}: the target is one app, and no file of applications")
+        raise ConfigError(f"--application {application}: the target is one app, not an application file")
 
 
 def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = None) -> Options:

@@ -16,7 +16,7 @@ from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.errors import ConfigError, OverruleError, PlanningError, TargetError
+from app_toolkit.errors import ConfigError, OverrideError, PlanningError, TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
@@ -40,7 +40,7 @@ def plan_here(target: Target, options: PlanOptions, *, written: bool = False) ->
             app,
             target=where,
             app_dir=str(target.app_dir),
-            overrules={} if written else None,
+            overrides={} if written else None,
             **options.model_dump(),
         )
 
@@ -75,9 +75,9 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             name=name,
             route_prefix=application.options.route_prefix,
             working_dir=application.working_dir,
-            overrules=application.deployments,
+            overrides=application.deployments,
         )
-    except OverruleError as error:
+    except OverrideError as error:
         raise file.blame(name, error) from None
     except (TargetError, PlanningError) as error:
         place = ("applications", name, "target")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
-from app_toolkit.core.difference import Difference
+from app_toolkit.core.diff import Diff
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, ApplicationStatus, GroupStatus, InstanceStatus, Load
 from app_toolkit.errors import ToolkitError
 
@@ -88,7 +88,7 @@ class Screen:
         ]
         self._rows(("path", "methods", "ingress"), routes)
 
-    def difference(self, difference: Difference, route_prefix: str | None) -> None:
+    def difference(self, difference: Diff, route_prefix: str | None) -> None:
         """What deploying an application would change, a line for each of its deployments."""
         changes = ["new"] if difference.is_new else [str(change) for change in difference.changes]
         if difference.is_empty:

@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 from app_toolkit.client.commands import Command, Delete, Deploy, GetApplication, GetStatus, Rollback
 from app_toolkit.client.progress import Row, failures, is_serving, rolled_back, rows, unfinished
 from app_toolkit.core import partial
-from app_toolkit.core.difference import Difference, difference, of_part
+from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import InstanceEnded, WaitTimeout
@@ -68,7 +68,7 @@ class Client(ABC):
         _, revision = self.execute(GetApplication(application))
         return self.execute(Rollback(application, revision))
 
-    def part(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Difference]:
+    def part(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
         """The command that deploys parts of an application alone, and what it changes.
 
         `only`: the deployments, by their names or by endpoints such as `"POST /embed"`. Raises `ConfigError` if there

@@ -19,7 +19,7 @@ from app_toolkit.config.document import Document, Mistake, Place, from_yaml
 from app_toolkit.config.fields import parts, sentence
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, DeploymentConfig, Model, Name
 from app_toolkit.config.options import InstanceOptions
-from app_toolkit.errors import ConfigError, FileError, OverruleError
+from app_toolkit.errors import ConfigError, FileError, OverrideError
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NAMES = TypeAdapter(Name)
@@ -124,7 +124,7 @@ class ConfigFile:
                 for name in references.names(text):
                     yield place, text, name
 
-    def blame(self, application: str, error: OverruleError) -> ConfigError:
+    def blame(self, application: str, error: OverrideError) -> ConfigError:
         """The same error, with the lines that it is about."""
         around: Place = ("applications", application, "deployments")
         return ConfigError(

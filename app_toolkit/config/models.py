@@ -25,7 +25,7 @@ from pydantic import (
 
 from app_toolkit.config.fields import merge, sentence
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import LiveOptions
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
@@ -301,10 +301,12 @@ class DeploymentConfig(Policy):
         return tuple(_on_ray(self))
 
     @property
-    def live(self) -> LiveOptions:
+    def live(self) -> ReloadableOptions:
         """The part that running replicas take up."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
-        return LiveOptions(self.max_ongoing_requests, self.max_open_websockets, self.max_open_streams, batch=batch)
+        return ReloadableOptions(
+            self.max_ongoing_requests, self.max_open_websockets, self.max_open_streams, batch=batch
+        )
 
     @property
     def policy(self) -> Policy:
@@ -345,7 +347,7 @@ class ClassConfig(DeploymentConfig):
     """value that `reconfigure` receives, at the start and after each change"""
 
     @property
-    def live(self) -> LiveOptions:
+    def live(self) -> ReloadableOptions:
         return replace(super().live, user_config=self.user_config)
 
     @classmethod
@@ -577,7 +579,7 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
 
 
-def overruled(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+def overridden(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a deployment with others over them. A number replaces what decides it, and the other way round."""
     below = config.model_dump(exclude_unset=True)
     if said.get("num_replicas", "auto") != "auto":

@@ -20,7 +20,7 @@ SERVED = "APP_TOOLKIT_DEV_TARGET"
 
 
 class Settings(Options):
-    """`APP_TOOLKIT_*` variables; each is overruled by the option of the same name. An empty one is not set."""
+    """`APP_TOOLKIT_*` variables; each is overridden by the option of the same name. An empty one is not set."""
 
     @classmethod
     def called(cls, option: str = "") -> str:

@@ -21,7 +21,7 @@ BOUNDS: dict[str, tuple[type, int, int]] = {
 
 
 @dataclass(slots=True)
-class Limits:
+class BatchSettings:
     """What batches keep to. Each can be set while items come and go, and raises `ConfigError` out of its bounds.
 
     What is set is seen when the next item comes or the next batch ends.
@@ -45,10 +45,10 @@ class Limits:
         object.__setattr__(self, name, value)
 
 
-class Overruled:
+class OverriddenBatch:
     """The limits of a batch method for one object, whose deployment says some of them."""
 
-    def __init__(self, limits: Limits, said: Mapping[str, Any]) -> None:
+    def __init__(self, limits: BatchSettings, said: Mapping[str, Any]) -> None:
         """What `said` has stands, whatever `limits` become; the rest is what they are at each moment."""
         self._limits = limits
         self._said = said
@@ -73,7 +73,7 @@ class Buffer(Generic[T]):
     An item is a token of type T, which can be hashed; `now` counts seconds and never falls.
     """
 
-    limits: Limits | Overruled
+    limits: BatchSettings | OverriddenBatch
     items: dict[T, tuple[int, float]] = field(default_factory=dict)
     """Each item's size, and when it came; the oldest is first."""
     size: int = 0

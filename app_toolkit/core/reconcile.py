@@ -33,7 +33,7 @@ from app_toolkit.core.replica_state import (
     StopSent,
     apply,
 )
-from app_toolkit.interfaces import LiveOptions, ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
@@ -132,7 +132,7 @@ class Reconfigure:
     """Apply these options. Answered within `timeout_s` seconds by `Reconfigured`, `ReconfigureFailed` or `Exited`."""
 
     replica: ReplicaId
-    live: LiveOptions
+    live: ReloadableOptions
     timeout_s: float
 
 
@@ -175,7 +175,7 @@ class ReplicaSetSpec:
     """How the target is autoscaled; None: it is fixed."""
 
     @property
-    def live(self) -> LiveOptions | None:
+    def live(self) -> ReloadableOptions | None:
         """The reloadable options that each replica should have applied; None: it is a set of proxies."""
         return _live(self.template)
 
@@ -212,7 +212,7 @@ def _hundredths(amount: int | str, target: int) -> int:
     return amount * 100 if isinstance(amount, int) else int(amount.removesuffix("%")) * target
 
 
-def _live(spec: ReplicaSpec | ProxySpec) -> LiveOptions | None:
+def _live(spec: ReplicaSpec | ProxySpec) -> ReloadableOptions | None:
     return spec.live if isinstance(spec, ReplicaSpec) else None
 
 
@@ -572,5 +572,5 @@ def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
     if are_proxies(record.name):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
         return ReplicaSetSpec(record.name, "", 0, proxy, apart=True, routed=False)
-    replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", LiveOptions(0), 0.0)
+    replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", ReloadableOptions(0), 0.0)
     return ReplicaSetSpec(record.name, "", 0, replica)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from app_toolkit.errors import IllegalTransition
-from app_toolkit.interfaces import LiveOptions, Location
+from app_toolkit.interfaces import Location, ReloadableOptions
 from app_toolkit.types import ReplicaId
 
 
@@ -77,14 +77,14 @@ class ProbeFailed(Event):
 class Reconfigured(Event):
     """The replica has applied these options."""
 
-    live: LiveOptions
+    live: ReloadableOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureFailed(Event):
     """The replica has not applied these options, or only some of them. `why` is a traceback or a sentence."""
 
-    live: LiveOptions
+    live: ReloadableOptions
     why: str
 
 
@@ -117,7 +117,7 @@ class Found(Event):
     template_hash: str
     phase_name: str
     location: Location | None = None
-    live: LiveOptions | None = None
+    live: ReloadableOptions | None = None
 
 
 # Events of the controller itself: it has sent an action, or callers have acknowledged a snapshot.
@@ -127,7 +127,7 @@ class Found(Event):
 class StartSent(Event):
     replica_set: str
     template_hash: str
-    live: LiveOptions | None
+    live: ReloadableOptions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ class ProbeSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureSent(Event):
-    live: LiveOptions
+    live: ReloadableOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
     """The state of the last reconfiguration of a replica."""
 
-    live: LiveOptions
+    live: ReloadableOptions
     sent: float | None
     """When the attempt in progress began; None: there is none."""
     failed_at: float = 0.0
@@ -208,7 +208,7 @@ class ReplicaRecord:
     """The last failed probe was answered: the replica itself reported that it is unhealthy."""
     running: tuple[str, ...] | None = None
     """The ids of the requests that ran in it when its last probe failed; None: not known."""
-    live: LiveOptions | None = None
+    live: ReloadableOptions | None = None
     """The reloadable options that it has applied or starts with. None: not known while `reconfiguration` is in
     progress; or it is a proxy."""
     reconfiguration: Reconfiguration | None = None
@@ -373,7 +373,7 @@ def _reconfigured(
     return record
 
 
-def _begun(last: Reconfiguration | None, live: LiveOptions, now: float) -> Reconfiguration:
+def _begun(last: Reconfiguration | None, live: ReloadableOptions, now: float) -> Reconfiguration:
     if last is None or last.live != live:
         return Reconfiguration(live, sent=now)
     if last.sent is not None:

@@ -26,8 +26,8 @@ from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
 from app_toolkit.replica.admitted_request import ANSWERS
-from app_toolkit.replica.batching import forget, overrule
-from app_toolkit.replica.client import Client
+from app_toolkit.replica.batching import forget, override
+from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.router.targets import Permit
@@ -151,7 +151,7 @@ class Ingress(Local):
         self._answers = Recent()
         self._context = context_of(name)
         if config.batch:
-            overrule(self._context, config.live.batch)
+            override(self._context, config.live.batch)
             weakref.finalize(self, forget, self._context).atexit = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,7 +245,7 @@ class Ingress(Local):
         while True:
             permit = self.router.try_acquire()
             if permit is None:
-                client = client or Client(receive)
+                client = client or ClientMessages(receive)
                 permit = await self._wait(client, attempts)
                 receive = client.receive
             if permit is None:
@@ -273,7 +273,7 @@ class Ingress(Local):
             finally:
                 self.router.release(permit)
 
-    async def _wait(self, client: Client, attempts: Attempts) -> Permit | None:
+    async def _wait(self, client: ClientMessages, attempts: Attempts) -> Permit | None:
         """A permit, or None where the client hung up before there was one."""
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Permit] = loop.create_future()

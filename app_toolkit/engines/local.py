@@ -18,7 +18,7 @@ from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.core.attempts import Attempt, Attempts, Reason, Result
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
-from app_toolkit.interfaces import Call, Deployable, Endpoint, Place
+from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.replica import line
 from app_toolkit.replica.calls import Calls
@@ -69,7 +69,7 @@ class Local:
         limits = config.max_ongoing_requests, config.max_open_streams
         self.router.update([Endpoint(ReplicaId(name), Address("local:"), *limits)])
 
-    def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
+    def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
         loop = asyncio.get_running_loop()
 
         def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
@@ -79,7 +79,7 @@ class Local:
             return self.replica.line.stand(CALLER, partial(soon, offered), partial(soon, ended))
         except ReplicaBusy:  # as over the wire: the line has ended before it began
             soon(ended)
-            return line.Place(self.replica.line, CALLER, offered, ended)
+            return line.Position(self.replica.line, CALLER, offered, ended)
 
     def refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
         """The replica was full, and the request waits again. Raises `QueueTimeout`, or `late` after the deadline."""
@@ -92,7 +92,7 @@ class Local:
             raise self.router.waited_too_long() from None
 
 
-class Reply:
+class LocalReply:
     """What a call gives: one value, or an error, or items that are taken one by one."""
 
     def __init__(self) -> None:
@@ -183,14 +183,14 @@ class Deployed(Local):
     # The caller
 
     async def call(self, call: Call) -> Any:
-        reply = Reply()
+        reply = LocalReply()
         await self._run(call, reply)
         return reply.result()
 
     fetch = call  # what is passed on is the object itself
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        reply = Reply()
+        reply = LocalReply()
         running = self.loop.create_task(self._run(call, reply))
         running.add_done_callback(lambda _: reply.close())
         items = reply.items()
@@ -205,7 +205,7 @@ class Deployed(Local):
             with suppress(asyncio.CancelledError, Exception):
                 await running
 
-    async def _run(self, call: Call, reply: Reply) -> None:
+    async def _run(self, call: Call, reply: LocalReply) -> None:
         """Run it with a permit. Raises a `RequestError` if it did not run, or not to its end."""
         if self._starting is None or not self._starting.done():
             await self.start()
@@ -220,8 +220,8 @@ class Deployed(Local):
         except TimeoutError:
             raise self._late(call) from None
 
-    async def _with_permit(self, call: Call, reply: Reply, since: float, until: float | None) -> None:
-        answer = _Answer()
+    async def _with_permit(self, call: Call, reply: LocalReply, since: float, until: float | None) -> None:
+        answer = _Status()
         attempts = Attempts(since, until)
         while True:
             permit = self.router.try_acquire() or await self.router.acquire(since, again=attempts.count > 0)
@@ -360,7 +360,7 @@ IN_PROCESS = InProcess()
 atexit.register(IN_PROCESS.close)
 
 
-class _Answer:
+class _Status:
     """What the gate says instead of a result: a status."""
 
     status = 200
@@ -376,7 +376,7 @@ async def _nobody_leaves() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _scope(call: Call, reply: Reply) -> Scope:
+def _scope(call: Call, reply: LocalReply) -> Scope:
     request_id = REQUEST_ID.get() or uuid.uuid4().hex
     return {
         "type": "http",

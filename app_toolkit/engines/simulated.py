@@ -24,7 +24,7 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 HOME = NodeId("home")
@@ -48,7 +48,7 @@ class Process:
     """It lives, and answers nobody."""
     location: Location | None = None
     """Where it serves, once it is placed."""
-    live: LiveOptions | None = None
+    live: ReloadableOptions | None = None
     """What it has taken up; None: a proxy, or what it was given it has not."""
 
 

@@ -8,7 +8,7 @@ from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.deadlines import Deadlines
-from app_toolkit.proxy.routes import Permit
+from app_toolkit.proxy.routes import RoutePermit
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -42,7 +42,7 @@ class Account:
         #: The exchanges that are open streams, and hold no slot at their replica.
         self.streams: set[object] = set()
         #: By the address of a client: the permit of its newest stream or WebSocket that is open.
-        self._newest: dict[bytes, Permit] = {}
+        self._newest: dict[bytes, RoutePermit] = {}
         self._deadlines: Deadlines | None = None
         self._logged = float("-inf")
 
@@ -72,12 +72,12 @@ class Account:
         newest = self._newest.get(_address(peers))
         return (None if newest is None else newest.endpoint.id), False, not shared
 
-    def opened(self, exchange: object, peers: bytes, permit: Permit, *, websocket: bool) -> None:
+    def opened(self, exchange: object, peers: bytes, permit: RoutePermit, *, websocket: bool) -> None:
         """An exchange has become an open WebSocket or stream."""
         (self.websockets if websocket else self.streams).add(exchange)
         self._newest[_address(peers)] = permit
 
-    def closed(self, exchange: object, peers: bytes, permit: Permit | None) -> None:
+    def closed(self, exchange: object, peers: bytes, permit: RoutePermit | None) -> None:
         self.websockets.discard(exchange)
         self.streams.discard(exchange)
         address = _address(peers)

@@ -13,7 +13,7 @@ from typing import cast
 
 from app_toolkit.errors import TooManyConnections
 from app_toolkit.proxy import builtin
-from app_toolkit.proxy.protocol import ClientConnection, Connection, Patience, ServerState
+from app_toolkit.proxy.protocol import ClientConnection, Patience, ServedConnection, ServerState
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import DISCARDED_BODY
 
@@ -67,7 +67,7 @@ class Reception:
         self.patience = patience
         self.tls = tls
         #: Those that were refused, until they have gone; the first has been there longest.
-        self.refused: dict[Connection, None] = {}
+        self.refused: dict[ServedConnection, None] = {}
 
     def receive(self, transport: asyncio.Transport) -> None:
         """Give a new connection its protocol."""
@@ -81,13 +81,13 @@ class Reception:
         else:
             Handshake(protocol, admitted, self, self.tls).begin(transport)
 
-    def hold(self, connection: Connection, admitted: bool) -> None:
+    def hold(self, connection: ServedConnection, admitted: bool) -> None:
         if admitted:
             self.state.connections.add(connection)
         else:
             self.refused[connection] = None
 
-    def let_go(self, connection: Connection) -> None:
+    def let_go(self, connection: ServedConnection) -> None:
         self.state.connections.discard(connection)
         self.refused.pop(connection, None)
 
@@ -100,7 +100,7 @@ class Reception:
             oldest.abort()
 
 
-class Arrival(asyncio.Protocol):
+class AcceptedConnection(asyncio.Protocol):
     """A connection's first protocol. Only one that was really accepted counts."""
 
     def __init__(self, reception: Reception) -> None:

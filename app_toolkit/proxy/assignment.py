@@ -8,7 +8,7 @@ from app_toolkit.errors import ReplicaGone, ReplicaLost
 from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import IDEMPOTENT, Request
-from app_toolkit.proxy.routes import Failed, Permit, Router
+from app_toolkit.proxy.routes import Failed, IngressRouter, RoutePermit
 from app_toolkit.types import ReplicaId
 
 
@@ -21,7 +21,7 @@ class Assignment:
         self._proxy = proxy
         self._request = request
         #: That of the ingress; set by `find_ingress`.
-        self.router: Router
+        self.router: IngressRouter
         self._waiter: object | None = None
         self.account = proxy.unowned
         self.attempts = Attempts(now)
@@ -29,7 +29,7 @@ class Assignment:
         self.max_body: int | None = None
         #: The one that has the request, or had it last.
         self.replica = ReplicaId("-")
-        self.permit: Permit | None = None
+        self.permit: RoutePermit | None = None
 
     @property
     def waiting(self) -> int | None:
@@ -69,7 +69,7 @@ class Assignment:
         if self.max_body is not None:
             self._request.check_body(self.max_body, self.account.name)
 
-    def ask(self, client: Downstream, granted: Callable[[Permit], None], failed: Failed) -> Permit | None:
+    def ask(self, client: Downstream, granted: Callable[[RoutePermit], None], failed: Failed) -> RoutePermit | None:
         """A permit; None: the request waits, until `granted` is called with one, or `failed` with an error.
 
         Raises `RequestError` if it may not wait.
@@ -82,7 +82,7 @@ class Assignment:
             self._waiter = self.router.wait(granted, attempts.since, avoid=attempts.avoid, again=again, failed=failed)
         return permit
 
-    def begin(self, permit: Permit) -> None:
+    def begin(self, permit: RoutePermit) -> None:
         """Begin an attempt."""
         if self._waiter is not None:
             self._leave_queue()

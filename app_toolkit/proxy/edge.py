@@ -16,7 +16,7 @@ from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import Watch
 from app_toolkit.observability.reports import Report
 from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.proxy.server import ProxyServer, Statistics, bind
+from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
 from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.types import Address
 
@@ -89,10 +89,10 @@ class Edge:
         kind = "tcp" if self._options.ssl_certfile is None else "tls"
         return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")
 
-    def probe(self, timeout: float) -> Statistics:
+    def probe(self, timeout: float) -> ProxyStatistics:
         """Ask the loop that serves. Raises `Unresponsive` where it does not, `ReplicaGone` once it has ended."""
 
-        async def answer() -> Statistics:
+        async def answer() -> ProxyStatistics:
             return self.statistics()
 
         asked = self._ask(answer())
@@ -117,7 +117,7 @@ class Edge:
             with suppress(TimeoutError, ReplicaGone):
                 self._ask(ending).result(timeout + LAST_WORDS_S)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ProxyStatistics:
         """What is going on. Raises `ReplicaGone` where it has not started."""
         if self._server is None:
             raise ReplicaGone("the proxy has not started")

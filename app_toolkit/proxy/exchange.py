@@ -25,11 +25,11 @@ from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.failures import as_request_error, late
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, Request
-from app_toolkit.proxy.response import Response
-from app_toolkit.proxy.routes import Permit
+from app_toolkit.proxy.response import ClientResponse
+from app_toolkit.proxy.routes import RoutePermit
 from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage
 from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Answer, Connection
+from app_toolkit.transport.pool import Answer, PooledConnection
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -81,9 +81,9 @@ class Exchange:
         self._stage = Stage.NEW
         self._arrived = time.monotonic()
         self._assignment = Assignment(proxy, request, self._arrived)
-        self._response = Response(request, client)
+        self._response = ClientResponse(request, client)
         # What is held besides, and given up in `_release`.
-        self._connection: Connection | None = None
+        self._connection: PooledConnection | None = None
         self._deadline: Deadline | None = None
         self._arriving: asyncio.TimerHandle | None = None
         # One attempt.
@@ -263,7 +263,7 @@ class Exchange:
 
     # An attempt
 
-    def _granted(self, permit: Permit) -> None:
+    def _granted(self, permit: RoutePermit) -> None:
         self._assignment.begin(permit)
         address = permit.endpoint.address
         # A handshake is not sent again once it was read: only a new connection tells whether it was.
@@ -274,7 +274,7 @@ class Exchange:
         self._enter(Stage.CONNECTING)
         self._proxy.pool.dial(address, partial(self._reached, permit), self._unreached)
 
-    def _reached(self, permit: Permit, connection: Connection) -> None:
+    def _reached(self, permit: RoutePermit, connection: PooledConnection) -> None:
         if self._stage is Stage.CONNECTING:
             self._send(connection, permit)
         else:  # the exchange has ended meanwhile
@@ -284,7 +284,7 @@ class Exchange:
         if self._stage is Stage.CONNECTING:
             self._attempt_ended(Result.UNREACHED, gone)
 
-    def _send(self, connection: Connection, permit: Permit) -> None:
+    def _send(self, connection: PooledConnection, permit: RoutePermit) -> None:
         request, client, proxy = self.request, self._client, self._proxy
         assert request.id is not None
         self._enter(Stage.SENT)

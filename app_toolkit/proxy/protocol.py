@@ -16,7 +16,7 @@ from app_toolkit.core.uploads import MinimumRate, Period, measured
 from app_toolkit.errors import RequestTimeout
 from app_toolkit.proxy.exchange import Exchange
 from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, Limits, Request, RequestParser
+from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits, Request, RequestParser
 from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header, ReplicaId
@@ -43,7 +43,7 @@ TCP_CLOSED = (7, 8)
 Origin = tuple[tuple[str, int] | None, tuple[str, int] | None, str]
 
 
-class Connection(Protocol):
+class ServedConnection(Protocol):
     """A client's, in any state: what a server does with it."""
 
     @property
@@ -62,7 +62,7 @@ class ServerState(Protocol):
     """What a connection and uvicorn's server know of each other."""
 
     total_requests: int
-    connections: set[Connection]
+    connections: set[ServedConnection]
     tasks: set[asyncio.Task[None]]
     default_headers: list[Header]
 
@@ -76,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
     * Every state has a clock, which `sweep` looks at.
     """
 
-    def __init__(self, proxy: Proxy, state: ServerState, limits: Limits, patience: Patience, trust: Trust) -> None:
+    def __init__(self, proxy: Proxy, state: ServerState, limits: HeadLimits, patience: Patience, trust: Trust) -> None:
         # Shared by all connections
         self._proxy = proxy
         self._state = state

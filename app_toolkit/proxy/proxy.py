@@ -11,7 +11,7 @@ from app_toolkit.observability.counts import Counts
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.clients import Clients
-from app_toolkit.proxy.routes import Router, Routes
+from app_toolkit.proxy.routes import IngressRouter, Routes
 from app_toolkit.transport import hop
 from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
@@ -30,7 +30,7 @@ class Proxy:
     def __init__(
         self,
         secret: bytes,
-        new_router: Callable[[str, Stand, Callable[[], None]], Router],
+        new_router: Callable[[str, Stand, Callable[[], None]], IngressRouter],
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
     ) -> None:

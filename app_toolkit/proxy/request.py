@@ -79,7 +79,7 @@ DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HeadLimits:
     """How much of a request is accepted, in bytes and numbers. The parser below us has no limits at all."""
 
     head_bytes: int = 64 * 1024
@@ -315,7 +315,7 @@ class RequestParser:
     * The parser below cannot be stopped within a `feed`: not more than `appetite` bytes are fed at a time.
     """
 
-    def __init__(self, limits: Limits, believed: bool = False) -> None:
+    def __init__(self, limits: HeadLimits, believed: bool = False) -> None:
         """`believed`: forwarded fields are passed on, and told; else they are dropped."""
         self.limits = limits
         self.believed = believed

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from app_toolkit.proxy.builtin import OwnAnswer
 from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.request import DISCARDED_BODY, Request
-from app_toolkit.transport.frames import Frames, close_frame
+from app_toolkit.transport.frames import WebSocketFrames, close_frame
 from app_toolkit.transport.pool import Answer
 from app_toolkit.types import Header
 
@@ -13,7 +13,7 @@ SERVICE_RESTART = 1012
 """The code for a WebSocket that ends for no fault of its client, which may connect again."""
 
 
-class Response:
+class ClientResponse:
     """Composes the response and writes it to the client. The exchange says when."""
 
     __slots__ = ("_client", "_frames", "_head", "_request", "answer", "continued", "keep", "size")
@@ -25,7 +25,7 @@ class Response:
         self.answer: Answer | None = None
         self._head = b""
         #: Of a tunnel: what the replica has sent.
-        self._frames: Frames | None = None
+        self._frames: WebSocketFrames | None = None
         #: Whether the client was told to send the body.
         self.continued = False
         #: Whether the client's connection serves another request after this one.
@@ -88,7 +88,7 @@ class Response:
 
     def open_tunnel(self, answer: Answer) -> None:
         self.answer = answer
-        self._frames = Frames()
+        self._frames = WebSocketFrames()
         head = _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
         self._client.write(head)
 

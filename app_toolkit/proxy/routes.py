@@ -20,7 +20,7 @@ log = logging.getLogger("app_toolkit.proxy")
 Failed = Callable[[Exception], None]
 
 
-class Permit(Protocol):
+class RoutePermit(Protocol):
     """The right to run one request at one replica."""
 
     @property
@@ -31,14 +31,14 @@ class Permit(Protocol):
     def claim(self) -> bool: ...
 
 
-class Router(Protocol):
+class IngressRouter(Protocol):
     """What the proxy asks of a router. Permits and places in the queue go back to the router that gave them."""
 
     policy: Policy
 
     def try_acquire(
         self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool
-    ) -> Permit | None: ...
+    ) -> RoutePermit | None: ...
 
     def wait(
         self, granted: Callable[[Any], None], since: float, *, avoid: Collection[ReplicaId], again: bool, failed: Failed
@@ -71,7 +71,7 @@ class Router(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class RoutedApplication:
     """One application as the board shows it."""
 
     name: str
@@ -91,13 +91,13 @@ class Routes:
 
     def __init__(
         self,
-        new_router: Callable[[str], Router],
+        new_router: Callable[[str], IngressRouter],
         pool: Pool,
         node: NodeId = NodeId(""),
     ) -> None:
-        self.applications: tuple[Application, ...] = ()
+        self.applications: tuple[RoutedApplication, ...] = ()
         self.ready = False
-        self.routers: dict[str, Router] = {}
+        self.routers: dict[str, IngressRouter] = {}
         self._new_router = new_router
         self._versions: dict[str, Version] = {}
         self._published = Published(pool, node)
@@ -169,7 +169,7 @@ class Routes:
                 (kind, pattern, methods, path, owner) for kind, pattern, methods, path, owner in posted["routes"]
             )
             table = RouteTable(posted["default"], rows)
-            applications.append(Application(posted["name"], posted["prefix"], posted["default"], rows, table))
+            applications.append(RoutedApplication(posted["name"], posted["prefix"], posted["default"], rows, table))
         as_before = (value or {}).get("as_before", ())
         applications += [application for application in self.applications if application.name in as_before]
         applications.sort(key=lambda application: len(application.prefix), reverse=True)
@@ -185,7 +185,7 @@ class Routes:
         if name in self.routers:
             self.routers[name].update(endpoints, self._published.failing.get(name))
 
-    def _router(self, name: str) -> Router:
+    def _router(self, name: str) -> IngressRouter:
         router = self.routers.get(name)
         if router is None:
             router = self.routers[name] = self._new_router(name)

@@ -19,14 +19,14 @@ from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy import tls
-from app_toolkit.proxy.arrival import Arrival, Capacity, Reception
+from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, Reception
 from app_toolkit.proxy.clients import Clients
-from app_toolkit.proxy.protocol import ClientConnection, Connection, Patience, ServerState
+from app_toolkit.proxy.protocol import ClientConnection, Patience, ServedConnection, ServerState
 from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.proxy.request import Limits
+from app_toolkit.proxy.request import HeadLimits
 from app_toolkit.types import Receive, Scope, Send
 
-__all__ = ["Proxy", "ProxyServer", "Statistics"]
+__all__ = ["Proxy", "ProxyServer", "ProxyStatistics"]
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -40,7 +40,7 @@ CLOSING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class ProxyStatistics:
     """The sizes of live sets, and what became of requests."""
 
     waiting: int
@@ -68,7 +68,7 @@ class ProxyServer:
         proxy: Proxy,
         options: HTTPOptions,
         *,
-        limits: Limits | None = None,
+        limits: HeadLimits | None = None,
         patience: Patience | None = None,
         drain_timeout_s: float = 20.0,
     ) -> None:
@@ -76,7 +76,7 @@ class ProxyServer:
         #: The port of the first socket, once it serves.
         self.port = options.port
         self._options = options
-        self._limits = limits or Limits()
+        self._limits = limits or HeadLimits()
         self._patience = patience or Patience(
             head_s=options.head_timeout_s,
             keep_alive_s=options.keep_alive_timeout_s,
@@ -171,9 +171,9 @@ class ProxyServer:
         for connection in self.connections():
             connection.sweep(now)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ProxyStatistics:
         routes = self.proxy.routes
-        return Statistics(
+        return ProxyStatistics(
             waiting=routes.waiting,
             ongoing=routes.ongoing,
             connections=len(self._state.connections),
@@ -183,8 +183,8 @@ class ProxyServer:
             reached=routes.reached,
         )
 
-    def _arrive(self, **_uvicorns: Any) -> Arrival:
-        return Arrival(self._reception)
+    def _arrive(self, **_uvicorns: Any) -> AcceptedConnection:
+        return AcceptedConnection(self._reception)
 
     def _new_client(self) -> ClientConnection:
         return ClientConnection(self.proxy, self._state, self._limits, self._patience, self._trust)
@@ -219,7 +219,7 @@ class ProxyServer:
         for connection in self.connections():
             connection.abort()
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[ServedConnection]:
         """Of every client, admitted or refused."""
         return [*self._state.connections, *self._reception.refused]
 
@@ -245,7 +245,7 @@ class _Server(uvicorn.Server):
             self.stopped.set()
 
 
-def _config(backlog: int, arrive: Callable[..., Arrival]) -> uvicorn.Config:
+def _config(backlog: int, arrive: Callable[..., AcceptedConnection]) -> uvicorn.Config:
     return uvicorn.Config(
         _unused,
         http=cast(Any, arrive),

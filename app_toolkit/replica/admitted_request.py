@@ -14,7 +14,7 @@ import anyio.to_thread
 from app_toolkit.core.disconnect import stops
 from app_toolkit.errors import DeadlineExceeded
 from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
-from app_toolkit.replica.client import Client
+from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.replica.head import checked
 from app_toolkit.replica.live_sets import LiveSets
@@ -61,7 +61,7 @@ class AdmittedRequest:
     _chunks = 0
     _outer_deadline: float | None = None
     _bounded = False
-    _client: Client | None = None
+    _client: ClientMessages | None = None
     _completion: asyncio.Event | None = None
     _timer: asyncio.TimerHandle | None = None
     _watch: asyncio.Task[None] | None = None
@@ -251,9 +251,9 @@ class AdmittedRequest:
         elif self._stops() and self._reader().watchable and not self._owes_continue():
             self._watch = self._reader().watch(self._hung_up)
 
-    def _reader(self) -> Client:
+    def _reader(self) -> ClientMessages:
         if self._client is None:
-            self._client = Client(self._receive)
+            self._client = ClientMessages(self._receive)
         return self._client
 
     def _stops(self) -> bool:

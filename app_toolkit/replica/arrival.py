@@ -68,7 +68,7 @@ class Strangers:
         self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, transport.abort)
 
 
-class Arrival(asyncio.Protocol):
+class UnauthenticatedConnection(asyncio.Protocol):
     """A connection that has just been accepted.
 
     A process of this user, or of root, that comes through the socket's file may speak HTTP at once.

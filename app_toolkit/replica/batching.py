@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeGuard, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
-from app_toolkit.core.batch import Buffer, Limits, Overruled
+from app_toolkit.core.batch import BatchSettings, Buffer, OverriddenBatch
 from app_toolkit.errors import BatchError, ConfigError
 from app_toolkit.observability.context import REPLICA, request_id
 from app_toolkit.replica.signatures import shape_of
@@ -60,7 +60,7 @@ class Batched(Protocol[P, R_co]):
     """A batch function, as it is called: with one item."""
 
     @property
-    def batch(self) -> Limits: ...
+    def batch(self) -> BatchSettings: ...
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -69,7 +69,7 @@ class BatchedMethod(Protocol[S_contra, P, R_co]):
     """A batch method, as its class has it."""
 
     @property
-    def batch(self) -> Limits: ...
+    def batch(self) -> BatchSettings: ...
 
     def __call__(self, instance: S_contra, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -141,7 +141,7 @@ def batch(
     Raises:
         ConfigError: A limit is out of bounds, or a parameter or the result is not a list.
     """
-    limits = Limits(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
+    limits = BatchSettings(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
@@ -153,7 +153,7 @@ def batch(
 
 def is_batched(function: object) -> TypeGuard[Callable[..., Any]]:
     """Whether it collects its calls into batches."""
-    return isinstance(getattr(function, "batch", None), Limits)
+    return isinstance(getattr(function, "batch", None), BatchSettings)
 
 
 def slots_for(function: Callable[..., Any], said: Mapping[str, float] = NOTHING) -> int:
@@ -163,17 +163,17 @@ def slots_for(function: Callable[..., Any], said: Mapping[str, float] = NOTHING)
     """
     if not is_batched(function):
         return 0
-    limits = Overruled(cast(Batched[..., Any], function).batch, said)
+    limits = OverriddenBatch(cast(Batched[..., Any], function).batch, said)
     return 1 if getattr(function, SIZED) else limits.max_batch_size * limits.max_concurrent_batches
 
 
-def overrule(owner: object, said: Mapping[str, Mapping[str, float]]) -> None:
+def override(owner: object, said: Mapping[str, Mapping[str, float]]) -> None:
     """From now on these limits apply instead of the functions' own, by the function's name, until `forget`.
 
     `owner`: the object whose methods they are, or the `ReplicaContext` of the ingress whose endpoints they are. If it
     has been called already, this is to be called on the event loop that its functions run on.
     """
-    _OVERRULED[id(owner)] = said
+    _OVERRIDES[id(owner)] = said
     for reference in _BATCHES.valuerefs():
         batches = reference()
         if batches is not None and batches.owner is owner:
@@ -182,10 +182,10 @@ def overrule(owner: object, said: Mapping[str, Mapping[str, float]]) -> None:
 
 def forget(owner: object) -> None:
     """The owner ends: the functions' own limits apply again."""
-    _OVERRULED.pop(id(owner), None)
+    _OVERRIDES.pop(id(owner), None)
 
 
-_OVERRULED: dict[int, Mapping[str, Mapping[str, float]]] = {}
+_OVERRIDES: dict[int, Mapping[str, Mapping[str, float]]] = {}
 """By the id of the owner, while it lives."""
 
 
@@ -315,7 +315,7 @@ class Item:
 class Batching:
     """One function that was decorated."""
 
-    def __init__(self, function: Callable[..., Any], limits: Limits, size_fn: Callable[..., int] | None) -> None:
+    def __init__(self, function: Callable[..., Any], limits: BatchSettings, size_fn: Callable[..., int] | None) -> None:
         self.function = function
         self.limits = limits
         self.size_fn = size_fn
@@ -327,10 +327,10 @@ class Batching:
     def name(self) -> str:
         return self.function.__qualname__
 
-    def limits_for(self, owner: object) -> Limits | Overruled:
-        said = _OVERRULED.get(id(owner))
+    def limits_for(self, owner: object) -> BatchSettings | OverriddenBatch:
+        said = _OVERRIDES.get(id(owner))
         mine = said.get(self.function.__name__) if said else None
-        return Overruled(self.limits, mine) if mine else self.limits
+        return OverriddenBatch(self.limits, mine) if mine else self.limits
 
     def enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Item:
         """A call came. Raises what `size_fn` raises, TypeError for arguments that do not fit."""

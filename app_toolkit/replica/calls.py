@@ -16,7 +16,7 @@ from app_toolkit.replica.instance import Instance
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import (
     Frame,
-    Frames,
+    FrameReader,
     Piece,
     decode_call,
     encode_elsewhere,
@@ -25,7 +25,7 @@ from app_toolkit.transport.calls import (
     encode_item,
     encode_value,
     frames_of,
-    goes_elsewhere,
+    is_out_of_band,
 )
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
 
@@ -133,11 +133,11 @@ class Calls:
         await send({"type": "http.response.body", "body": b""})
 
     async def _answer_over_the_wire(self, said: str, receive: Receive, send: Send) -> None:
-        method, key, elsewhere = hop.decode_call(said)
+        method, key, out_of_band = hop.decode_call(said)
         deposits = self._deposits
         answer = _Answer(receive, send, key, deposits if key else None)
         try:
-            if elsewhere and deposits is not None:
+            if out_of_band and deposits is not None:
                 frames = await _deposited(method, key, deposits, receive)
             else:
                 frames = await _read(method, receive)
@@ -178,7 +178,7 @@ class Calls:
 class _Answer:
     """Frames on their way to a caller over the wire.
 
-    One that it collects elsewhere is kept until it has. Such an answer does not end by itself: the caller hangs up
+    One that it collects out-of-band is kept until it has. Such an answer does not end by itself: the caller hangs up
     when it has everything, and until then this replica is not done.
     """
 
@@ -197,7 +197,7 @@ class _Answer:
         if not self._begun:
             self._begun = True
             await _begin(self._send)
-        if self._deposits is None or not goes_elsewhere(pieces):
+        if self._deposits is None or not is_out_of_band(pieces):
             await _send(pieces, self._send, more=True)
             return
         self._collected = True
@@ -206,7 +206,7 @@ class _Answer:
             await asyncio.wrap_future(taken)
 
     async def last(self, pieces: list[Piece]) -> None:
-        if self._collected or (self._deposits is not None and goes_elsewhere(pieces)):
+        if self._collected or (self._deposits is not None and is_out_of_band(pieces)):
             await self.item(pieces)
             while (await self._receive())["type"] != "http.disconnect":
                 pass
@@ -232,7 +232,7 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
 
     Raises `BadRequest` for a body that is none.
     """
-    frames = Frames()
+    frames = FrameReader()
     found: list[Frame] = []
     more = True
     while more:
@@ -250,7 +250,7 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
 
 
 async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive) -> list[Frame] | None:
-    """The same for arguments that come elsewhere. To ask for the body, which has nothing in it, tells the caller that
+    """The same for arguments that come out-of-band. To ask for the body, which has nothing in it, tells the caller that
     somebody waits for them."""
     with deposits.expected(key) as came:
         if (await receive())["type"] == "http.disconnect":

@@ -12,7 +12,7 @@ KEPT = 64 * 1024
 HANG_UPS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
-class Client:
+class ClientMessages:
     """One client, whose messages the app and a watcher read, never both at once.
 
     Whoever asks while the watcher reads waits for what that brings.

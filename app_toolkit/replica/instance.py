@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from app_toolkit.core.methods import STREAMS, kind_of
 from app_toolkit.errors import ConfigError, ReconfigureError, StartupError
 from app_toolkit.observability.context import REPLICA, ReplicaContext
-from app_toolkit.replica.batching import forget, overrule
+from app_toolkit.replica.batching import forget, override
 from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.threads import SyncThreads
 from app_toolkit.types import Kind
@@ -69,14 +69,14 @@ class Instance:
         # Here, and not where this is awaited: it is closed also if nobody waits any more.
         self._object = self._make()
         self._threads.own(self._object)
-        overrule(self._object, self._batch)
+        override(self._object, self._batch)
         self._constructed = True
 
     def limit_batches(self, batch: Mapping[str, Mapping[str, float]]) -> None:
         """Let its batch methods keep to these limits, by name; what is not said is as the method says."""
         self._batch = batch
         if self._constructed:
-            overrule(self._object, batch)
+            override(self._object, batch)
 
     async def reconfigure(self, user_config: Mapping[str, Any] | None) -> None:
         """Give it a new `user_config`; nothing happens where it has that one.

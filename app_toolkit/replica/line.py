@@ -14,7 +14,7 @@ OFFER = b"."
 """One offer, in the answer to a caller that stands in line over the wire."""
 
 
-class Place:
+class Position:
     """One caller's place in the line."""
 
     def __init__(self, line: "Line", caller: str, offered: Callable[[], None], ended: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class Line:
         """`ongoing` is the live set of those inside."""
         self._admission: Admission[asyncio.Future[bool]] = Admission(slots)
         self._ongoing = ongoing
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, Position] = {}
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lapse: asyncio.TimerHandle | None = None
@@ -54,7 +54,7 @@ class Line:
 
     # Callers
 
-    def stand(self, caller: str, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
+    def stand(self, caller: str, offered: Callable[[], None], ended: Callable[[], None]) -> Position:
         """A place at the end of the line.
 
         `offered` is called whenever a slot is kept for this caller, which then sends a request that claims it;
@@ -67,11 +67,11 @@ class Line:
         if self._closed or not self._admission.stand(caller):
             raise ReplicaBusy(len(self._ongoing))
         self._loop = asyncio.get_running_loop()
-        place = self._places[caller] = Place(self, caller, offered, ended)
+        place = self._places[caller] = Position(self, caller, offered, ended)
         self.advance()
         return place
 
-    def left(self, place: Place) -> None:
+    def left(self, place: Position) -> None:
         if self._forget(place):
             self.advance()
 
@@ -152,11 +152,11 @@ class Line:
             waiting.set_result(False)
             self.advance()
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: Position) -> None:
         if self._forget(place):
             place.ended()
 
-    def _forget(self, place: Place) -> bool:
+    def _forget(self, place: Position) -> bool:
         if self._places.get(place.caller) is not place:
             return False
         del self._places[place.caller]

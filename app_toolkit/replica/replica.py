@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.errors import ReplicaBusy, TooManyWebSockets
-from app_toolkit.interfaces import LiveOptions
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica.admitted_request import INTERNAL_ERROR, AdmittedRequest, Put, respond
 from app_toolkit.replica.batching import buffered
@@ -35,7 +35,7 @@ class Reported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class ReplicaStatistics:
     """A replica at one moment."""
 
     ongoing: int
@@ -105,7 +105,7 @@ class Replica:
         self.line = Line(max_ongoing_requests, self.live.ongoing)
         self.live.freed = self.line.freed
 
-    def limit(self, live: LiveOptions) -> None:
+    def limit(self, live: ReloadableOptions) -> None:
         """Keep to these limits from now on; whoever is inside stays, also where that is more."""
         self.max_open_websockets = live.max_open_websockets
         self.live.max_open_streams = live.max_open_streams
@@ -289,9 +289,9 @@ class Replica:
         self.line.close()
         return await self.live.until_drained(timeout)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ReplicaStatistics:
         """Safe from any thread."""
-        return Statistics(
+        return ReplicaStatistics(
             len(self.live.ongoing),
             len(self.live.running),
             len(self.live.websockets),

@@ -21,18 +21,18 @@ from fastapi import FastAPI
 
 from app_toolkit import private
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
-from app_toolkit.interfaces import LiveOptions, ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.observability.watchdog import Watchdog
-from app_toolkit.replica.arrival import Arrival, Strangers
-from app_toolkit.replica.batching import overrule
+from app_toolkit.replica.arrival import Strangers, UnauthenticatedConnection
+from app_toolkit.replica.batching import override
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.reach import ask
-from app_toolkit.replica.replica import Replica, Reported, Statistics
+from app_toolkit.replica.replica import Replica, ReplicaStatistics, Reported
 from app_toolkit.replica.signals import Signals
 from app_toolkit.replica.target import served
 from app_toolkit.replica.websocket import BoundedWebSocket
@@ -74,7 +74,7 @@ class ReplicaServer:
         #: Where callers on other nodes reach it, once it serves; None: they do not.
         self.remote_address: Address | None = None
         #: The options that it starts with or has taken up; None: none yet, or nobody knows what a failure has left.
-        self.live: LiveOptions | None = None
+        self.live: ReloadableOptions | None = None
         self._listeners: list[socket.socket] = []
         # Set on the data loop while the replica comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,7 +143,7 @@ class ReplicaServer:
             failed = f"replica {id} started, and its first probe failed:\n{users_traceback(error)}"
             raise StartupError(failed) from error
 
-    def probe(self, timeout: float) -> Statistics:
+    def probe(self, timeout: float) -> ReplicaStatistics:
         """Ask the data loop, where user code runs, whether it still turns.
 
         Where it serves a class with a `check_health`, that is asked as well. Then the gate is asked over the socket
@@ -154,7 +154,7 @@ class ReplicaServer:
         until = time.monotonic() + timeout
         replica, loop = self._alive()
 
-        async def answer() -> Statistics:
+        async def answer() -> ReplicaStatistics:
             check_descriptors()
             if self._instance is not None:
                 await self._instance.check_health()
@@ -183,7 +183,7 @@ class ReplicaServer:
             why = f"{why}: its event loop is {blocked}"
         return Unresponsive(why, replica.running_ids())
 
-    def reconfigure(self, live: LiveOptions, timeout: float) -> None:
+    def reconfigure(self, live: ReloadableOptions, timeout: float) -> None:
         """Take up options that changed. One follows the other; what runs, and who is inside, is left alone.
 
         Raises `ReconfigureError` with the user's traceback, `TimeoutError` where it takes longer than `timeout`
@@ -197,7 +197,7 @@ class ReplicaServer:
             asked.cancel()
             raise TimeoutError(f"{replica.name} was not reconfigured within {timeout:g} s") from None
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ReplicaStatistics:
         """What is going on, without asking the data loop. Raises `ReplicaGone` where that has ended."""
         return self._alive()[0].statistics()
 
@@ -304,7 +304,7 @@ class ReplicaServer:
             self._instance = calls.instance
         else:
             app = host(app, spec.deployment)
-            overrule(self._context, spec.live.batch)
+            override(self._context, spec.live.batch)
         self._replica = Replica(
             app,
             name=spec.id,
@@ -324,13 +324,13 @@ class ReplicaServer:
         self._watchdog.start(asyncio.get_running_loop())
         ready.set_result(None)
 
-    async def _take_up(self, live: LiveOptions) -> None:
+    async def _take_up(self, live: ReloadableOptions) -> None:
         assert self._replica is not None
         async with self._reconfiguring:
             self.live = None
             self._replica.limit(live)
             if self._instance is None:
-                overrule(self._context, live.batch)
+                override(self._context, live.batch)
             else:
                 self._instance.limit_batches(live.batch)
                 await self._instance.reconfigure(live.user_config)
@@ -374,7 +374,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             startup,
             # what makes protocols; it need not be a class
-            http=cast(Any, partial(Arrival, gate=gate, secret=secret, strangers=Strangers())),
+            http=cast(Any, partial(UnauthenticatedConnection, gate=gate, secret=secret, strangers=Strangers())),
             ws=BoundedWebSocket,
             lifespan=lifespan,
             interface="asgi3",

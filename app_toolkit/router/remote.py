@@ -34,7 +34,7 @@ from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, Piece, Sealed
 from app_toolkit.transport.line import Lines
-from app_toolkit.transport.pool import Connection, Pool
+from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
 from app_toolkit.types import Address, NodeId
@@ -263,7 +263,7 @@ class RemoteCaller:
             while frame.kind == "item":
                 yield _outcome(frame)
                 frame = await sent.frame()
-                if frame.kind == "elsewhere":
+                if frame.kind == "out_of_band":
                     frame = await self._collected(sent, permit, until)
             if frame.kind != "end":
                 _outcome(frame)  # an error
@@ -324,7 +324,7 @@ class RemoteCaller:
         self,
         call: Call,
         permit: Permit,
-        connection: Connection,
+        connection: PooledConnection,
         request_id: str,
         until: float | None,
         body: Sequence[Piece],
@@ -332,13 +332,13 @@ class RemoteCaller:
         """The exchange, and the first frame of its answer."""
         payloads = self._callers.payloads
         key = "" if payloads is None else self._callers.mint_id()
-        elsewhere = payloads is not None and calls.goes_elsewhere(body)
-        length = None if elsewhere else sum(map(len, body))
+        out_of_band = payloads is not None and calls.is_out_of_band(body)
+        length = None if out_of_band else sum(map(len, body))
         head = self._head(call, permit, request_id, until, key, length)
-        sent = Sent(self._pool, connection, (head,) if elsewhere else (head, *body), key)
+        sent = Sent(self._pool, connection, (head,) if out_of_band else (head, *body), key)
         try:
-            frame = await (self._deposited(sent, permit, body) if elsewhere else sent.frame())
-            if frame.kind == "elsewhere":
+            frame = await (self._deposited(sent, permit, body) if out_of_band else sent.frame())
+            if frame.kind == "out_of_band":
                 frame = await self._collected(sent, permit)
         except BaseException:
             sent.abandon()
@@ -373,8 +373,8 @@ class RemoteCaller:
         return DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time")
 
     async def _deposited(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
-        """The first frame of the answer to arguments that go elsewhere."""
-        assert self._callers.payloads is not None, "else there is no elsewhere"
+        """The first frame of the answer to arguments that go out-of-band."""
+        assert self._callers.payloads is not None, "arguments go out-of-band only where there is a way"
         await sent.invited()
         deposit = self.loop.create_task(self._callers.payloads.deposit(permit.endpoint.id, sent.key, body))
         deposit.add_done_callback(partial(_fail, sent))
@@ -385,7 +385,7 @@ class RemoteCaller:
 
     async def _collected(self, sent: Sent, permit: Permit, until: float | None = None) -> Frame:
         """The frame that the replica keeps for us. Raises `DeadlineExceeded` where it is not here in time."""
-        assert self._callers.payloads is not None, "else there is no elsewhere"
+        assert self._callers.payloads is not None, "arguments go out-of-band only where there is a way"
         replica = permit.endpoint.id
         try:
             async with asyncio.timeout_at(until):
@@ -395,10 +395,10 @@ class RemoteCaller:
         except ValueError as error:
             raise ReplicaLost(f"what replica {replica} kept for a call is no answer: {error}") from None
 
-    async def _dial(self, address: Address) -> Connection:
-        reached: asyncio.Future[Connection] = self.loop.create_future()
+    async def _dial(self, address: Address) -> PooledConnection:
+        reached: asyncio.Future[PooledConnection] = self.loop.create_future()
 
-        def take(connection: Connection) -> None:
+        def take(connection: PooledConnection) -> None:
             if reached.done():  # nobody waits for it any more
                 self._pool.give_back(connection)
             else:
@@ -423,7 +423,7 @@ class RemoteCaller:
     def _head(
         self, call: Call, permit: Permit, request_id: str, until: float | None, key: str, length: int | None = None
     ) -> bytes:
-        """`length`: that of the body; None: the arguments go elsewhere."""
+        """`length`: that of the body; None: the arguments go out-of-band."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
         identity = hop.encode(self._callers.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if permit.claim():
@@ -433,7 +433,7 @@ class RemoteCaller:
             hop.HOP,
             identity,
             hop.CALL,
-            hop.encode_call(call.method, key, elsewhere=length is None),
+            hop.encode_call(call.method, key, out_of_band=length is None),
             b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()),
             EXPECT if length is None else b"",
             length or 0,

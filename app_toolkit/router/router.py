@@ -13,8 +13,8 @@ from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
-from app_toolkit.interfaces import Endpoint, Place, Stand
-from app_toolkit.router.targets import Failed, Permit, Target, Waiter
+from app_toolkit.interfaces import Endpoint, QueuePosition, Stand
+from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
 from app_toolkit.types import ReplicaId
 
 RUN = 16
@@ -67,12 +67,12 @@ class Router:
         #: By what they avoid, so that those who avoid what is free are passed over together. Oldest first in each.
         self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
         self._order = ServingOrder()
-        self._targets: dict[ReplicaId, Target] = {}
-        self._all: Sequence[Target] = ()
+        self._targets: dict[ReplicaId, Upstream] = {}
+        self._all: Sequence[Upstream] = ()
         #: Who was picked last, of `_all`, and how often in a row.
-        self._last: Target | None = None
+        self._last: Upstream | None = None
         self._run = 0
-        self._leaving: set[Target] = set()
+        self._leaving: set[Upstream] = set()
         #: Why no replica is there and none will come; None: one may.
         self._failing: str | None = None
         self._closed = False
@@ -100,7 +100,7 @@ class Router:
             kept = None if prefer is None else self._targets.get(prefer)
             if kept is not None and kept.has_room:
                 return self._begin(self._kept(kept, streamed))
-            target = pick(self._all, Target.load, self._rng, self._last, moves=stays or self._run >= RUN)
+            target = pick(self._all, Upstream.load, self._rng, self._last, moves=stays or self._run >= RUN)
             self._run = self._run + 1 if target is self._last else 1
             self._last = target
             if target is not None and target.has_room:
@@ -266,7 +266,7 @@ class Router:
         for endpoint in endpoints:
             target = before.pop(endpoint.id, None)
             if target is None:
-                target = Target(endpoint)
+                target = Upstream(endpoint)
             target.endpoint = endpoint
             self._targets[endpoint.id] = target
         self._all = tuple(self._targets.values())
@@ -335,10 +335,10 @@ class Router:
 
     # The match
 
-    def _free(self) -> list[Target]:
+    def _free(self) -> list[Upstream]:
         return [target for target in self._targets.values() if target.has_room]
 
-    def _kept(self, own: Target, streamed: bool) -> Target:
+    def _kept(self, own: Upstream, streamed: bool) -> Upstream:
         """The replica of a client, or another one that has room and clearly less to do."""
         if len(self._all) < 2:
             return own
@@ -346,16 +346,16 @@ class Router:
         moves = is_clearly_less(other.load(), own.load(), streamed=streamed) and other.has_room
         return other if moves else own
 
-    def _take(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Permit | None:
-        target = pick(self._usable(free, avoid), Target.load, self._rng)
+    def _take(self, free: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Permit | None:
+        target = pick(self._usable(free, avoid), Upstream.load, self._rng)
         return None if target is None else self._begin(target)
 
-    def _begin(self, target: Target) -> Permit:
+    def _begin(self, target: Upstream) -> Permit:
         permit = Permit(target)
         target.permits.add(permit)
         return permit
 
-    def _usable(self, free: Sequence[Target], avoid: Collection[ReplicaId]) -> Sequence[Target]:
+    def _usable(self, free: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Sequence[Upstream]:
         if not avoid or not free:
             return free
         others = [target for target in free if target.endpoint.id not in avoid]
@@ -372,7 +372,7 @@ class Router:
             assert permit is not None
             self._serve(waiter, permit)
 
-    def _next_for(self, free: Sequence[Target]) -> Waiter | None:
+    def _next_for(self, free: Sequence[Upstream]) -> Waiter | None:
         """The waiter to serve next, of those who may use one of these."""
         queues = [queue for avoid, queue in self._queues.items() if self._usable(free, avoid)]
         if self._order.newest_first:
@@ -393,12 +393,12 @@ class Router:
 
     # Replicas that gave no permit
 
-    def _stand_at(self, target: Target, stand: Stand) -> None:
+    def _stand_at(self, target: Upstream, stand: Stand) -> None:
         place = target.place = stand(
             target.endpoint, lambda: self._offered(target, place), lambda: self._line_ended(target, place)
         )
 
-    def _offered(self, target: Target, place: Place) -> None:
+    def _offered(self, target: Upstream, place: QueuePosition) -> None:
         """A slot at a replica is ours: for the next one who does not avoid it. Else we leave the line."""
         if target.place is not place:
             return
@@ -410,26 +410,26 @@ class Router:
             target.permits.add(permit)
             self._serve(waiter, permit)
 
-    def _line_ended(self, target: Target, place: Place) -> None:
+    def _line_ended(self, target: Upstream, place: QueuePosition) -> None:
         if target.place is place:
             target.place = None
             self._let_rest(target)
 
-    def _leave_line(self, target: Target) -> None:
+    def _leave_line(self, target: Upstream) -> None:
         place, target.place = target.place, None
         if place is not None:
             place.leave()
 
-    def _let_rest(self, target: Target) -> None:
+    def _let_rest(self, target: Upstream) -> None:
         self._end_rest(target)
         if self._targets.get(target.endpoint.id) is target and not self._closed:
             target.rest = asyncio.get_running_loop().call_later(REST_S, self._rested, target)
 
-    def _rested(self, target: Target) -> None:
+    def _rested(self, target: Upstream) -> None:
         target.rest = None
         self._assign()
 
-    def _end_rest(self, target: Target) -> None:
+    def _end_rest(self, target: Upstream) -> None:
         timer, target.rest = target.rest, None
         if timer is not None:
             timer.cancel()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app_toolkit.core.balance import Load
-from app_toolkit.interfaces import Endpoint, Place
+from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
 
 Failed = Callable[[Exception], None]
@@ -13,7 +13,7 @@ Failed = Callable[[Exception], None]
 
 
 @dataclass(eq=False, slots=True)
-class Target:
+class Upstream:
     """One replica as one caller sees it."""
 
     endpoint: Endpoint
@@ -22,7 +22,7 @@ class Target:
     #: Permits whose responses are open streams or WebSockets: they hold no slot.
     opened: set["Permit"] = field(default_factory=set)
     #: Where this caller stands in line, because others filled the replica: that offers slots then, and is not asked.
-    place: Place | None = None
+    place: QueuePosition | None = None
     #: It was not reached, or is draining: left alone until this timer fires.
     rest: TimerHandle | None = None
 
@@ -51,7 +51,7 @@ class Target:
 class Permit:
     """The right to run one request at one replica. Whoever takes it gives it back."""
 
-    target: Target
+    target: Upstream
     #: The replica offered the slot, and no request has claimed the offer yet.
     offered: bool = False
     #: Its response is a stream that has kept its slot, because the replica has `max_open_streams` open.

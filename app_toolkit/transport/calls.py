@@ -7,9 +7,8 @@ follows), one pickle (protocol 5), and the buffers that the pickle refers to: th
 tables, and long `bytes`.
 
 * Nobody unpickles a frame by receiving it. Who decodes one has made sure that it comes from one of us.
-* A frame of `LARGEST_SENT` bytes or more does not cross the socket where there is another way (`interfaces.Payloads`).
-  It goes there in the very pieces that the socket would have got; in an answer, a frame that says "elsewhere" stands in
-  its place.
+* A frame of `OUT_OF_BAND_BYTES` or more goes out-of-band (`interfaces.Payloads`) if caller and replica have such a way. It
+  goes there in the pieces that the socket would have got. In an answer, a frame of the kind "out_of_band" takes its place.
 * Buffers are not copied. The writer must not change what he sends until it has left. What the reader gets is his alone
   and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` are copied once where they
   came with other things, as a `bytearray` is in any case.
@@ -33,7 +32,7 @@ import cloudpickle
 from app_toolkit.errors import ContentTooLarge, RemoteError
 from app_toolkit.interfaces import Call
 
-FrameKind = Literal["call", "value", "error", "item", "end", "elsewhere"]
+FrameKind = Literal["call", "value", "error", "item", "end", "out_of_band"]
 
 MOST_BYTES = 1024**3
 """That one frame may have. What announces more is refused before any of it is kept."""
@@ -44,8 +43,8 @@ MOST_BUFFERS = 65_536
 LARGE = 64 * 1024
 """Bytes from which on a piece is written by itself, not joined with its neighbours."""
 
-LARGEST_SENT = 16 * 1024 * 1024
-"""Bytes from which on a frame goes elsewhere, where it can."""
+OUT_OF_BAND_BYTES = 32 * 1024 * 1024
+"""A frame of this size or more goes out-of-band, if there is a way."""
 
 ALIGNED = 16
 """Where the data of an array may begin: no type of NumPy's asks for more."""
@@ -92,7 +91,7 @@ class Passed:
     """Stands, itself, where a sealed value belongs among arguments."""
 
 
-class Frames:
+class FrameReader:
     """Reads frames from a stream of bytes that is cut anywhere."""
 
     def __init__(self) -> None:
@@ -185,16 +184,16 @@ def frame_of(pieces: Iterable[Piece]) -> Frame:
 
 def frames_of(pieces: Iterable[Piece]) -> list[Frame]:
     """Raises `ValueError` where these pieces are no whole frames."""
-    frames = Frames()
+    frames = FrameReader()
     found = [frame for piece in pieces for frame in frames.feed(piece)]
     if not frames.between:
         raise ValueError("it does not end where a frame does")
     return found
 
 
-def goes_elsewhere(pieces: Iterable[Piece]) -> bool:
+def is_out_of_band(pieces: Iterable[Piece]) -> bool:
     """Whether a frame in these pieces is too large for a socket that is not the only way."""
-    return sum(map(len, pieces)) >= LARGEST_SENT
+    return sum(map(len, pieces)) >= OUT_OF_BAND_BYTES
 
 
 # What a caller sends, and what the replica makes of it
@@ -256,8 +255,8 @@ def encode_end() -> list[Piece]:
 
 
 def encode_elsewhere() -> list[Piece]:
-    """Stands for a frame that is to be collected elsewhere."""
-    return [_head("elsewhere", [0])]
+    """Stands for a frame that is to be collected out-of-band."""
+    return [_head("out_of_band", [0])]
 
 
 def encode_error(error: BaseException) -> list[Piece]:

@@ -28,7 +28,7 @@ def why_not_closed_with(code: object, reason: object) -> str | None:
     return None
 
 
-class Frames:
+class WebSocketFrames:
     """Follows one direction of a WebSocket from its handshake on, by the heads of its frames alone.
 
     Payloads are jumped over, so the cost is per frame and per chunk, never per byte.

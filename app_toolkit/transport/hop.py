@@ -11,7 +11,7 @@ has `x-app-toolkit-claim` as its second field. Both fields carry the caller's na
 
 A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
 `transport.calls` makes of the arguments. Nobody believes that field who has not compared the token. A key beside the
-method says that the caller can reach the replica on another way, too, which large payloads take; the word `elsewhere`
+method says that the caller can reach the replica on another way, too, which large payloads take; the word `out_of_band`
 behind it, that the arguments will. Then there is no body, and the `100 Continue` says that the replica waits for them.
 
 The response to a request has `x-app-toolkit-stream` if it is a stream. The replica decides whether the stream leaves
@@ -48,7 +48,7 @@ PROBE = b"x-app-toolkit-probe"
 EXPECT = b"x-app-toolkit-expect"
 """The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
 
-ELSEWHERE = "elsewhere"
+OUT_OF_BAND = "out_of_band"
 
 Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
 """Why a replica did not run a request. The first three are a hand-over, the others an operator's mistake."""
@@ -72,19 +72,19 @@ class CallField(NamedTuple):
 
     method: str
     key: str
-    """Under which payloads of this exchange go elsewhere; empty: its caller knows no other way."""
-    elsewhere: bool
+    """Under which payloads of this exchange go out-of-band; empty: its caller knows no other way."""
+    out_of_band: bool
     """Whether the arguments do."""
 
 
-def encode_call(method: str, key: str, *, elsewhere: bool) -> bytes:
-    return f"{method} {key} {ELSEWHERE}".encode() if elsewhere else f"{method} {key}".encode()
+def encode_call(method: str, key: str, *, out_of_band: bool) -> bytes:
+    return f"{method} {key} {OUT_OF_BAND}".encode() if out_of_band else f"{method} {key}".encode()
 
 
 def decode_call(value: str) -> CallField:
     method, _, rest = value.partition(" ")
     key, _, word = rest.partition(" ")
-    return CallField(method, key, word == ELSEWHERE)
+    return CallField(method, key, word == OUT_OF_BAND)
 
 
 def is_internal(name: bytes) -> bool:

@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Callable
 
 from app_toolkit.errors import ReplicaGone
-from app_toolkit.interfaces import Endpoint, Place
+from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Answer, Connection, Pool
+from app_toolkit.transport.pool import Answer, Pool, PooledConnection
 
 
 class Lines:
@@ -26,7 +26,7 @@ class Lines:
         self.claim = b"\r\n%b: %b" % (hop.CLAIM, name)
         self._places: set[_Place] = set()
 
-    def stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
+    def stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
         """As `interfaces.Stand` says; a replica that is not reached ends the line."""
         place = _Place(self._pool, self._head, offered, ended, self._places.discard)
         self._places.add(place)
@@ -63,7 +63,7 @@ class _Place:
         self._ended = ended
         self._forget = forget
         self._left = False
-        self._connection: Connection | None = None
+        self._connection: PooledConnection | None = None
         self._stands = False
 
     def leave(self) -> None:
@@ -73,7 +73,7 @@ class _Place:
         if connection is not None:
             connection.abort()
 
-    def reached(self, connection: Connection) -> None:
+    def reached(self, connection: PooledConnection) -> None:
         if self._left:  # while it was dialled
             self._pool.give_back(connection)
             return

@@ -117,14 +117,14 @@ class _Decoding(_Framing):
         self.body.append(data)
 
 
-class Connection(asyncio.Protocol):
+class PooledConnection(asyncio.Protocol):
     """One connection to one replica.
 
     * It serves one exchange at a time, from `begin` until the listener hears its end or ends it itself.
     * An answer that nobody asked for, and a byte beyond the end of one, end the connection.
     """
 
-    def __init__(self, address: Address, idle_lost: Callable[["Connection"], None]) -> None:
+    def __init__(self, address: Address, idle_lost: Callable[["PooledConnection"], None]) -> None:
         # For its life
         self.address = address
         self.idle_since = 0.0
@@ -388,7 +388,7 @@ class _Idle:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.connections: deque[Connection] = deque()
+        self.connections: deque[PooledConnection] = deque()
 
     def shrink(self, most: int) -> None:
         while len(self.connections) > most:
@@ -432,7 +432,7 @@ class Pool:
         if idle is not None:
             idle.shrink(0)
 
-    def take(self, address: Address) -> Connection | None:
+    def take(self, address: Address) -> PooledConnection | None:
         """An idle connection; None if there is none."""
         idle = self._replicas.get(address)
         while idle is not None and idle.connections:
@@ -441,7 +441,7 @@ class Pool:
                 return connection
         return None
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: PooledConnection) -> None:
         """Take a connection whose exchange has ended as reusable."""
         idle = self._replicas.get(connection.address)
         if idle is None or not connection.usable or len(idle.connections) >= idle.most:
@@ -485,19 +485,19 @@ class Pool:
     async def _dial(self, address: Address, reached: "Reached", failed: "Failed") -> None:
         try:
             async with asyncio.timeout(DIAL_S):
-                _, connection = await connect(address, lambda: Connection(address, self._lost), self._secret)
+                _, connection = await connect(address, lambda: PooledConnection(address, self._lost), self._secret)
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(_unreached(address, error))
         else:
             reached(connection)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: PooledConnection) -> None:
         idle = self._replicas.get(connection.address)
         if idle is not None and connection in idle.connections:
             idle.connections.remove(connection)
 
 
-Reached = Callable[[Connection], None]
+Reached = Callable[[PooledConnection], None]
 Failed = Callable[[ReplicaGone], None]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
-from app_toolkit.transport.calls import Frame, Frames
-from app_toolkit.transport.pool import Answer, Connection, Pool
+from app_toolkit.transport.calls import Frame, FrameReader
+from app_toolkit.transport.pool import Answer, Pool, PooledConnection
 
 HELD = 1024 * 1024
 """Bytes of a stream that are read ahead of whoever takes the items; beyond, the replica waits."""
@@ -42,12 +42,12 @@ class Sent:
         "key",
     )
 
-    def __init__(self, pool: Pool, connection: Connection, pieces: Sequence[Any], key: str = "") -> None:
+    def __init__(self, pool: Pool, connection: PooledConnection, pieces: Sequence[Any], key: str = "") -> None:
         self.key = key
         self._invited = False
         self._pool = pool
-        self._connection: Connection | None = connection
-        self._reader = Frames()
+        self._connection: PooledConnection | None = connection
+        self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._ahead = 0
         self._paused = False

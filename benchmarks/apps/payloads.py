@@ -25,8 +25,8 @@ class Store(Deployment, max_ongoing_requests=CLIENTS, ray_actor_options={"num_cp
         self.kept = np.zeros(0, np.uint8)
 
     async def switch(self, at: int, size: int) -> None:
-        """From so many bytes on payloads go elsewhere; `give` gives an array of so many."""
-        calls.LARGEST_SENT = at
+        """From so many bytes on payloads go out-of-band; `give` gives an array of so many."""
+        calls.OUT_OF_BAND_BYTES = at
         self.kept = np.ones(size, np.uint8)
 
     async def take(self, array: Array) -> int:
@@ -54,12 +54,12 @@ def memory() -> int:
 
 
 @app.get("/times/{way}/{size}")
-async def times(way: Literal["there", "back"], size: int, count: int, elsewhere: bool, model: ToStore) -> list[float]:
+async def times(way: Literal["there", "back"], size: int, count: int, out_of_band: bool, model: ToStore) -> list[float]:
     """Seconds of each of so many calls, one after the other."""
-    at = 0 if elsewhere else sys.maxsize
-    calls.LARGEST_SENT = sys.maxsize
+    at = 0 if out_of_band else sys.maxsize
+    calls.OUT_OF_BAND_BYTES = sys.maxsize
     await model.switch(at, size)
-    calls.LARGEST_SENT = at
+    calls.OUT_OF_BAND_BYTES = at
     array = np.ones(size, np.uint8)
     found = []
     for _ in range(count):
@@ -70,11 +70,11 @@ async def times(way: Literal["there", "back"], size: int, count: int, elsewhere:
 
 
 @app.get("/many/{count}/{size}")
-async def many(count: int, size: int, model: ToStore, elsewhere: bool = True) -> int:
+async def many(count: int, size: int, model: ToStore, out_of_band: bool = True) -> int:
     """Send and get so many bytes so often; gives how many came back whole."""
-    at = 0 if elsewhere else sys.maxsize
+    at = 0 if out_of_band else sys.maxsize
     await model.switch(at, 0)
-    calls.LARGEST_SENT = at
+    calls.OUT_OF_BAND_BYTES = at
     array = np.arange(size, dtype=np.uint8)
     numbers = iter(range(count))
 

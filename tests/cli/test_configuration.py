@@ -68,7 +68,7 @@ def test_the_project_gives_defaults(project: Path, options_of) -> None:
     assert (options.plan.name, options.plan.route_prefix, options.plan.num_replicas) == ("shop", "/shop", 3)
 
 
-def test_the_environment_overrules_the_project_and_the_command_line_both(
+def test_the_environment_overrides_the_project_and_the_command_line_both(
     project: Path, options_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "pyproject.toml").write_text("[tool.app_toolkit]\nport = 9000\n")

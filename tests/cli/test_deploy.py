@@ -263,7 +263,7 @@ def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_run
         "      Traceback",
         "        line",
         "      ValueError: no model",
-        "Nothing is left to see: the instance was shut down.",
+        "The watch ended: the instance was shut down.",
     ]
     assert instance.did == ["close"]
 
@@ -284,7 +284,7 @@ def test_what_is_named_is_of_one_application_of_a_file(
         "applications:\n  shop: {target: 'shop:app'}\n  b: {target: 'shop:app', route_prefix: /b}\n"
     )
     assert command(None, "deploy", "app.yaml", "--only", "chat") == 2
-    assert "the file has several: say --application, too" in capsys.readouterr().err
+    assert "--only needs --application, because the file has several applications" in capsys.readouterr().err
     assert command(None, "deploy", "app.yaml", "--only", "chat", "--only", "GET /", "--application", "b") == 0
     ((options, file),) = [(each, each.file) for each in taken]
     assert file is not None
@@ -292,7 +292,7 @@ def test_what_is_named_is_of_one_application_of_a_file(
     assert command(None, "deploy", "app.yaml", "--application", "c") == 2
     assert "app.yaml has no application 'c', only shop, b" in capsys.readouterr().err
     assert command(None, "deploy", "shop.py", "--application", "c") == 2
-    assert "the target is one app, and no file of applications" in capsys.readouterr().err
+    assert "the target is one app, not an application file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

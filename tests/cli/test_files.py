@@ -174,7 +174,7 @@ def test_the_mistakes_of_a_file_and_those_that_its_apps_find_are_told_at_once(fo
         (["app.yaml", "--application", "x"], "app.yaml has no application 'x', only one, two"),
         (["absent.yaml"], "absent.yaml cannot be read: "),
         (["pyproject.toml"], "pyproject.toml has no [tool.app_toolkit.applications]"),
-        (["one/app.py", "--application", "x"], "--application x: the target is one app, and no file of applications"),
+        (["one/app.py", "--application", "x"], "--application x: the target is one app, not an application file"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(

@@ -8,7 +8,7 @@ import pytest
 from app_toolkit.config.document import from_toml, from_yaml
 from app_toolkit.config.fields import merge
 from app_toolkit.config.files import ConfigFile, parse, read_file
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, overruled
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, overridden
 from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.project import choose, read_project
 from app_toolkit.errors import ConfigError
@@ -202,7 +202,7 @@ def test_the_project_may_have_applications_and_tells_its_mistakes_by_name(tmp_pa
     ]
 
 
-def test_a_file_overrules_the_project_and_is_overruled_by_the_environment_and_the_command_line(
+def test_a_file_overrides_the_project_and_is_overridden_by_the_environment_and_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.app_toolkit]\nport = 1\nmax_connections = 1\nhost = '::1'\n")
@@ -263,7 +263,7 @@ FOLLOWS = {"min_replicas": 0, "max_replicas": 5}
 def test_a_number_takes_the_place_of_what_decides_it_and_the_other_way_round(
     code: dict[str, Any], file: dict[str, Any], number: object, config: object
 ) -> None:
-    options = overruled(DeploymentConfig(name="a", **code), file)
+    options = overridden(DeploymentConfig(name="a", **code), file)
     result = DeploymentConfig(**options)
     assert result.num_replicas == number
     followed = result.autoscaling_config

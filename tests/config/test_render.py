@@ -14,7 +14,7 @@ from app_toolkit.config.files import ConfigFile, applied, parse
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.config.render import render
-from app_toolkit.errors import ConfigError, OverruleError
+from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.planning import plan
 
 FOLDER = Path("/srv/shop")
@@ -127,9 +127,9 @@ def app(ingress: dict[str, Any], of_class: dict[str, Any]) -> Toolkit:
     return app
 
 
-def planned(app: FastAPI, overrules: Any = None, **more: Any) -> ApplicationSpec:
+def planned(app: FastAPI, overrides: Any = None, **more: Any) -> ApplicationSpec:
     at: dict[str, Any] = {"name": "shop", "route_prefix": "/shop", "working_dir": str(FOLDER)} | more
-    return plan(app, target="shop.web:app", app_dir=str(FOLDER / "src"), overrules=overrules, **at)
+    return plan(app, target="shop.web:app", app_dir=str(FOLDER / "src"), overrides=overrides, **at)
 
 
 def read(text: str) -> ConfigFile:
@@ -147,7 +147,7 @@ def replanned(app: FastAPI, file: ConfigFile, name: str = "shop") -> Application
         name=name,
         route_prefix=application.options.route_prefix,
         working_dir=application.working_dir,
-        overrules=application.deployments,
+        overrides=application.deployments,
     )
 
 
@@ -155,7 +155,7 @@ def replanned(app: FastAPI, file: ConfigFile, name: str = "shop") -> Application
 def test_a_plan_that_is_written_and_read_back_is_the_same(
     ingress: dict[str, Any], of_class: dict[str, Any], instance: dict[str, Any]
 ) -> None:
-    spec = planned(app(ingress, of_class), overrules={})
+    spec = planned(app(ingress, of_class), overrides={})
     file = read(render([spec], InstanceOptions(**instance), FOLDER))
     assert replanned(app(ingress, of_class), file) == spec
     assert file.given == InstanceOptions(**instance).model_dump(exclude_unset=True)
@@ -169,9 +169,9 @@ def test_what_a_file_says_over_the_code_is_written_again_also_where_it_is_as_by_
 ) -> None:
     over_class = {name: value for name, value in over_class.items() if name not in ("user_config", "ray_actor_options")}
     over_ingress.pop("ray_actor_options", None)
-    overrules = {"front": over_ingress, "writer": over_class}
-    spec = planned(app(ingress, of_class), overrules)
-    text = render([spec], InstanceOptions(), FOLDER, {"shop": overrules})
+    overrides = {"front": over_ingress, "writer": over_class}
+    spec = planned(app(ingress, of_class), overrides)
+    text = render([spec], InstanceOptions(), FOLDER, {"shop": overrides})
     assert replanned(app(ingress, of_class), read(text)) == spec
     fronts = spec.deployments[0].config
     assert {name: getattr(fronts, name) for name in over_ingress} == over_ingress
@@ -179,7 +179,7 @@ def test_what_a_file_says_over_the_code_is_written_again_also_where_it_is_as_by_
 
 @given(OF_INGRESS, OF_CLASS)
 def test_a_spec_as_written_is_applied_as_the_code_said_it(ingress: dict[str, Any], of_class: dict[str, Any]) -> None:
-    assert applied(planned(app(ingress, of_class), overrules={}), {}) == planned(app(ingress, of_class))
+    assert applied(planned(app(ingress, of_class), overrides={}), {}) == planned(app(ingress, of_class))
 
 
 def test_several_apps_are_written_into_one_file() -> None:
@@ -243,7 +243,7 @@ applications:
           embedd: {max_batch_size: 2}
 """
     )
-    with pytest.raises(OverruleError) as refused:
+    with pytest.raises(OverrideError) as refused:
         replanned(app({}, {}), file)
     around = "applications.shop.deployments"
     assert str(file.blame("shop", refused.value)).splitlines() == [
@@ -253,7 +253,7 @@ applications:
         "and this class has none",
         f"app.yaml:11: {around}.writer: batch.embedd: it has no @batch method 'embedd', only embed, score",
     ]
-    with pytest.raises(OverruleError, match="writer: class Writer: max_ongoing_requests = 3: its batches are full"):
+    with pytest.raises(OverrideError, match="writer: class Writer: max_ongoing_requests = 3: its batches are full"):
         planned(app({}, {}), {"writer": {"max_ongoing_requests": 3}})
     with pytest.raises(ConfigError, match="its batches are full with"):
         planned(app({}, {"max_ongoing_requests": 20}), {"writer": {"batch": {"embed": {"max_batch_size": 64}}}})

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app_toolkit.core.batch import BOUNDS, Buffer, Limits
+from app_toolkit.core.batch import BOUNDS, BatchSettings, Buffer
 from app_toolkit.errors import ConfigError
 
 
 def buffer_of(items: str, **limits: Any) -> Buffer[str]:
     """One item of size 1 for each letter; each comes a second after the one before."""
-    buffer: Buffer[str] = Buffer(Limits(**limits))
+    buffer: Buffer[str] = Buffer(BatchSettings(**limits))
     for second, item in enumerate(items):
         buffer.add(item, 1, float(second))
     return buffer
@@ -60,7 +60,7 @@ def test_nothing_closes_while_as_many_run_as_may() -> None:
 
 
 def test_sizes_are_added_up_and_nobody_overtakes_a_large_item() -> None:
-    buffer: Buffer[str] = Buffer(Limits(max_batch_size=10, max_concurrent_batches=9, batch_wait_timeout_s=60))
+    buffer: Buffer[str] = Buffer(BatchSettings(max_batch_size=10, max_concurrent_batches=9, batch_wait_timeout_s=60))
     for item, size in {"a": 6, "b": 3, "large": 40, "c": 1, "d": 0}.items():
         buffer.add(item, size, 0.0)
     assert buffer.close(now=0) == ["a", "b"]
@@ -101,22 +101,22 @@ def test_a_limit_that_changes_holds_for_those_who_are_there() -> None:
     ],
 )
 def test_a_limit_out_of_its_bounds_is_refused_in_one_sentence(name: str, value: Any, said: str) -> None:
-    limits = Limits()
+    limits = BatchSettings()
     before = repr(limits)
     with pytest.raises(ConfigError, match=f"{name} = .* must be {said}"):
         setattr(limits, name, value)
     with pytest.raises(ConfigError, match=said):
-        Limits(**{name: value})
+        BatchSettings(**{name: value})
     assert repr(limits) == before
 
 
 def test_a_limit_that_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=f"no limit 'max_size', only {', '.join(BOUNDS)}"):
-        Limits().max_size = 3
+        BatchSettings().max_size = 3
 
 
 def test_limits_travel() -> None:
-    limits = Limits(max_batch_size=3, batch_wait_timeout_s=1, max_concurrent_batches=2)
+    limits = BatchSettings(max_batch_size=3, batch_wait_timeout_s=1, max_concurrent_batches=2)
     assert pickle.loads(pickle.dumps(limits)) == limits
 
 
@@ -125,7 +125,7 @@ class RandomBatches(RuleBasedStateMachine):
 
     @initialize(size=st.integers(1, 6), wait=st.sampled_from([0, 0.5, 2]), most=st.integers(1, 3))
     def begin(self, size: int, wait: float, most: int) -> None:
-        self.limits = Limits(size, wait, most)
+        self.limits = BatchSettings(size, wait, most)
         self.buffer: Buffer[int] = Buffer(self.limits)
         self.tokens = itertools.count()
         self.now = 0.0

@@ -14,7 +14,7 @@ from app_toolkit.config.models import (
     Route,
 )
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.difference import Effect, difference, of_part
+from app_toolkit.core.diff import Effect, difference, of_part
 from app_toolkit.core.partial import named, taken_over, without
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ConfigError

@@ -29,11 +29,11 @@ from app_toolkit.core.replica_state import (
     apply,
 )
 from app_toolkit.errors import IllegalTransition
-from app_toolkit.interfaces import LiveOptions, Location
+from app_toolkit.interfaces import Location, ReloadableOptions
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 R = ReplicaId("shop.chat-1-1")
-OLD, NEW = LiveOptions(10), LiveOptions(20)
+OLD, NEW = ReloadableOptions(10), ReloadableOptions(20)
 HERE = Location(Address("unix:/r"), NodeId("n"))
 
 

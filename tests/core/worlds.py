@@ -43,11 +43,11 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
     Unrouted,
 )
-from app_toolkit.interfaces import LiveOptions, Location, ReplicaSpec
+from app_toolkit.interfaces import Location, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 REPLICA_SET = "shop/chat"
-LIVE = LiveOptions(100)
+LIVE = ReloadableOptions(100)
 
 
 def replica_set_spec(template_hash="v1", target=3, live=LIVE, **changes):
@@ -91,7 +91,7 @@ class Process:
     """The truth about one replica, which the controller only ever hears of."""
 
     template_hash: str
-    live: LiveOptions | None
+    live: ReloadableOptions | None
     """What it has taken up; None: the last that it was given it has not."""
     state: str = "starting"
     placed: bool = True
@@ -99,7 +99,7 @@ class Process:
     refuses_probes: bool = False
     remote: bool = False
     """Callers on other nodes reach it."""
-    orders: list[tuple[LiveOptions, int]] = field(default_factory=list)
+    orders: list[tuple[ReloadableOptions, int]] = field(default_factory=list)
     """What it is to take up, one after the other, and the epoch of who is to hear of it."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from app_toolkit.config.files import read_file
-from app_toolkit.core.batch import Limits
+from app_toolkit.core.batch import BatchSettings
 from app_toolkit.planning import plan
 from app_toolkit.replica.batching import AHEAD
 
@@ -31,7 +31,7 @@ def test_the_routes_of_the_page_take_one_item() -> None:
 
 
 def test_the_limits_of_the_page_are_those_there_are() -> None:
-    limits = Limits()
+    limits = BatchSettings()
     for name in ("max_batch_size", "batch_wait_timeout_s", "max_concurrent_batches"):
         assert f"| `{name}` | {getattr(limits, name)} |" in PAGE.text
     assert f"at most {AHEAD} entries ahead" in PAGE.text
@@ -46,7 +46,7 @@ def test_the_deployment_of_the_page_fills_its_batches() -> None:
 def test_the_file_of_the_page_tunes_the_endpoint_of_the_page(tmp_path: Path) -> None:
     (yaml,) = PAGE.shown("yaml")
     (tmp_path / "app.yaml").write_text(yaml)
-    overrules = read_file(tmp_path / "app.yaml").application("shop").deployments
-    spec = plan(shown("embed_text")["shop"], target="shop:shop", app_dir=".", overrules=overrules)
+    overrides = read_file(tmp_path / "app.yaml").application("shop").deployments
+    spec = plan(shown("embed_text")["shop"], target="shop:shop", app_dir=".", overrides=overrides)
     limits = {"max_batch_size": 64, "batch_wait_timeout_s": 0.02}
     assert spec.deployment("search").config.live.batch == {"embed_text": limits}

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.files import read_file
-from app_toolkit.core.difference import Effect, difference, of_part
+from app_toolkit.core.diff import Effect, difference, of_part
 from app_toolkit.core.partial import taken_over
 from app_toolkit.planning import plan
 
@@ -24,8 +24,8 @@ def test_what_a_deploy_shows_is_what_the_page_shows(tmp_path: Path) -> None:
     exec(OPERATIONS.shown("python")[0], names)
     where = {"target": "shop:app", "app_dir": ".", "name": "shop"}
     before = plan(names["app"], **where)  # type: ignore[arg-type]
-    overrules = read_file(tmp_path / "app.yaml").application("shop").deployments
-    after = plan(names["app"], overrules=overrules, **where)  # type: ignore[arg-type]
+    overrides = read_file(tmp_path / "app.yaml").application("shop").deployments
+    after = plan(names["app"], overrides=overrides, **where)  # type: ignore[arg-type]
     output = io.StringIO()
     screen = Screen(Console(file=output, highlight=False, soft_wrap=True))
     whole, alone = OPERATIONS.shown("console")

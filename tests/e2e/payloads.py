@@ -14,10 +14,10 @@ from fastapi import Depends
 from app_toolkit import Deployment, Toolkit, options, remote
 from app_toolkit.interfaces import Payloads
 from app_toolkit.router import handle
-from app_toolkit.transport.calls import LARGEST_SENT
+from app_toolkit.transport.calls import OUT_OF_BAND_BYTES
 from tests.engines.contract.ground import Ground
 
-LARGE = LARGEST_SENT
+LARGE = OUT_OF_BAND_BYTES
 """Bytes of an array that does not cross a socket."""
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]

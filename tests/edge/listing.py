@@ -22,7 +22,7 @@ import uvicorn
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.proxy.exchange import CHUNKS_S
 from app_toolkit.proxy.protocol import Patience
-from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, Limits
+from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits
 from app_toolkit.proxy.server import SWEEP_S
 from app_toolkit.types import ASGIApp
 from tests.proxy.world import Edge, World, eventually
@@ -109,7 +109,7 @@ def counts(our: list[Outcome], their: list[Outcome]) -> str:
 
 def page(observations: str, summary: str) -> str:
     """docs/edge.md: its text, the numbers that the code has, and what was observed."""
-    limits, patience, options = Limits(), Patience(), HTTPOptions()
+    limits, patience, options = HeadLimits(), Patience(), HTTPOptions()
     return TEXT.read_text("utf-8").format(
         limits=limits,
         head_kib=limits.head_bytes // 1024,

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from app_toolkit.proxy.request import Limits, RequestParser
+from app_toolkit.proxy.request import HeadLimits, RequestParser
 from tests.proxy.world import World
 
 from .app import Ledger
@@ -37,7 +37,7 @@ def test_the_parser_understands_the_same_however_the_bytes_are_cut(size: int) ->
 
 
 def understood(pieces: list[bytes]) -> list[tuple[object, ...]]:
-    parser = RequestParser(Limits())
+    parser = RequestParser(HeadLimits())
     for piece in pieces:
         parser.feed(piece)
     return [

@@ -20,7 +20,7 @@ from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbeP
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
-from app_toolkit.interfaces import LiveOptions, Store
+from app_toolkit.interfaces import ReloadableOptions, Store
 from app_toolkit.types import ReplicaId
 from tests.engines.contract import app as contract
 from tests.engines.contract import launched
@@ -468,7 +468,7 @@ async def test_one_that_was_reconfigured_says_so_and_is_found_with_what_it_has_t
     first = controller(1)
     first.perform(start(A, tmp_path))
     await first.hears(Started)
-    changed = LiveOptions(20)
+    changed = ReloadableOptions(20)
     first.perform(Reconfigure(A, changed, 5.0))
     assert await first.hears(Reconfigured) == Reconfigured(A, changed)
     second = controller(2)

@@ -17,7 +17,7 @@ from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.engines.embedded import Ingress, embedded
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
-from app_toolkit.replica.replica import Statistics
+from app_toolkit.replica.replica import ReplicaStatistics
 from app_toolkit.types import Receive, Scope, Send
 from tests.patience import PATIENCE_S
 
@@ -149,7 +149,7 @@ async def test_a_slot_that_somebody_else_holds_is_waited_for_in_line() -> None:
         assert (await client.get("/slow/again")).json() == "again"
         await holder.aclose()
     assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
-    assert ingress.replica.statistics() == Statistics(0, 0, 0, draining=False)
+    assert ingress.replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
     assert ingress.replica.line.admits_stranger
 
 

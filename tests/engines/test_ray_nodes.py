@@ -9,7 +9,7 @@ from app_toolkit.config.models import HTTPOptions, RayActorOptions
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Exited
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
-from app_toolkit.interfaces import LiveOptions, ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S
@@ -47,7 +47,9 @@ async def test_a_replica_whose_runtime_env_ray_refuses_exits_with_the_reason(
     launcher = RayLauncher(new_secret())
     told: asyncio.Queue[object] = asyncio.Queue()
     launcher.listen(told.put_nowait, epoch=1)
-    replica = ReplicaSpec(ReplicaId("refused-1-1"), "shop", "refused", "v1", "shop:app", ".", "", LiveOptions(1), 1.0)
+    replica = ReplicaSpec(
+        ReplicaId("refused-1-1"), "shop", "refused", "v1", "shop:app", ".", "", ReloadableOptions(1), 1.0
+    )
     try:
         launcher.perform(Start(replica, RayActorOptions(runtime_env=environment), "refused", "v1"))
         async with asyncio.timeout(PATIENCE_S):

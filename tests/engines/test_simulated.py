@@ -21,7 +21,7 @@ from app_toolkit.core.replica_state import (
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import Conflict
-from app_toolkit.interfaces import LiveOptions, Location, ReplicaSpec
+from app_toolkit.interfaces import Location, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import Address, ReplicaId
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ A, B = ReplicaId("shop.chat-1-1"), ReplicaId("shop.chat-1-2")
 
 
 def start(id=A):
-    spec = ReplicaSpec(id, "shop", "chat", "v1", "shop:app", "/srv", "", LiveOptions(100), 20.0)
+    spec = ReplicaSpec(id, "shop", "chat", "v1", "shop:app", "/srv", "", ReloadableOptions(100), 20.0)
     return Start(spec, RayActorOptions(), "shop/chat", "v1")
 
 
@@ -132,7 +132,7 @@ async def test_what_is_there_after_a_restart_says_what_it_is():
         assert await launcher.found() == [A]
         await b.clock.advance(1.0)
         there = Location(Address(f"unix:/simulated/{A}"), HOME)
-        assert events == [Found(A, "shop/chat", "v1", "running", there, LiveOptions(100))]
+        assert events == [Found(A, "shop/chat", "v1", "running", there, ReloadableOptions(100))]
         b.world.crash(A)
         await b.clock.advance(1.0)
         assert events[-1] == Exited(A, "it was killed with signal 9")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.proxy.request import KEPT_BODY, Body, Limits, Request, RequestParser
+from app_toolkit.proxy.request import KEPT_BODY, Body, HeadLimits, Request, RequestParser
 
 STREAM = (
     b"GET /a?b=1 HTTP/1.1\r\nHost: x\r\nX: 1\r\n\r\n"
@@ -18,7 +18,7 @@ STREAM = (
 
 
 def parse(pieces: list[bytes]) -> list[Request]:
-    parser = RequestParser(Limits())
+    parser = RequestParser(HeadLimits())
     for piece in pieces:
         parser.feed(piece)
     return list(parser.requests)

@@ -20,7 +20,7 @@ from websockets.frames import Frame
 from websockets.http11 import Response
 from websockets.uri import parse_uri
 
-from app_toolkit.interfaces import LiveOptions, ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
 from app_toolkit.transport.preface import ANSWER, first_line, read_answer
@@ -247,7 +247,7 @@ class Serve:
             target=f"{module}:{attribute}",
             app_dir=str(folder),
             root_path=root_path,
-            live=LiveOptions(max_ongoing_requests, max_open_websockets, max_open_streams, user_config),
+            live=ReloadableOptions(max_ongoing_requests, max_open_websockets, max_open_streams, user_config),
             graceful_shutdown_timeout_s=5.0,
             on_disconnect=on_disconnect,
             kind=kind,

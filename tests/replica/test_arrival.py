@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.arrival import MOMENT_S, REFUSAL, Arrival, Strangers
+from app_toolkit.replica.arrival import MOMENT_S, REFUSAL, Strangers, UnauthenticatedConnection
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.preface import (
@@ -154,7 +154,9 @@ class Door:
         config = uvicorn.Config(gate, lifespan="off", log_config=None)
         config.load()
         self.state = ServerState()
-        self.arrive = partial(Arrival, config, self.state, {}, None, gate=gate, secret=SECRET, strangers=strangers)
+        self.arrive = partial(
+            UnauthenticatedConnection, config, self.state, {}, None, gate=gate, secret=SECRET, strangers=strangers
+        )
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()

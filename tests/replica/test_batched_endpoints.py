@@ -25,7 +25,7 @@ from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 
 from app_toolkit import DeploymentConfig, Toolkit, batch
-from app_toolkit.errors import OverruleError, PlanningError, ReplicaBusy
+from app_toolkit.errors import OverrideError, PlanningError, ReplicaBusy
 from app_toolkit.planning import plan
 from app_toolkit.replica.batching import batch_request_ids
 from app_toolkit.replica.replica import Replica
@@ -373,8 +373,8 @@ async def test_the_limits_of_one_app_are_not_those_of_another_in_the_same_proces
         assert await sizes_of(app, "/tuned/size", most) == [most] * most
 
 
-def planned(app: Toolkit, **overrules: Any) -> DeploymentConfig:
-    spec = plan(app, target="shop:app", app_dir="/srv", overrules=overrules)
+def planned(app: Toolkit, **overrides: Any) -> DeploymentConfig:
+    spec = plan(app, target="shop:app", app_dir="/srv", overrides=overrides)
     return spec.deployment("tuned").config
 
 
@@ -391,7 +391,7 @@ def test_a_limit_for_an_endpoint_that_does_not_exist_is_refused() -> None:
     ):
         planned(app)
     app, _ = tuned()
-    with pytest.raises(OverruleError) as refused:
+    with pytest.raises(OverrideError) as refused:
         planned(app, tuned={"batch": {"score": {}}})
     [(place, why)] = refused.value.mistakes
     assert (place, why) == (("tuned", "batch", "score"), "batch.score: it has no @batch endpoint 'score', only size")

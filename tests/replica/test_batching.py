@@ -20,7 +20,7 @@ from app_toolkit import ConfigError, batch
 from app_toolkit.errors import BatchError
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica import batching
-from app_toolkit.replica.batching import AHEAD, batch_request_ids, forget, is_raw, overrule
+from app_toolkit.replica.batching import AHEAD, batch_request_ids, forget, is_raw, override
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
@@ -130,13 +130,13 @@ async def test_limits_can_be_set_while_items_come_and_those_of_a_method_are_the_
 
 async def test_what_stands_above_the_limits_of_a_method_holds_for_one_object_and_at_once() -> None:
     rig, other = Rig(), Rig()
-    overrule(rig, {"upper": {"max_batch_size": 3, "batch_wait_timeout_s": FULL_ONLY_S}})
+    override(rig, {"upper": {"max_batch_size": 3, "batch_wait_timeout_s": FULL_ONLY_S}})
     try:
         rig.go.set()
         waiting = started(rig.upper("a"), rig.upper("b"))
         await asyncio.sleep(0)
         assert rig.batches == []
-        overrule(rig, {"upper": {"max_batch_size": 2}})
+        override(rig, {"upper": {"max_batch_size": 2}})
         assert await asyncio.gather(*waiting) == ["A", "B"], "it is full now"
         other.go.set()
         await asyncio.gather(*(other.upper(text) for text in "abcd"))

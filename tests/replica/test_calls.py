@@ -17,16 +17,16 @@ from app_toolkit.interfaces import Call
 from app_toolkit.observability.context import ReplicaContext, deadline, replica_context, request_id
 from app_toolkit.replica.calls import Calls
 from app_toolkit.replica.instance import Instance
-from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.transport import hop
-from app_toolkit.transport.calls import Frame, Frames, decode_error, decode_value, encode_call
-from app_toolkit.transport.pool import Answer, Connection, connect
+from app_toolkit.transport.calls import Frame, FrameReader, decode_error, decode_value, encode_call
+from app_toolkit.transport.pool import Answer, PooledConnection, connect
 from app_toolkit.types import Message, ReplicaId, Scope
 from tests.patience import PATIENCE_S
 
 from .client import SECRET, Serve, Served, dial, field, wait_until
 
-NOBODY = Statistics(0, 0, 0, draining=False)
+NOBODY = ReplicaStatistics(0, 0, 0, draining=False)
 HERE = ReplicaContext("shop", "writer", ReplicaId("shop/writer-1-1"))
 
 
@@ -416,7 +416,7 @@ class Wire:
             "/", called(method), hop=field(timeout_ms=timeout_ms), method="POST", body=body(method, *args, **kwargs)
         )
         assert answer.status == 200
-        return Frames().feed(answer.read())
+        return FrameReader().feed(answer.read())
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         (frame,) = self.frames(method, *args, **kwargs)
@@ -521,7 +521,7 @@ def test_a_caller_that_goes_cancels_the_method_whatever_the_ingress_would_do(wir
 )
 def test_a_body_that_is_no_call_is_refused_and_the_connection_goes_on(wire: Wire, sent: bytes, said: str) -> None:
     answer = wire.connection.ask("/", called("double"), method="POST", body=sent)
-    (frame,) = Frames().feed(answer.read())
+    (frame,) = FrameReader().feed(answer.read())
     error = decode_error(frame)
     assert type(error) is BadRequest
     assert str(error).startswith(said)
@@ -553,7 +553,7 @@ class Reading:
     """A caller's side of one exchange over a pooled connection."""
 
     def __init__(self) -> None:
-        self.frames = Frames()
+        self.frames = FrameReader()
         self.found: list[Frame] = []
         self.reusable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -578,7 +578,7 @@ class Reading:
 async def test_large_arrays_and_streams_pass_a_pooled_connection_again_and_again(serve: Serve) -> None:
     served = await asyncio.to_thread(serve, SOURCE)
     numbers = np.arange(500_000, dtype=np.float64)
-    _, connection = await connect(served.address, lambda: Connection(served.address, lambda connection: None))
+    _, connection = await connect(served.address, lambda: PooledConnection(served.address, lambda connection: None))
 
     async def ask(method: str, *args: Any) -> list[Frame]:
         pieces = encode_call(Call(method, args, {}))
@@ -642,10 +642,10 @@ def test_a_long_body_is_read_where_it_stays_and_what_follows_it_is_the_next_requ
     raw = Raw(wire.served)
     with raw.socket:
         for _ in range(2):
-            (frame,) = Frames().feed(raw.ask("total", LONG).read())
+            (frame,) = FrameReader().feed(raw.ask("total", LONG).read())
             total, *_ = decode_value(frame)
             assert total == LONG.sum()
-            (frame,) = Frames().feed(raw.ask("double", 4).read())
+            (frame,) = FrameReader().feed(raw.ask("double", 4).read())
             assert decode_value(frame) == 8
 
 
@@ -661,7 +661,7 @@ def test_a_long_body_of_who_is_refused_is_passed_over_and_the_connection_serves_
         answer.read()
         holding.socket.close()
         wait_until(lambda: served.server.statistics().ongoing == 0, "the slot is free")
-        (frame,) = Frames().feed(raw.ask("total", LONG).read())
+        (frame,) = FrameReader().feed(raw.ask("total", LONG).read())
         assert decode_value(frame)[0] == LONG.sum()
 
 

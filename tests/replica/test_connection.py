@@ -24,7 +24,7 @@ from app_toolkit.replica.connection import HIGH_WATER, CallerConnection
 from app_toolkit.replica.replica import Replica
 from app_toolkit.replica.websocket import BoundedWebSocket
 from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Answer, Connection
+from app_toolkit.transport.pool import Answer, PooledConnection
 from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
 from tests.patience import until
 
@@ -160,7 +160,7 @@ class Heard:
 
     def __init__(self, method: str, said: bytes) -> None:
         self.whole = self.reusable = False
-        caller = Connection(Address("unix:/r"), lambda _: None)
+        caller = PooledConnection(Address("unix:/r"), lambda _: None)
         caller.connection_made(Wire())
         caller.begin(self, head_only=method == "HEAD")
         if said:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.types import Message, Receive, Scope, Send
 
 from .client import Connection, Serve, Served, dial, field, wait_until
@@ -104,7 +104,7 @@ def served(serve: Serve) -> Iterator[Served]:
 def idle(served: Served) -> None:
     replica = served.server._replica
     assert replica is not None
-    nobody = Statistics(0, 0, 0, draining=replica.draining)
+    nobody = ReplicaStatistics(0, 0, 0, draining=replica.draining)
     wait_until(lambda: replica.statistics() == nobody, "nobody is inside")
 
 
@@ -232,7 +232,7 @@ async def test_somebody_elses_cancellation_is_not_taken_for_ours() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert replica.statistics() == Statistics(0, 0, 0, draining=False)
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
 @pytest.mark.anyio
@@ -259,4 +259,4 @@ async def test_an_answer_that_begins_to_the_moment_of_the_deadline_is_whole(befo
     await replica.admit({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send, timeout=0)
     start, body = sent
     assert (start["status"], body["body"] == b"whole") in ((200, True), (504, False))
-    assert replica.statistics() == Statistics(0, 0, 0, False)
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, False)

@@ -12,8 +12,8 @@ import pytest
 from app_toolkit import ConfigError, on_disconnect
 from app_toolkit.core.disconnect import stops
 from app_toolkit.replica import live_sets
-from app_toolkit.replica.client import KEPT, Client
-from app_toolkit.replica.replica import Statistics
+from app_toolkit.replica.client import KEPT, ClientMessages
+from app_toolkit.replica.replica import ReplicaStatistics
 from app_toolkit.types import Message, OnDisconnect
 
 from .client import Connection, Serve, Served, dial, field, wait_until
@@ -219,7 +219,7 @@ class Visit:
         return ledger.read_text().splitlines() if ledger.exists() else []
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ReplicaStatistics:
         assert self.served.server._replica is not None
         return self.served.server._replica.statistics()  # also once it has ended
 
@@ -233,7 +233,7 @@ class Visit:
         return connection
 
     def idle(self) -> None:
-        wait_until(lambda: self.statistics == Statistics(0, 0, 0, draining=False), "nobody is inside")
+        wait_until(lambda: self.statistics == ReplicaStatistics(0, 0, 0, draining=False), "nobody is inside")
 
 
 @pytest.fixture(autouse=True)
@@ -580,7 +580,7 @@ def body(data: bytes, more: bool = True) -> Message:
 @pytest.mark.anyio
 async def test_the_app_joins_the_watcher_and_gets_everything_in_order() -> None:
     server, said = Server(), []
-    client = Client(server.receive)
+    client = ClientMessages(server.receive)
     watch = client.watch(lambda: said.append("gone"))
     server.say(body(b"1"))
     assert await client.receive() == body(b"1")
@@ -599,7 +599,7 @@ async def test_the_app_joins_the_watcher_and_gets_everything_in_order() -> None:
 @pytest.mark.anyio
 async def test_no_more_is_kept_than_its_bound_and_the_app_reads_on() -> None:
     server = Server()
-    client = Client(server.receive)
+    client = ClientMessages(server.receive)
     piece = bytes(KEPT // 2)
     server.say(*(body(piece) for _ in range(9)), body(b"", more=False))
     await client.watch(lambda: pytest.fail("nobody hung up"))
@@ -616,7 +616,7 @@ async def test_a_client_that_cannot_be_read_is_the_apps_to_meet() -> None:
     async def receive() -> Message:
         raise OSError("broken")
 
-    client = Client(receive)
+    client = ClientMessages(receive)
     await client.watch(lambda: pytest.fail("nobody hung up"))
     with pytest.raises(OSError, match="broken"):
         await client.receive()

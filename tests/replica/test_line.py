@@ -11,7 +11,7 @@ import pytest
 
 from app_toolkit.core.admission import OFFER_S
 from app_toolkit.replica.line import ON_DECK_S
-from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.transport import hop
 from app_toolkit.types import Message, Receive, Scope, Send
 from tests.patience import until
@@ -326,7 +326,7 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
     for place in places:
         place.leave()
     assert gate.line.admits_stranger
-    assert gate.statistics() == Statistics(0, 0, 0, draining=False)
+    assert gate.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
 class Asking:

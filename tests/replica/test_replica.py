@@ -10,7 +10,7 @@ import pytest
 
 from app_toolkit.errors import ReplicaBusy
 from app_toolkit.observability.context import request_id
-from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.types import Message, Receive, Scope, Send
 
 from .client import Serve, Served, dial, field, wait_until
@@ -326,7 +326,7 @@ def test_a_websocket_is_no_ongoing_request_and_is_admitted_to_a_full_replica(ser
     assert socket.answer.status_code == 101
     socket.send("hello")
     assert socket.receive() == "HELLO"
-    assert served.server.statistics() == Statistics(ongoing=1, running=1, websockets=1, draining=False)
+    assert served.server.statistics() == ReplicaStatistics(ongoing=1, running=1, websockets=1, draining=False)
     socket.close()
     wait_until(lambda: served.server.statistics().websockets == 0, "the socket's hang-up reaches the app")
     served.open_gate("go")
@@ -524,7 +524,7 @@ async def test_admit_raises_busy_where_no_user_code_ran() -> None:
 
     replica = Replica(app, name="r", max_ongoing_requests=1)
     await replica.admit(request(), nothing, collector([]))
-    assert replica.statistics() == Statistics(0, 0, 0, draining=False)
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
 @pytest.mark.anyio
@@ -535,7 +535,7 @@ async def test_admit_passes_failures_of_the_app_and_gives_the_slot_back() -> Non
     replica = Replica(app, name="r", max_ongoing_requests=1)
     with pytest.raises(ValueError, match="mine"):
         await replica.admit(request(), nothing, collector([]))
-    assert replica.statistics() == Statistics(0, 0, 0, draining=False)
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
 @pytest.mark.anyio

@@ -26,7 +26,7 @@ from app_toolkit.errors import (
     TargetError,
     Unresponsive,
 )
-from app_toolkit.interfaces import LiveOptions
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.replica.server import ReplicaServer, bind
 from app_toolkit.transport import hop
 from app_toolkit.types import Address
@@ -228,14 +228,14 @@ def test_changed_limits_hold_from_now_on_and_whoever_is_inside_stays(serve: Serv
     first.send_head("GET", "/slow", [field()])
     wait_until(lambda: served.marked("entered"), "the first is inside")
     assert served.connect().ask("/").getheader(REFUSED) == "busy"
-    served.server.reconfigure(LiveOptions(2, max_open_websockets=0), 5)
+    served.server.reconfigure(ReloadableOptions(2, max_open_websockets=0), 5)
     assert served.connect().ask("/").read() == b'"root"'
     assert served.websocket("/ws").answer.headers[REFUSED] == "websockets"
-    served.server.reconfigure(LiveOptions(1), 5)
+    served.server.reconfigure(ReloadableOptions(1), 5)
     assert served.connect().ask("/").getheader(REFUSED) == "busy"
     served.open_gate("go")
     assert first.getresponse().read() == b'"slow"'
-    assert served.server.live == LiveOptions(1)
+    assert served.server.live == ReloadableOptions(1)
 
 
 def test_changed_batch_limits_of_an_endpoint_apply_to_requests_that_already_wait(serve: Serve) -> None:
@@ -253,7 +253,7 @@ def test_changed_batch_limits_of_an_endpoint_apply_to_requests_that_already_wait
     for connection in waiting:
         connection.send_head("GET", "/size?names=any", [field()])
     wait_until(lambda: served.server.statistics().buffered == 2, "both wait for a third")
-    served.server.reconfigure(LiveOptions(100, batch={"size": {"max_batch_size": 2}}), 5)
+    served.server.reconfigure(ReloadableOptions(100, batch={"size": {"max_batch_size": 2}}), 5)
     assert [connection.getresponse().read() for connection in waiting] == [b"2", b"2"]
 
 
@@ -273,8 +273,8 @@ CLASS = """
 """
 
 
-def given(number: int) -> LiveOptions:
-    return LiveOptions(100, user_config={"n": number})
+def given(number: int) -> ReloadableOptions:
+    return ReloadableOptions(100, user_config={"n": number})
 
 
 def test_a_class_is_reconfigured_while_it_runs_and_what_fails_is_told_and_given_again(serve: Serve) -> None:
@@ -295,7 +295,7 @@ def test_a_class_is_reconfigured_while_it_runs_and_what_fails_is_told_and_given_
     server.reconfigure(given(2), 5)
     assert served.marked("taken-2"), "what the failure has left, nobody knows"
     (served.folder / "taken-2").unlink()
-    server.reconfigure(LiveOptions(50, user_config={"n": 2}), 5)
+    server.reconfigure(ReloadableOptions(50, user_config={"n": 2}), 5)
     assert not served.marked("taken-2"), "what did not change is not given again"
 
 
@@ -767,12 +767,13 @@ def script(source: str, target: str, folder: str) -> str:
             """
         import time
         from pathlib import Path
-        from app_toolkit.interfaces import LiveOptions, ReplicaSpec
+        from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
         from app_toolkit.replica.server import ReplicaServer
         from replica.client import SECRET, Served
 
         def start():
-            spec = ReplicaSpec("shop/chat-1-1", "shop", "chat", "r1", {target!r}, {folder!r}, "", LiveOptions(100), 5.0)
+            live = ReloadableOptions(100)
+            spec = ReplicaSpec("shop/chat-1-1", "shop", "chat", "r1", {target!r}, {folder!r}, "", live, 5.0)
             server = ReplicaServer()
             address = server.start(spec, SECRET, "unix:" + {folder!r} + "/r.sock")
             return Served(server, address, Path({folder!r}))

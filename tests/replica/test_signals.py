@@ -262,7 +262,7 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
     )
     program = f"""
         import http.client, os, signal, socket, threading, time
-        from app_toolkit.interfaces import LiveOptions, ReplicaSpec
+        from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
         from app_toolkit.replica.server import ReplicaServer
         from app_toolkit.replica.signals import Signals
         from app_toolkit.transport import hop
@@ -273,7 +273,7 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
 
         signal.signal(signal.SIGTERM, ours)
         server = ReplicaServer(Signals())
-        spec = ReplicaSpec("r", "shop", "app", "1", "shop:app", {str(tmp_path)!r}, "", LiveOptions(10), 1.0)
+        spec = ReplicaSpec("r", "shop", "app", "1", "shop:app", {str(tmp_path)!r}, "", ReloadableOptions(10), 1.0)
         failures = []
 
         def control():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app_toolkit import open_stream
 from app_toolkit.errors import ReplicaBusy
-from app_toolkit.interfaces import LiveOptions
-from app_toolkit.replica.replica import Replica, Statistics
+from app_toolkit.interfaces import ReloadableOptions
+from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.replica.streams import is_stream
 from app_toolkit.types import Header, Message, Receive, Scope, Send
 
@@ -165,7 +165,7 @@ async def _happens(slots: int, streams: int, commands: list[tuple[int, Command]]
         task.cancel()
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(ended, ReplicaBusy | ValueError | RuntimeError | asyncio.CancelledError)
-    assert replica.statistics() == Statistics(0, 0, 0, draining=False)
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
 @pytest.mark.anyio
@@ -180,7 +180,7 @@ async def test_a_replica_names_the_limits_that_it_has_reached_and_a_lower_limit_
     exchanges[2].begin()
     await settled()
     assert replica.statistics().reached == ("1 of 1 max_ongoing_requests", "2 of 2 max_open_streams")
-    replica.limit(LiveOptions(max_ongoing_requests=2, max_open_streams=1))
+    replica.limit(ReloadableOptions(max_ongoing_requests=2, max_open_streams=1))
     told = replica.statistics()
     assert (told.ongoing, told.streams, told.reached) == (1, 2, ("2 of 1 max_open_streams",))
     for exchange in exchanges:

@@ -14,9 +14,9 @@ import pytest
 from app_toolkit import Deployment, Toolkit, trace_context
 from app_toolkit.config.models import Policy
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
-from app_toolkit.interfaces import REPLICAS, Call, LiveOptions, ReplicaSpec, Snapshot, Version
+from app_toolkit.interfaces import REPLICAS, Call, ReloadableOptions, ReplicaSpec, Snapshot, Version
 from app_toolkit.observability.context import TRACE
-from app_toolkit.replica.replica import Statistics
+from app_toolkit.replica.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.router.remote import Called, Callers, RemoteCaller
 from app_toolkit.transport import calls
@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-NOBODY = Statistics(0, 0, 0, draining=False)
+NOBODY = ReplicaStatistics(0, 0, 0, draining=False)
 ID = ReplicaId("shop/writer-1-1")
 SECRET = b"0123456789abcdef"
 SWITCH = 100_000
@@ -127,7 +127,7 @@ def server() -> Iterator[tuple[ReplicaServer, Address]]:
             target=f"{__name__}:app",
             app_dir=str(Path(__file__).parents[2]),
             root_path="",
-            live=LiveOptions(100),
+            live=ReloadableOptions(100),
             graceful_shutdown_timeout_s=5.0,
             kind="class",
         )
@@ -154,7 +154,7 @@ async def world(server: tuple[ReplicaServer, Address]) -> AsyncIterator[World]:
 
 @pytest.fixture(autouse=True)
 def _switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "LARGEST_SENT", SWITCH)
+    monkeypatch.setattr(calls, "OUT_OF_BAND_BYTES", SWITCH)
 
 
 async def test_what_is_large_goes_the_other_way_and_nothing_else_does(server: tuple[ReplicaServer, Address]) -> None:

@@ -10,7 +10,7 @@ from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import Callers, RemoteCaller
-from app_toolkit.transport.pool import Connection, connect
+from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
@@ -108,11 +108,11 @@ async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
 ) -> None:
     caller = calling.tell(serve(SOURCE))
     dial = calling.callers.pool.dial
-    lost: list[Connection] = []
+    lost: list[PooledConnection] = []
 
-    async def lose(address: Address, reached: Callable[[Connection], None]) -> None:
+    async def lose(address: Address, reached: Callable[[PooledConnection], None]) -> None:
         gone = asyncio.Event()
-        _, connection = await connect(address, lambda: Connection(address, lambda _: gone.set()))
+        _, connection = await connect(address, lambda: PooledConnection(address, lambda _: gone.set()))
         connection.abort()
         await gone.wait()
         lost.append(connection)
@@ -120,7 +120,7 @@ async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
 
     def once(
         address: Address,
-        reached: Callable[[Connection], None],
+        reached: Callable[[PooledConnection], None],
         failed: Callable[[ReplicaGone], None],
     ) -> None:
         if lost:

@@ -9,7 +9,7 @@ from app_toolkit.errors import QueueTimeout, ReplicaGone
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import Callers
 from app_toolkit.transport.calls import encode_value
-from app_toolkit.transport.pool import Connection, Pool
+from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 
@@ -34,7 +34,7 @@ async def turned_away(secret: bytes, address: Address) -> str:
     """Connect, and give the reason why the caller does not talk to what listens there."""
     pool = Pool(secret)
     pool.allow(address, 10)
-    outcome: asyncio.Future[Connection | ReplicaGone] = asyncio.get_running_loop().create_future()
+    outcome: asyncio.Future[PooledConnection | ReplicaGone] = asyncio.get_running_loop().create_future()
     pool.dial(address, outcome.set_result, outcome.set_result)
     gone = await asyncio.wait_for(outcome, PATIENCE_S)
     assert isinstance(gone, ReplicaGone)

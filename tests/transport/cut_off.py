@@ -10,7 +10,7 @@ import sys
 import time
 
 from app_toolkit.transport import sockets
-from app_toolkit.transport.pool import Answer, Connection, Pool
+from app_toolkit.transport.pool import Answer, Pool, PooledConnection
 from app_toolkit.transport.preface import answer
 from app_toolkit.types import Address
 
@@ -20,7 +20,7 @@ HERE, THERE, PORT = "10.111.0.1", "10.111.0.2", 8000
 class Asking:
     """A request that is never answered, and what is heard of it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PooledConnection) -> None:
         self.over: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         connection.begin(self)
         connection.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -98,7 +98,7 @@ async def call(node: Node) -> None:
     pool = Pool(b"secret")
     address = Address(f"tcp:{THERE}:{PORT}")
     pool.allow(address, 10)
-    reached: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+    reached: asyncio.Future[PooledConnection] = asyncio.get_running_loop().create_future()
     pool.dial(address, reached.set_result, reached.set_exception)
     connection = await reached
 

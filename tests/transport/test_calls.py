@@ -22,7 +22,7 @@ from app_toolkit.transport.calls import (
     MOST_BUFFERS,
     MOST_BYTES,
     Frame,
-    Frames,
+    FrameReader,
     Piece,
     Sealed,
     decode_call,
@@ -35,7 +35,7 @@ from app_toolkit.transport.calls import (
     encode_value,
     frame_of,
     frames_of,
-    goes_elsewhere,
+    is_out_of_band,
 )
 
 HEAD = struct.Struct("<BxxxIQ")
@@ -46,7 +46,7 @@ def whole(pieces: list[Piece]) -> bytes:
 
 
 def only(pieces: list[Piece]) -> Frame:
-    frames = Frames()
+    frames = FrameReader()
     (frame,) = frames.feed(whole(pieces))
     assert frames.between
     return frame
@@ -56,13 +56,13 @@ def there_and_back(value: Any) -> Any:
     return decode_value(only(encode_value(value)))
 
 
-# What goes elsewhere
+# What goes out-of-band
 
 
 def test_every_array_of_a_long_body_begins_where_an_array_may() -> None:
     odd, numbers = np.arange(LARGE + 1, dtype=np.uint8), np.arange(LARGE, dtype=np.float64)
     whole = memoryview(bytearray(b"".join(encode_call(Call("write", (odd, numbers), {})))))
-    first, second = decode_call("write", Frames().feed(whole)).args
+    first, second = decode_call("write", FrameReader().feed(whole)).args
     assert np.shares_memory(first, np.frombuffer(whole, np.uint8)), "it lies where it was read"
     assert np.array_equal(first, odd)
     assert second.flags.aligned
@@ -90,10 +90,10 @@ def test_pieces_that_are_not_one_frame_are_refused(pieces: list[Piece]) -> None:
 def test_a_frame_goes_elsewhere_from_its_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = encode_value(b"x" * LARGE)
     size = sum(map(len, pieces))
-    monkeypatch.setattr(calls, "LARGEST_SENT", size + 1)
-    assert not goes_elsewhere(pieces)
-    monkeypatch.setattr(calls, "LARGEST_SENT", size)
-    assert goes_elsewhere(pieces)
+    monkeypatch.setattr(calls, "OUT_OF_BAND_BYTES", size + 1)
+    assert not is_out_of_band(pieces)
+    monkeypatch.setattr(calls, "OUT_OF_BAND_BYTES", size)
+    assert is_out_of_band(pieces)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_frame_goes_elsewhere_from_its_size_on(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_the_field_of_a_call_says_is_read_as_it_was_written(said: hop.CallField) -> None:
-    field = hop.encode_call(said.method, said.key, elsewhere=said.elsewhere)
+    field = hop.encode_call(said.method, said.key, out_of_band=said.out_of_band)
     assert hop.decode_call(field.decode()) == said
 
 
@@ -178,7 +178,7 @@ def test_a_call_brings_its_arguments_and_is_named_by_its_head() -> None:
 
 def test_each_kind_of_outcome_is_known_by_its_frame() -> None:
     pieces = [*encode_item(1), *encode_item(None), *encode_end(), *encode_value("a"), *encode_error(ValueError())]
-    assert [frame.kind for frame in Frames().feed(whole(pieces))] == ["item", "item", "end", "value", "error"]
+    assert [frame.kind for frame in FrameReader().feed(whole(pieces))] == ["item", "item", "end", "value", "error"]
 
 
 @given(st.recursive(st.none() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False), st.lists))
@@ -403,7 +403,7 @@ def test_frames_are_the_same_however_the_stream_is_cut(seed: int) -> None:
     world = random.Random(seed)
     values = [world.choice(SAMPLES) for _ in range(world.randrange(1, 6))]
     stream = whole([piece for value in values for piece in encode_item(value)] + encode_end())
-    frames, found, at = Frames(), [], 0
+    frames, found, at = FrameReader(), [], 0
     while at < len(stream):
         size = world.choice((0, 1, 2, 15, 16, 17, 40, 5_000, 70_000))
         chunk = stream[at : at + size]
@@ -411,7 +411,7 @@ def test_frames_are_the_same_however_the_stream_is_cut(seed: int) -> None:
         at += size
     assert frames.between
     assert [frame.kind for frame in found] == ["item"] * len(values) + ["end"]
-    assert found == Frames().feed(stream)
+    assert found == FrameReader().feed(stream)
     for value, frame in zip(values, found, strict=False):
         came = decode_value(frame)
         assert came.tolist() == value.tolist() if isinstance(value, np.ndarray) else came == value
@@ -423,7 +423,7 @@ SAMPLES: list[Any] = [None, "a" * 100, np.arange(3), np.arange(20_000), b"x" * (
 def test_nothing_is_given_before_its_last_byte() -> None:
     stream = whole(encode_value(np.arange(4)))
     for cut in range(len(stream)):
-        frames = Frames()
+        frames = FrameReader()
         assert frames.feed(stream[:cut]) == []
         assert frames.between == (cut == 0)
         (frame,) = frames.feed(stream[cut:])
@@ -444,4 +444,4 @@ def test_nothing_is_given_before_its_last_byte() -> None:
 )
 def test_what_is_no_frame_of_ours_is_refused_before_its_data_comes(stream: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}$"):
-        Frames().feed(stream)
+        FrameReader().feed(stream)

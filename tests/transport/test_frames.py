@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Close, Frame, Opcode
 
-from app_toolkit.transport.frames import LONGEST_REASON, Frames, close_frame
+from app_toolkit.transport.frames import LONGEST_REASON, WebSocketFrames, close_frame
 
 CONTROL = (Opcode.CLOSE, Opcode.PING, Opcode.PONG)
 LENGTHS = st.one_of(st.integers(0, 130), st.sampled_from((65_535, 65_536, 70_000)))
@@ -38,7 +38,7 @@ def test_a_close_frame_may_follow_exactly_between_frames_and_after_no_other(
     # Heads are where it is difficult: cut there more often than by chance.
     near = [place for end in ends for place in range(end, min(end + 15, len(stream)))]
     places = st.integers(0, len(stream)) if not near else st.one_of(st.integers(0, len(stream)), st.sampled_from(near))
-    followed, at = Frames(), 0
+    followed, at = WebSocketFrames(), 0
     for chunk in cut(stream, data.draw(st.lists(places, max_size=30))):
         followed.follow(chunk)
         at += len(chunk)
@@ -48,7 +48,7 @@ def test_a_close_frame_may_follow_exactly_between_frames_and_after_no_other(
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 65_535, 65_536])
 def test_a_stream_that_comes_byte_by_byte_is_followed(length: int) -> None:
     stream = Frame(Opcode.BINARY, bytes(length)).serialize(mask=False) * 2
-    followed = Frames()
+    followed = WebSocketFrames()
     allowed = []
     for at in range(len(stream)):
         followed.follow(stream[at : at + 1])
@@ -60,6 +60,6 @@ def test_a_stream_that_comes_byte_by_byte_is_followed(length: int) -> None:
 @pytest.mark.parametrize("reason", ["", "the replica was lost", "x" * LONGEST_REASON])
 def test_a_close_frame_is_what_a_server_would_write(reason: str) -> None:
     assert close_frame(1012, reason) == Frame(Opcode.CLOSE, Close(1012, reason).serialize()).serialize(mask=False)
-    followed = Frames()
+    followed = WebSocketFrames()
     followed.follow(close_frame(1012, reason))
     assert not followed.may_close

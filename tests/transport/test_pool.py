@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.errors import ReplicaGone
-from app_toolkit.transport.pool import IDLE_S, Answer, Connection, Pool
+from app_toolkit.transport.pool import IDLE_S, Answer, Pool, PooledConnection
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 from tests.transport.answering import SECRET, Answering
@@ -58,14 +58,14 @@ async def listening(folder: Path, script: Script) -> AsyncIterator[Address]:
     server.close()
 
 
-async def dialled(pool: Pool, address: Address) -> Connection:
-    answer: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+async def dialled(pool: Pool, address: Address) -> PooledConnection:
+    answer: asyncio.Future[PooledConnection] = asyncio.get_running_loop().create_future()
     pool.dial(address, answer.set_result, answer.set_exception)
     async with asyncio.timeout(PATIENCE_S):
         return await answer
 
 
-async def met(pool: Pool, folder: Path) -> tuple[Connection, socket.socket]:
+async def met(pool: Pool, folder: Path) -> tuple[PooledConnection, socket.socket]:
     """A connection, and its other end in our hands."""
     path = str(folder / "r.sock")
     with socket.socket(socket.AF_UNIX) as listener:

@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 
 from app_toolkit.errors import ReplicaGone
-from app_toolkit.transport.pool import SMALL, Answer, Connection, connect
+from app_toolkit.transport.pool import SMALL, Answer, PooledConnection, connect
 from app_toolkit.transport.preface import answer
 from app_toolkit.types import Address
 from tests.transport.answering import SECRET, Answering
@@ -87,7 +87,7 @@ async def test_a_small_request_has_to_be_acknowledged_in_time_and_a_large_one_ma
     loop = asyncio.get_running_loop()
     async with await loop.create_server(lambda: Answering(asyncio.Protocol()), "127.0.0.1", 0) as server:
         address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        transport, connection = await connect(address, lambda: Connection(address, lambda lost: None), SECRET)
+        transport, connection = await connect(address, lambda: PooledConnection(address, lambda lost: None), SECRET)
 
         def patience() -> int:
             return transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)

@@ -32,7 +32,7 @@ from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.runtime import LOGS, RuntimeFolder
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError, CorruptValue, NotWell, ReplicaGone, StaleEpoch, TargetError, Unresponsive
-from app_toolkit.interfaces import LiveOptions, Location, ProxySpec, ReplicaSpec, Snapshot, Version, code_key
+from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.proxy.edge import Edge
@@ -102,7 +102,7 @@ class Controlled:
         return self.name
 
     @property
-    def live(self) -> LiveOptions | None:
+    def live(self) -> ReloadableOptions | None:
         """The options that a replica has taken up."""
         return None
 
@@ -197,11 +197,11 @@ class _Replica(Controlled):
         self.server: ReplicaServer = ReplicaServer(Signals())
 
     @property
-    def live(self) -> LiveOptions | None:
+    def live(self) -> ReloadableOptions | None:
         return self.server.live
 
     @control
-    def reconfigure(self, live: LiveOptions, timeout_s: float, epoch: int) -> None:
+    def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
         self.obey(epoch)
         self.server.reconfigure(live, timeout_s)
 

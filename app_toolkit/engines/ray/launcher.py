@@ -36,7 +36,7 @@ from app_toolkit.core.replica_state import (
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
 from app_toolkit.errors import NotWell, StaleEpoch, Unresponsive
-from app_toolkit.interfaces import Emit, LiveOptions, Location, ProxySpec
+from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
@@ -281,7 +281,7 @@ class RayLauncher:
         else:
             self._emit(ProbePassed(replica))
 
-    async def _reconfigure(self, replica: ReplicaId, live: LiveOptions, timeout_s: float) -> None:
+    async def _reconfigure(self, replica: ReplicaId, live: ReloadableOptions, timeout_s: float) -> None:
         try:
             taken_up: Awaitable[None] = self._handles[replica].reconfigure.remote(live, timeout_s, self._epoch)
             await asyncio.wait_for(taken_up, timeout_s + PLACED_S)

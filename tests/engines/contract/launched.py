@@ -18,7 +18,7 @@ from app_toolkit.core.replica_state import Started
 from app_toolkit.engines.ray import launcher as on_ray
 from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
 from app_toolkit.engines.simulated import SimulatedLauncher, World
-from app_toolkit.interfaces import Launcher, LiveOptions, ReplicaSpec
+from app_toolkit.interfaces import Launcher, ReloadableOptions, ReplicaSpec
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
@@ -26,7 +26,7 @@ from tests.engines.contract.ground import Ground, eventually
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
-LIVE = LiveOptions(10)
+LIVE = ReloadableOptions(10)
 GOOD, BAD = "contract/good", "contract/bad"
 
 

@@ -50,7 +50,7 @@ class DeploymentDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Diff:
     """Between an application that runs and the same as it is to be."""
 
     name: str
@@ -65,7 +65,7 @@ class Difference:
         return not self.changes and all(each.effect is Effect.UNCHANGED for each in self.deployments)
 
 
-def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Difference:
+def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Diff:
     """What applying `after` does where `before` was applied last; None: nothing was."""
     there = {} if before is None else {each.config.name: each for each in before.deployments}
     desired = {each.config.name: each for each in after.deployments}
@@ -76,12 +76,12 @@ def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Differ
         for name, each in desired.items()
     ]
     of_deployments += [DeploymentDifference(name, Effect.REMOVED) for name in there if name not in desired]
-    return Difference(
+    return Diff(
         after.name, before is None, tuple(of_deployments), () if before is None else tuple(_of_whole(before, after))
     )
 
 
-def of_part(difference: Difference, deployments: Collection[str]) -> Difference:
+def of_part(difference: Diff, deployments: Collection[str]) -> Diff:
     """What it says of these deployments, and of the application as a whole."""
     return replace(difference, deployments=tuple(each for each in difference.deployments if each.name in deployments))
 

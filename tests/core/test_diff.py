@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, HTTPOptions, IngressSpec
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.difference import Change, DeploymentDifference, Difference, Effect, difference, options_changed
+from app_toolkit.core.diff import Change, DeploymentDifference, Diff, Effect, difference, options_changed
 from tests.core.specs import application
 
 
@@ -25,7 +25,7 @@ def of_model(before, after):
 
 
 def test_of_a_new_application_all_is_added():
-    assert difference(None, application(num_replicas=3, model=True)) == Difference(
+    assert difference(None, application(num_replicas=3, model=True)) == Diff(
         "shop",
         True,
         (
