@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import json
 import logging
+import os
 import socket
 import sys
 from collections import Counter
@@ -61,7 +62,11 @@ async def main(where: str, url: str, clients: int, rounds: int) -> None:
                 await client(url, number)
     for _ in range(rounds):
         await asyncio.gather(*(one(number) for number in range(clients)))
-    print(json.dumps({"served": served, "clients": clients * rounds, "failures": dict(failures.most_common(4))}))
+    print(
+        json.dumps({"served": served, "clients": clients * rounds, "failures": dict(failures.most_common(4))}),
+        flush=True,
+    )
+    os._exit(0)  # threads of packages may still wait for an answer that never comes
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Gradio: an interface mounted on an app, and its own client."""
 
 import asyncio
+import contextvars
+import threading
 from typing import TypeVar
 
 import gradio
@@ -37,4 +39,25 @@ def calls(url: str, number: int) -> None:
 
 
 async def interface(url: str, number: int) -> None:
-    await asyncio.to_thread(calls, url, number)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def run() -> None:
+        try:
+            calls(url, number)
+        except BaseException as error:
+            loop.call_soon_threadsafe(settle, error)
+        else:
+            loop.call_soon_threadsafe(settle, None)
+
+    def settle(error: BaseException | None) -> None:
+        if done.done():  # the time of this client was over
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+
+    # Not a thread of a pool: a client whose event stream went to the wrong worker waits for ever, and keeps its thread.
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
+    await done
