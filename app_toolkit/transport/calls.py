@@ -7,8 +7,8 @@ follows), one pickle (protocol 5), and the buffers that the pickle refers to: th
 tables, and long `bytes`.
 
 * Nobody unpickles a frame by receiving it. Who decodes one has made sure that it comes from one of us.
-* A frame of `OUT_OF_BAND_BYTES` or more goes out-of-band (`interfaces.Payloads`) if caller and replica have such a way. It
-  goes there in the pieces that the socket would have got. In an answer, a frame of the kind "out_of_band" takes its place.
+* A frame of `OUT_OF_BAND_BYTES` or more goes out-of-band (`interfaces.Payloads`) if caller and replica have such a way,
+  in the pieces that the socket would have got. In an answer, a frame of the kind "out_of_band" takes its place.
 * Buffers are not copied. The writer must not change what he sends until it has left. What the reader gets is his alone
   and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` are copied once where they
   came with other things, as a `bytearray` is in any case.
