@@ -58,18 +58,18 @@ class Endpoint:
 
 
 class QueuePosition(Protocol):
-    """A caller's place in the line at one replica."""
+    """The position of a caller in the wait queue of one replica."""
 
     def leave(self) -> None:
-        """Give it up; nothing is called back from then on."""
+        """Leave the queue. Nothing is called back from then on."""
         ...
 
 
-Stand = Callable[[Endpoint, Callable[[], None], Callable[[], None]], QueuePosition]
-"""Stand in line at a replica that others filled: `stand(endpoint, offered, ended)`.
+Join = Callable[[Endpoint, Callable[[], None], Callable[[], None]], QueuePosition]
+"""Join the wait queue of a replica that others filled: `join(endpoint, reserved, ended)`.
 
-`offered` is called whenever a slot there is kept for this caller, `ended` once where the line ends from the other
-side. Neither is called before `stand` has returned.
+`reserved` is called for each slot that is reserved for this caller. `ended` is called once if the replica ends the
+position. Neither is called before `join` has returned.
 """
 
 

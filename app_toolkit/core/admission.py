@@ -1,8 +1,8 @@
-"""Who comes into a replica, and which of the callers that stand in line for it is offered a slot next.
+"""Which requests a replica admits, and which of the waiting callers gets the next reservation.
 
-Callers take their turns: one with a hundred requests and one with a single request get offers alternately. An offer
-promises a slot, so that whoever claims it finds one. There is one more offer than free slots, so that the next request
-is there when a slot comes free, and no slot is empty for the time that an offer and its request travel.
+Callers take turns: one with a hundred requests and one with a single request get reservations alternately. A
+reservation keeps a slot for the request that redeems it. There is one reservation more than free slots, so that the
+next request is there when a slot becomes free, and no slot is empty while a reservation and its request travel.
 """
 
 from collections import deque
@@ -11,124 +11,124 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-OFFER_S = 1.0
-"""An offer that no request has claimed by then lapses: its caller has stopped."""
+RESERVATION_S = 1.0
+"""A reservation that no request has redeemed by then expires: its caller has stopped."""
 
 EARLY = 1
-"""Offers beyond the free slots."""
+"""Reservations beyond the free slots."""
 
-MOST_CALLERS = 1_000
-"""How many may stand in line; to more the replica is just busy."""
+MAX_CALLERS = 1_000
+"""The maximum number of callers that wait. For others the replica is just busy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Reservation:
     caller: str
     at: float
 
 
 @dataclass(slots=True)
 class Admission(Generic[T]):
-    """One replica's slots, as far as they are promised, and those who wait for one. It is told all that happens.
+    """The reserved slots of one replica and those who wait for a slot. It is told all that happens.
 
-    `ongoing`, where a decision asks for it, is the number of requests inside; `now` counts seconds. A request that has
-    to wait is a token of type T, which can be hashed and is not None.
+    `ongoing`: the number of requests that hold a slot. `now`: a time in seconds. A pending request is a token of type
+    T, which can be hashed and is not None.
     """
 
     slots: int
     callers: dict[str, None] = field(default_factory=dict)
-    """Who stands in line; the first is offered a slot next."""
-    offers: deque[Offer] = field(default_factory=deque)
-    """Those that no request has claimed yet, oldest first."""
-    deck: dict[T, str] = field(default_factory=dict)
-    """Requests that claimed an offer before there was a slot, oldest first, and whose they are."""
+    """The callers that wait. The first one gets the next reservation."""
+    reservations: deque[Reservation] = field(default_factory=deque)
+    """Those that no request has redeemed yet, oldest first."""
+    pending: dict[T, str] = field(default_factory=dict)
+    """Requests that redeemed a reservation before there was a slot, oldest first, with their callers."""
     entering: set[T] = field(default_factory=set)
-    """Requests from the deck that were given a slot, and are not inside yet."""
+    """Pending requests that were given a slot and have not taken it yet."""
     eager: bool = False
-    """Whether to offer early: a slot has come free since somebody who had an early offer came in vain."""
+    """Whether to reserve early: a slot has become free since a request with an early reservation timed out."""
 
     @property
-    def promised(self) -> int:
-        return len(self.offers) + len(self.deck) + len(self.entering)
+    def reserved(self) -> int:
+        return len(self.reservations) + len(self.pending) + len(self.entering)
 
     @property
-    def lapses_at(self) -> float | None:
-        """When the oldest offer lapses."""
-        return self.offers[0].at + OFFER_S if self.offers else None
+    def expires_at(self) -> float | None:
+        """When the oldest reservation expires."""
+        return self.reservations[0].at + RESERVATION_S if self.reservations else None
 
-    # The line
+    # Callers
 
-    def stand(self, caller: str) -> bool:
-        """Stand at the end of the line; who stands there keeps its place. False: the line is too long."""
-        if caller not in self.callers and len(self.callers) >= MOST_CALLERS:
+    def join(self, caller: str) -> bool:
+        """Add a caller at the end of the queue, unless it is there. Return False if the queue is full."""
+        if caller not in self.callers and len(self.callers) >= MAX_CALLERS:
             return False
         self.callers.setdefault(caller)
         return True
 
     def leave(self, caller: str) -> None:
-        """Leave the line, and give back the offers that were not claimed."""
+        """Remove a caller and its reservations."""
         self.callers.pop(caller, None)
-        if any(offer.caller == caller for offer in self.offers):
-            self.offers = deque(offer for offer in self.offers if offer.caller != caller)
+        if any(each.caller == caller for each in self.reservations):
+            self.reservations = deque(each for each in self.reservations if each.caller != caller)
 
-    def next_offer(self, ongoing: int, now: float) -> str | None:
-        """Who is offered a slot now; ask until nobody is."""
-        if not self.callers or ongoing + self.promised >= self.slots + (EARLY if self.eager else 0):
+    def next_reservation(self, ongoing: int, now: float) -> str | None:
+        """Reserve a slot and return its caller. Call this until it returns None."""
+        if not self.callers or ongoing + self.reserved >= self.slots + (EARLY if self.eager else 0):
             return None
         caller = next(iter(self.callers))
         del self.callers[caller]
         self.callers[caller] = None
-        self.offers.append(Offer(caller, now))
+        self.reservations.append(Reservation(caller, now))
         return caller
 
-    def withdraw(self, now: float) -> list[str]:
-        """Put out of the line whoever let an offer lapse, and give them."""
-        stopped = list(dict.fromkeys(offer.caller for offer in self.offers if now - offer.at >= OFFER_S))
+    def expire(self, now: float) -> list[str]:
+        """Remove and return the callers whose reservations have expired."""
+        stopped = list(dict.fromkeys(each.caller for each in self.reservations if now - each.at >= RESERVATION_S))
         for caller in stopped:
             self.leave(caller)
         return stopped
 
     # Requests
 
-    def admits_stranger(self, ongoing: int) -> bool:
-        """Whether a request comes in that claims no offer."""
-        return not self.callers and ongoing + self.promised < self.slots
+    def admits_unreserved(self, ongoing: int) -> bool:
+        """Whether a request without a reservation is admitted."""
+        return not self.callers and ongoing + self.reserved < self.slots
 
-    def claim(self, caller: str) -> bool:
-        """A request of this caller claims an offer. False: there is none, and it is a stranger."""
-        for offer in self.offers:
-            if offer.caller == caller:
-                self.offers.remove(offer)
+    def redeem(self, caller: str) -> bool:
+        """Redeem a reservation of this caller. Return False if it has none."""
+        for each in self.reservations:
+            if each.caller == caller:
+                self.reservations.remove(each)
                 return True
         return False
 
-    def admits_claim(self, ongoing: int) -> bool:
-        """Whether a request that claimed an offer comes in, or has to wait on deck."""
+    def admits_reserved(self, ongoing: int) -> bool:
+        """Whether a request that redeemed a reservation is admitted, or is pending."""
         return ongoing + len(self.entering) < self.slots
 
     def wait(self, token: T, caller: str) -> None:
-        self.deck[token] = caller
+        self.pending[token] = caller
 
     def next_in(self, ongoing: int) -> T | None:
-        """The request on deck that has a slot now; ask until there is none. It is `entering` until it is forgotten."""
-        if not self.deck or not self.admits_claim(ongoing):
+        """The pending request that has a slot now. Call this until it returns None. It is `entering` until `forget`."""
+        if not self.pending or not self.admits_reserved(ongoing):
             return None
-        token = next(iter(self.deck))
-        del self.deck[token]
+        token = next(iter(self.pending))
+        del self.pending[token]
         self.entering.add(token)
         return token
 
-    def in_vain(self, token: T) -> None:
-        """It has been on deck for too long: its caller gets the next offer, and nobody an early one until `freed`."""
-        caller = self.deck.pop(token)
+    def timed_out(self, token: T) -> None:
+        """A request was pending for too long. Its caller is next, and there are no early reservations until `freed`."""
+        caller = self.pending.pop(token)
         if caller in self.callers:
             del self.callers[caller]
             self.callers = {caller: None, **self.callers}
         self.eager = False
 
     def forget(self, token: T) -> None:
-        """It is inside now, or wherever it went."""
-        self.deck.pop(token, None)
+        """The request is admitted now, or has gone."""
+        self.pending.pop(token, None)
         self.entering.discard(token)
 
     def freed(self) -> None:

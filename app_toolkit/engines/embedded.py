@@ -265,7 +265,7 @@ class Ingress(Local):
 
             left = None if deadline is None else deadline - now()
             try:
-                caller = CALLER if permit.claim() else None
+                caller = CALLER if permit.redeem() else None
                 await self.replica.admit(scope, receive, send_until_complete, left, caller=caller)
                 return
             except ReplicaBusy:

@@ -20,10 +20,10 @@ from app_toolkit.core.attempts import Attempt, Attempts, Reason, Result
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
-from app_toolkit.replica import line
 from app_toolkit.replica.calls import Calls
 from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.replica import Replica
+from app_toolkit.replica.wait_queue import Position
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
@@ -31,7 +31,7 @@ from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
 logger = logging.getLogger("app_toolkit.replica")
 
 CALLER = "embedded"
-"""The one caller that stands in line here."""
+"""The one caller in the wait queues of this process."""
 
 APPLICATION = "default"
 """What an application is called that nobody has named, as on Ray."""
@@ -65,21 +65,21 @@ class Local:
             max_open_streams=config.max_open_streams,
             on_disconnect=config.on_disconnect,
         )
-        self.router = Router(name, self._stand, policy=config.policy)
+        self.router = Router(name, self._join, policy=config.policy)
         limits = config.max_ongoing_requests, config.max_open_streams
         self.router.update([Endpoint(ReplicaId(name), Address("local:"), *limits)])
 
-    def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
+    def _join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
         loop = asyncio.get_running_loop()
 
         def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
             loop.call_soon(callback)
 
         try:
-            return self.replica.line.stand(CALLER, partial(soon, offered), partial(soon, ended))
-        except ReplicaBusy:  # as over the wire: the line has ended before it began
+            return self.replica.wait_queue.join(CALLER, partial(soon, reserved), partial(soon, ended))
+        except ReplicaBusy:  # as over the wire: the position has ended before it began
             soon(ended)
-            return line.Position(self.replica.line, CALLER, offered, ended)
+            return Position(self.replica.wait_queue, CALLER, reserved, ended)
 
     def refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
         """The replica was full, and the request waits again. Raises `QueueTimeout`, or `late` after the deadline."""
@@ -227,7 +227,7 @@ class Deployed(Local):
             permit = self.router.try_acquire() or await self.router.acquire(since, again=attempts.count > 0)
             attempts.count += 1
             try:
-                caller = CALLER if permit.claim() else None
+                caller = CALLER if permit.redeem() else None
                 left = None if until is None else until - self.loop.time()
                 await self.replica.admit(_scope(call, reply), _nobody_leaves, answer.send, left, caller=caller)
                 break

@@ -296,8 +296,8 @@ class Exchange:
         # The deadline of a WebSocket ends with its handshake, and is watched here.
         left_ms = None if self._deadline is None or request.websocket else self._deadline.left_ms()
         identity = hop.encode(proxy.token, request.id, request.version.encode(), client.peers, left_ms)
-        if permit.claim():
-            identity += proxy.lines.claim
+        if permit.redeem():
+            identity += proxy.wait_queues.redeem
         head = request.head(identity)
         if self._holding:
             connection.write(head)

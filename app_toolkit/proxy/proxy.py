@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.reports import Loads
-from app_toolkit.interfaces import Snapshot, Stand
+from app_toolkit.interfaces import Join, Snapshot
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counts
 from app_toolkit.observability.reports import Reports
@@ -13,24 +13,24 @@ from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.routes import IngressRouter, Routes
 from app_toolkit.transport import hop
-from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
+from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import NodeId
 
 
 class Proxy:
     """The routes, the routers behind them, and the pooled connections to replicas.
 
-    `secret` opens the replicas' door and holds no space. `new_router` is called with the name of an ingress,
-    `application/ingress`, how to stand in line at a replica, and whom to tell that a request waits for the first one;
-    `node` is the one that this proxy is on; `access` hears of every request at its end. Not safe across threads:
-    everything happens on the loop that serves.
+    `secret` authenticates this proxy to replicas and holds no space. `new_router` is called with the name of an
+    ingress, `application/ingress`, with the function that joins the wait queue of a replica, and with the function that
+    is called when a request waits and there is no replica. `node` is the node of this proxy. `access` gets every
+    request at its end. Not thread-safe: everything happens on the loop that serves.
     """
 
     def __init__(
         self,
         secret: bytes,
-        new_router: Callable[[str, Stand, Callable[[], None]], IngressRouter],
+        new_router: Callable[[str, Join, Callable[[], None]], IngressRouter],
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
     ) -> None:
@@ -38,9 +38,10 @@ class Proxy:
             raise ValueError("the secret of a proxy must be without spaces, and not empty")
         self.token = hop.token(secret)
         self.pool = Pool(secret)
-        self.lines = Lines(self.pool, self.token)
-        self.routes = Routes(lambda name: new_router(name, self.lines.stand, self.reports.unserved), self.pool, node)
+        self.wait_queues = WaitQueues(self.pool, self.token)
         self.reports = Reports(self.loads)
+        join, unserved = self.wait_queues.join, self.reports.unserved
+        self.routes = Routes(lambda name: new_router(name, join, unserved), self.pool, node)
         #: None: a client address may have any number of requests.
         self.clients: Clients | None = None
         self.draining = False
@@ -89,7 +90,7 @@ class Proxy:
 
     async def aclose(self) -> None:
         """Once no connection is left: close those to replicas, and write what waits for the access log."""
-        self.lines.close()
+        self.wait_queues.close()
         for account in self._accounts.values():
             account.close()
         await self.pool.aclose()

@@ -28,7 +28,7 @@ class RoutePermit(Protocol):
 
     kept: bool
 
-    def claim(self) -> bool: ...
+    def redeem(self) -> bool: ...
 
 
 class IngressRouter(Protocol):

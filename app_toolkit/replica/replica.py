@@ -12,8 +12,8 @@ from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica.admitted_request import INTERNAL_ERROR, AdmittedRequest, Put, respond
 from app_toolkit.replica.batching import buffered
-from app_toolkit.replica.line import Line, hold
 from app_toolkit.replica.live_sets import LiveSets
+from app_toolkit.replica.wait_queue import WaitQueue, serve_position
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import Hop, Refusal
 from app_toolkit.types import ASGIApp, Header, OnDisconnect, Receive, Scope, Send
@@ -46,8 +46,8 @@ class ReplicaStatistics:
     """WebSockets that are open, or being opened."""
     draining: bool
     """Whether it has stopped to admit anybody."""
-    lines: int = 0
-    """Callers that stand in line."""
+    waiting_callers: int = 0
+    """Callers in the wait queue."""
     buffered: int = 0
     """Of the ongoing: items that wait for their batch."""
     streams: int = 0
@@ -64,7 +64,7 @@ class Replica:
       complete or its coroutine has ended; background tasks hold no slot, but a drain waits for them.
     * A request whose response is a stream leaves the ongoing ones when the head is sent, as long as fewer than
       `max_open_streams` are open. A stream beyond that limit keeps its slot: user code has run, so nobody refuses it.
-    * A caller that was refused stands in line, and is offered a slot when one comes free; nobody overtakes the line.
+    * A caller that was refused joins the wait queue and gets a reservation when a slot is free. Nobody overtakes it.
     * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
       none of the internal header fields.
     * A handler whose client has gone is stopped where `on_disconnect` or its own mark says so: it is cancelled, or
@@ -102,14 +102,14 @@ class Replica:
         self._root_path = root_path.rstrip("/")
         self._trusted_without_hop = trusted_without_hop
         self.live = LiveSets(max_open_streams, on_disconnect)
-        self.line = Line(max_ongoing_requests, self.live.ongoing)
-        self.live.freed = self.line.freed
+        self.wait_queue = WaitQueue(max_ongoing_requests, self.live.ongoing)
+        self.live.freed = self.wait_queue.freed
 
     def limit(self, live: ReloadableOptions) -> None:
         """Keep to these limits from now on; whoever is inside stays, also where that is more."""
         self.max_open_websockets = live.max_open_websockets
         self.live.max_open_streams = live.max_open_streams
-        self.line.resize(live.max_ongoing_requests)
+        self.wait_queue.resize(live.max_ongoing_requests)
 
     @property
     def max_open_streams(self) -> int:
@@ -136,16 +136,16 @@ class Replica:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body"})
             return
-        if hop.LINE in said and kind == "http":
-            await self._stand(said[hop.LINE].decode(), receive, send)
+        if hop.QUEUE in said and kind == "http":
+            await self._join(said[hop.QUEUE].decode(), receive, send)
             return
-        caller = said.get(hop.CLAIM)
-        refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller.decode())
+        caller = said.get(hop.REDEEM)
+        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller.decode())
         if refusal is not None:
             await _refuse(kind, refusal, send)
             return
         if caller is not None and _has_gone(receive):  # while it waited for its slot
-            self.line.freed()
+            self.wait_queue.freed()
             return
         with AdmittedRequest(
             self.live, scope, receive, send, put, held=hop.EXPECT in said, from_caller=origin is not None
@@ -185,9 +185,9 @@ class Replica:
         else:
             raise Reported from error
 
-    async def _stand(self, caller: str, receive: Receive, send: Send) -> None:
+    async def _join(self, caller: str, receive: Receive, send: Send) -> None:
         try:
-            await hold(self.line, caller, receive, send)
+            await serve_position(self.wait_queue, caller, receive, send)
         except ReplicaBusy:
             await _refuse("http", "draining" if self.draining else "busy", send)
 
@@ -234,15 +234,15 @@ class Replica:
     async def admit(
         self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
     ) -> None:
-        """Run one request of a caller in this process; its scope is right already.
+        """Run one request of a caller in this process. Its scope is complete.
 
-        `caller`: who claims an offer; None: nobody does. `timeout`: the seconds that the request has left. Its id is
-        what `scope["extensions"]["app_toolkit"]["request_id"]` says, and its trace is "trace" beside it, where it is
-        not that of who calls. Raises `ReplicaBusy` or `TooManyWebSockets` where no user code ran, `DeadlineExceeded`
-        where the answer had begun (else that is the answer), and whatever the app raises.
+        `caller`: the caller whose reservation the request redeems, or None. `timeout`: the seconds that the request has
+        left. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` if that is not the trace of
+        the caller. Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs, `DeadlineExceeded` after the
+        response has begun (before that, the deadline is the response), and whatever the app raises.
         """
         kind = scope["type"]
-        refusal = self._refusal(kind) if caller is None else await self._come_in(kind, caller)
+        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
         if refusal == "websockets":
             raise TooManyWebSockets(
                 f"{len(self.live.websockets)} WebSockets are open at {self.name}, "
@@ -262,23 +262,23 @@ class Replica:
     def _refusal(self, kind: str) -> Refusal | None:
         if self.draining:
             return "draining"
-        if kind == "http" and not self.line.admits_stranger:
+        if kind == "http" and not self.wait_queue.admits_unreserved:
             return "busy"
         if kind == "websocket" and len(self.live.websockets) >= self.max_open_websockets:
             return "websockets"
         return None
 
-    async def _come_in(self, kind: str, caller: str) -> Refusal | None:
-        """The same for a request that claims an offer. It waits for its slot, and is to take it at once."""
-        if not self.line.claim(caller):
+    async def _enter(self, kind: str, caller: str) -> Refusal | None:
+        """The same for a request that redeems a reservation. It waits for its slot and takes it at once."""
+        if not self.wait_queue.redeem(caller):
             return self._refusal(kind)
         if kind == "websocket":
-            self.line.advance()  # it needs no slot
+            self.wait_queue.advance()  # it needs no slot
             return self._refusal(kind)
-        came_in = await self.line.come_in(caller)
+        entered = await self.wait_queue.enter(caller)
         if self.draining:  # meanwhile, and the drain has not counted this request
             return "draining"
-        return None if came_in else "busy"
+        return None if entered else "busy"
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
@@ -286,7 +286,7 @@ class Replica:
         Gives whether that came about within `timeout` seconds (None: wait for ever). Open WebSockets stay.
         """
         self.draining = True
-        self.line.close()
+        self.wait_queue.close()
         return await self.live.until_drained(timeout)
 
     def statistics(self) -> ReplicaStatistics:
@@ -296,7 +296,7 @@ class Replica:
             len(self.live.running),
             len(self.live.websockets),
             self.draining,
-            len(self.line),
+            len(self.wait_queue),
             buffered(),
             len(self.live.streams),
             self._reached(),
@@ -304,7 +304,7 @@ class Replica:
 
     def _reached(self) -> tuple[str, ...]:
         limits = (
-            ("max_ongoing_requests", len(self.live.ongoing), self.line.slots),
+            ("max_ongoing_requests", len(self.live.ongoing), self.wait_queue.slots),
             ("max_open_streams", len(self.live.streams), self.live.max_open_streams),
             ("max_open_websockets", len(self.live.websockets), self.max_open_websockets),
         )

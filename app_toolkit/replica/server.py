@@ -351,7 +351,7 @@ class ReplicaServer:
         if self._server is not None:  # else the loop has not begun to turn
             drained = self._replica is not None and self._replica.draining
             if self._replica is not None:
-                self._replica.line.close()  # its answers would never be complete
+                self._replica.wait_queue.close()  # its answers would never be complete
             self._server.end(min(timeout, CLOSING_S) if drained else timeout)
 
     # Sockets

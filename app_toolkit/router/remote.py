@@ -33,10 +33,10 @@ from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, Piece, Sealed
-from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
+from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import Address, NodeId
 
 logger = logging.getLogger("app_toolkit.router")
@@ -86,7 +86,7 @@ class Callers:
         self.loop = asyncio.get_running_loop()
         self.token = hop.token(secret)
         self.pool = Pool(secret)
-        self.lines = Lines(self.pool, self.token)
+        self.wait_queues = WaitQueues(self.pool, self.token)
         self.application = application
         self.reports = Reports(self._loads)
         self._published = Published(self.pool, node)
@@ -200,7 +200,7 @@ class Callers:
         self._closed = True
         for caller in self._callers.values():
             caller.router.close()
-        self.lines.close()
+        self.wait_queues.close()
         await self.pool.aclose()
 
     def called(self) -> dict[str, Called]:
@@ -236,7 +236,7 @@ class RemoteCaller:
     def __init__(self, callers: Callers, name: str) -> None:
         self.name = name
         self.loop = callers.loop
-        self.router = Router(name, callers.lines.stand, callers.reports.unserved)
+        self.router = Router(name, callers.wait_queues.join, callers.reports.unserved)
         self._callers = callers
         self._pool = callers.pool
         self._budget = RetryBudget()
@@ -426,8 +426,8 @@ class RemoteCaller:
         """`length`: that of the body; None: the arguments go out-of-band."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
         identity = hop.encode(self._callers.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
-        if permit.claim():
-            identity += self._callers.lines.claim
+        if permit.redeem():
+            identity += self._callers.wait_queues.redeem
         trace = TRACE.get()
         return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,

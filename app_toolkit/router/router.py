@@ -13,7 +13,7 @@ from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
-from app_toolkit.interfaces import Endpoint, QueuePosition, Stand
+from app_toolkit.interfaces import Endpoint, Join, QueuePosition
 from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
 from app_toolkit.types import ReplicaId
 
@@ -33,7 +33,7 @@ class Router:
     """Gives permits at replicas.
 
     * A permit is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
-      filled it, we stand in line, and then it is the replica that says when there is room.
+      filled it, we join its wait queue, and then the replica says when there is room.
     * Whoever waits longest is served first, and the newest first while clients give up (`core.queueing`).
     * Nobody waits while a replica that it may use has room; at most `max_queued_requests` wait, and nobody longer than
       `max_queue_wait_s` once `expire` is asked.
@@ -47,20 +47,20 @@ class Router:
     def __init__(
         self,
         name: str,
-        stand: Stand | None = None,
+        join: Join | None = None,
         unserved: Callable[[], None] = lambda: None,
         *,
         policy: Policy | None = None,
         rng: Random | None = None,
     ) -> None:
-        """`stand` is how to stand in line at a replica; None: one that is full rests, and is asked again.
+        """`join`: joins the wait queue of a replica. None: a replica that is full rests, and is asked again.
 
         `unserved` is called whenever somebody begins to wait and there is no replica.
         """
         self.name = name
         #: May be replaced at any time; holds from then on.
         self.policy = policy or Policy()
-        self._stand = stand
+        self._join = join
         self._unserved = unserved
         self._rng = rng or Random()
         # A router's whole state is who waits and who serves. `_assign` alone matches them.
@@ -156,8 +156,8 @@ class Router:
         target = permit.target
         target.opened.discard(permit)
         if self._end(permit):
-            if permit.claim() and target.place is not None:
-                self._offered(target, target.place)  # for somebody else
+            if permit.redeem() and target.position is not None:
+                self._reserved(target, target.position)  # for somebody else
             self._assign()
 
     def ended(self, permit: Permit, result: Result) -> None:
@@ -171,19 +171,19 @@ class Router:
                 self.rest(permit)
 
     def refused(self, permit: Permit) -> None:
-        """The replica was filled by others: end the permit, and stand in line there."""
+        """The replica was filled by others: end the permit, and join its wait queue."""
         target = permit.target
         if self._end(permit):
-            if self._stand is None:
+            if self._join is None:
                 self._let_rest(target)
-            elif target.place is None and self._targets.get(target.endpoint.id) is target:
-                self._stand_at(target, self._stand)
+            elif target.position is None and self._targets.get(target.endpoint.id) is target:
+                self._join_queue(target, self._join)
             self._assign()
 
     def rest(self, permit: Permit) -> None:
         """The replica was not reached, drains or died: end the permit, and leave the replica alone for a moment."""
         if self._end(permit):
-            self._leave_line(permit.target)
+            self._leave_queue(permit.target)
             self._let_rest(permit.target)
             self._assign()
 
@@ -236,7 +236,7 @@ class Router:
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
-        full = next((target for target in self._targets.values() if target.place or not target.below_limit), None)
+        full = next((target for target in self._targets.values() if target.position or not target.below_limit), None)
         return QueueTimeout(
             f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s"
             + (f": {full.reached}" if full is not None else "")
@@ -272,7 +272,7 @@ class Router:
         self._all = tuple(self._targets.values())
         self._last = None
         for target in before.values():
-            self._leave_line(target)
+            self._leave_queue(target)
             self._end_rest(target)
         self._leaving.update(target for target in before.values() if target.permits)
         self._failing = None if self._targets else failing
@@ -288,7 +288,7 @@ class Router:
         """Serve nobody any more. Those who wait fail; gives them."""
         self._closed = True
         for target in self._targets.values():
-            self._leave_line(target)
+            self._leave_queue(target)
             self._end_rest(target)
         return self._dismiss(lambda: NoReplica(f"{self.name} is not served any more"))
 
@@ -322,9 +322,9 @@ class Router:
         return f"{waiting:,} of {most:,} max_queued_requests" if waiting >= most > 0 else ""
 
     @property
-    def lines(self) -> int:
-        """Replicas where this caller stands in line."""
-        return sum(target.place is not None for target in self._targets.values())
+    def positions(self) -> int:
+        """The number of replicas in whose wait queue this caller is."""
+        return sum(target.position is not None for target in self._targets.values())
 
     @property
     def replicas(self) -> int:
@@ -393,32 +393,32 @@ class Router:
 
     # Replicas that gave no permit
 
-    def _stand_at(self, target: Upstream, stand: Stand) -> None:
-        place = target.place = stand(
-            target.endpoint, lambda: self._offered(target, place), lambda: self._line_ended(target, place)
+    def _join_queue(self, target: Upstream, join: Join) -> None:
+        position = target.position = join(
+            target.endpoint, lambda: self._reserved(target, position), lambda: self._queue_ended(target, position)
         )
 
-    def _offered(self, target: Upstream, place: QueuePosition) -> None:
-        """A slot at a replica is ours: for the next one who does not avoid it. Else we leave the line."""
-        if target.place is not place:
+    def _reserved(self, target: Upstream, position: QueuePosition) -> None:
+        """Use a reservation for the next request that does not avoid the replica. If there is none, leave the queue."""
+        if target.position is not position:
             return
         waiter = self._next_for([target]) if target.below_limit else None
         if waiter is None:
-            self._leave_line(target)
+            self._leave_queue(target)
         else:
-            permit = Permit(target, offered=True)
+            permit = Permit(target, reserved=True)
             target.permits.add(permit)
             self._serve(waiter, permit)
 
-    def _line_ended(self, target: Upstream, place: QueuePosition) -> None:
-        if target.place is place:
-            target.place = None
+    def _queue_ended(self, target: Upstream, position: QueuePosition) -> None:
+        if target.position is position:
+            target.position = None
             self._let_rest(target)
 
-    def _leave_line(self, target: Upstream) -> None:
-        place, target.place = target.place, None
-        if place is not None:
-            place.leave()
+    def _leave_queue(self, target: Upstream) -> None:
+        position, target.position = target.position, None
+        if position is not None:
+            position.leave()
 
     def _let_rest(self, target: Upstream) -> None:
         self._end_rest(target)

@@ -21,14 +21,14 @@ class Upstream:
     permits: set["Permit"] = field(default_factory=set)
     #: Permits whose responses are open streams or WebSockets: they hold no slot.
     opened: set["Permit"] = field(default_factory=set)
-    #: Where this caller stands in line, because others filled the replica: that offers slots then, and is not asked.
-    place: QueuePosition | None = None
+    #: The position in its wait queue if others filled the replica. It reserves slots then, and is not asked.
+    position: QueuePosition | None = None
     #: It was not reached, or is draining: left alone until this timer fires.
     rest: TimerHandle | None = None
 
     @property
     def has_room(self) -> bool:
-        return self.place is None and self.rest is None and self.below_limit and not self.endpoint.unresponsive
+        return self.position is None and self.rest is None and self.below_limit and not self.endpoint.unresponsive
 
     @property
     def below_limit(self) -> bool:
@@ -52,8 +52,8 @@ class Permit:
     """The right to run one request at one replica. Whoever takes it gives it back."""
 
     target: Upstream
-    #: The replica offered the slot, and no request has claimed the offer yet.
-    offered: bool = False
+    #: The replica reserved the slot, and no request has redeemed the reservation yet.
+    reserved: bool = False
     #: Its response is a stream that has kept its slot, because the replica has `max_open_streams` open.
     kept: bool = False
 
@@ -61,10 +61,10 @@ class Permit:
     def endpoint(self) -> Endpoint:
         return self.target.endpoint
 
-    def claim(self) -> bool:
-        """Whether the request that is sent now claims an offer; true once."""
-        offered, self.offered = self.offered, False
-        return offered
+    def redeem(self) -> bool:
+        """Whether the request that is sent now redeems a reservation. True once."""
+        reserved, self.reserved = self.reserved, False
+        return reserved
 
 
 @dataclass(eq=False, slots=True)

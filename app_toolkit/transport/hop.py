@@ -5,9 +5,9 @@ carries a token of the secret and what the replica's server cannot know by itsel
 used, how long the request may still take). The replica answers with `x-app-toolkit-refused` and 503 where no user code
 ran; user code cannot answer so. Nothing under the internal prefix ever crosses the edge in either direction.
 
-A caller that was refused because others filled the replica stands in line there: one more exchange, a GET whose second
-field is `x-app-toolkit-line`. Its answer does not end; each byte of it is an offer of a slot. A request that claims it
-has `x-app-toolkit-claim` as its second field. Both fields carry the caller's name.
+A caller that was refused because others filled the replica joins its wait queue: one more exchange, a GET whose second
+field is `x-app-toolkit-queue`. The response does not end. Each byte of it reserves a slot. A request that redeems the
+reservation has `x-app-toolkit-redeem` as its second field. Both fields carry the name of the caller.
 
 A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
 `transport.calls` makes of the arguments. Nobody believes that field who has not compared the token. A key beside the
@@ -30,8 +30,8 @@ PROTOCOL = b"1"
 INTERNAL_PREFIX = b"x-app-toolkit-"
 HOP = b"x-app-toolkit-hop"
 REFUSED = b"x-app-toolkit-refused"
-LINE = b"x-app-toolkit-line"
-CLAIM = b"x-app-toolkit-claim"
+QUEUE = b"x-app-toolkit-queue"
+REDEEM = b"x-app-toolkit-redeem"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
 STREAM = b"x-app-toolkit-stream"

@@ -207,7 +207,7 @@ class System:
             found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
         for each in answers[len(proxies) : len(everybody)]:
             ongoing = max(each.ongoing, each.running) + each.websockets
-            found += Places(in_line=each.lines, ongoing=ongoing, buffered=each.buffered)
+            found += Places(in_line=each.waiting_callers, ongoing=ongoing, buffered=each.buffered)
         for calling in answers[len(everybody) :]:
             for called in calling.values():
                 found += Places(in_handles=called.waiting, ongoing=called.ongoing)

@@ -8,115 +8,115 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app_toolkit.core.admission import EARLY, MOST_CALLERS, OFFER_S, Admission
+from app_toolkit.core.admission import EARLY, MAX_CALLERS, RESERVATION_S, Admission
 
 NAMES = "abcd"
 
 
-def offers(admission: Admission[str], ongoing: int, now: float = 0.0) -> str:
+def reservations(admission: Admission[str], ongoing: int, now: float = 0.0) -> str:
     """Everybody who is offered a slot as things are."""
     found = []
-    while (caller := admission.next_offer(ongoing, now)) is not None:
+    while (caller := admission.next_reservation(ongoing, now)) is not None:
         found.append(caller)
     return "".join(found)
 
 
 def test_a_stranger_comes_in_where_a_slot_is_free_and_nobody_stands_in_line() -> None:
     admission: Admission[str] = Admission(slots=2)
-    assert admission.admits_stranger(1)
-    assert not admission.admits_stranger(2)
-    admission.stand("a")
-    assert not admission.admits_stranger(0)
+    assert admission.admits_unreserved(1)
+    assert not admission.admits_unreserved(2)
+    admission.join("a")
+    assert not admission.admits_unreserved(0)
 
 
 def test_callers_take_their_turns_however_many_requests_each_has() -> None:
     admission: Admission[str] = Admission(slots=7)
     for caller in "abc":
-        admission.stand(caller)
-    assert offers(admission, ongoing=0) == "abcabca"
-    admission.stand("d")
+        admission.join(caller)
+    assert reservations(admission, ongoing=0) == "abcabca"
+    admission.join("d")
     for caller in "abcabca":
-        assert admission.claim(caller)
-    assert offers(admission, ongoing=0) == "bcadbca"
+        assert admission.redeem(caller)
+    assert reservations(admission, ongoing=0) == "bcadbca"
 
 
 def test_an_offer_keeps_its_slot_from_others() -> None:
     admission: Admission[str] = Admission(slots=1)
-    admission.stand("a")
-    assert offers(admission, ongoing=0) == "a"
-    assert not admission.admits_stranger(0)
-    assert not admission.claim("b")
-    assert admission.claim("a")
-    assert not admission.claim("a"), "an offer is claimed once"
+    admission.join("a")
+    assert reservations(admission, ongoing=0) == "a"
+    assert not admission.admits_unreserved(0)
+    assert not admission.redeem("b")
+    assert admission.redeem("a")
+    assert not admission.redeem("a"), "an offer is claimed once"
 
 
 def test_once_a_slot_came_free_one_more_is_offered_so_that_the_next_request_is_there_in_time() -> None:
     admission: Admission[str] = Admission(slots=1)
     for caller in "ab":
-        admission.stand(caller)
-    assert offers(admission, ongoing=1) == "", "nobody knows how long the handler takes"
+        admission.join(caller)
+    assert reservations(admission, ongoing=1) == "", "nobody knows how long the handler takes"
     admission.freed()
-    assert offers(admission, ongoing=0) == "ab"
-    assert admission.claim("a")
-    assert admission.admits_claim(0)
-    assert admission.claim("b")
-    assert not admission.admits_claim(1)
+    assert reservations(admission, ongoing=0) == "ab"
+    assert admission.redeem("a")
+    assert admission.admits_reserved(0)
+    assert admission.redeem("b")
+    assert not admission.admits_reserved(1)
     admission.wait("request", "b")
     assert admission.next_in(1) is None
-    assert offers(admission, ongoing=1) == ""
+    assert reservations(admission, ongoing=1) == ""
     assert admission.next_in(0) == "request"
     assert admission.next_in(0) is None
-    assert not admission.admits_claim(0), "the slot is for the one that waited"
+    assert not admission.admits_reserved(0), "the slot is for the one that waited"
     admission.forget("request")
-    assert admission.promised == 0
+    assert admission.reserved == 0
 
 
 def test_who_came_early_in_vain_keeps_its_place_and_nobody_else_gets_an_early_offer() -> None:
     admission: Admission[str] = Admission(slots=1)
     for caller in "abc":
-        admission.stand(caller)
+        admission.join(caller)
     admission.freed()
-    assert offers(admission, ongoing=0) == "ab"
-    admission.claim("a")
-    admission.claim("b")
+    assert reservations(admission, ongoing=0) == "ab"
+    admission.redeem("a")
+    admission.redeem("b")
     admission.wait("request", "b")
-    admission.in_vain("request")
-    assert offers(admission, ongoing=1) == ""
+    admission.timed_out("request")
+    assert reservations(admission, ongoing=1) == ""
     admission.freed()
-    assert offers(admission, ongoing=0) == "bc"
+    assert reservations(admission, ongoing=0) == "bc"
 
 
 def test_who_leaves_gives_its_offers_back() -> None:
     admission: Admission[str] = Admission(slots=1)
     for caller in "ab":
-        admission.stand(caller)
-    assert offers(admission, ongoing=0) == "a"
+        admission.join(caller)
+    assert reservations(admission, ongoing=0) == "a"
     admission.leave("a")
-    assert offers(admission, ongoing=0) == "b"
+    assert reservations(admission, ongoing=0) == "b"
     admission.leave("b")
-    assert admission.admits_stranger(0)
+    assert admission.admits_unreserved(0)
 
 
 def test_who_lets_an_offer_lapse_gets_no_more() -> None:
     admission: Admission[str] = Admission(slots=3)
     for caller in "ab":
-        admission.stand(caller)
-    assert offers(admission, ongoing=1, now=5.0) == "ab"
-    assert admission.lapses_at == 5.0 + OFFER_S
-    assert admission.withdraw(5.0 + OFFER_S / 2) == []
-    assert admission.claim("b")
-    assert admission.withdraw(5.0 + OFFER_S) == ["a"]
+        admission.join(caller)
+    assert reservations(admission, ongoing=1, now=5.0) == "ab"
+    assert admission.expires_at == 5.0 + RESERVATION_S
+    assert admission.expire(5.0 + RESERVATION_S / 2) == []
+    assert admission.redeem("b")
+    assert admission.expire(5.0 + RESERVATION_S) == ["a"]
     assert list(admission.callers) == ["b"]
-    assert admission.lapses_at is None
+    assert admission.expires_at is None
 
 
 def test_a_line_has_an_end() -> None:
     admission: Admission[str] = Admission(slots=1)
-    for number in range(MOST_CALLERS):
-        assert admission.stand(str(number))
-    assert not admission.stand("one more")
-    assert admission.stand("0"), "it stands there already"
-    assert len(admission.callers) == MOST_CALLERS
+    for number in range(MAX_CALLERS):
+        assert admission.join(str(number))
+    assert not admission.join("one more")
+    assert admission.join("0"), "it stands there already"
+    assert len(admission.callers) == MAX_CALLERS
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -125,10 +125,10 @@ def test_a_caller_with_many_requests_and_one_with_few_alternate(most: int) -> No
     served: Counter[str] = Counter()
     running: list[str] = []
     for caller in "ab":
-        admission.stand(caller)
+        admission.join(caller)
     for _ in range(100):
-        for caller in offers(admission, len(running)):
-            admission.claim(caller)
+        for caller in reservations(admission, len(running)):
+            admission.redeem(caller)
             running.append(caller)
         served[running.pop(0)] += 1
     assert abs(served["a"] - served["b"]) <= most
@@ -155,7 +155,7 @@ class RandomAdmission(RuleBasedStateMachine):
         while (token := self.admission.next_in(self.ongoing)) is not None:
             self.on_deck.remove(token)
             self.entering.add(token)
-        while (caller := self.admission.next_offer(self.ongoing, self.now)) is not None:
+        while (caller := self.admission.next_reservation(self.ongoing, self.now)) is not None:
             self.heard[caller] += 1
             for other in self.admission.callers:
                 self.ahead[caller, other] += 1
@@ -170,7 +170,7 @@ class RandomAdmission(RuleBasedStateMachine):
     def someone_stands(self, caller: str) -> None:
         if caller not in self.admission.callers:
             self.left(caller)
-        self.admission.stand(caller)
+        self.admission.join(caller)
         self.settle()
 
     @rule(caller=st.sampled_from(NAMES))
@@ -181,18 +181,18 @@ class RandomAdmission(RuleBasedStateMachine):
 
     @rule()
     def a_stranger_comes(self) -> None:
-        if self.admission.admits_stranger(self.ongoing):
+        if self.admission.admits_unreserved(self.ongoing):
             assert not self.admission.callers
             self.ongoing += 1
 
     @rule(caller=st.sampled_from(NAMES))
     def someone_claims_an_offer(self, caller: str) -> None:
-        offered = self.heard[caller] > 0
-        assert self.admission.claim(caller) is offered
-        if not offered:
+        reserved = self.heard[caller] > 0
+        assert self.admission.redeem(caller) is reserved
+        if not reserved:
             return self.a_stranger_comes()
         self.heard[caller] -= 1
-        if self.admission.admits_claim(self.ongoing):
+        if self.admission.admits_reserved(self.ongoing):
             self.ongoing += 1
         else:
             token = next(self.tokens)
@@ -221,14 +221,14 @@ class RandomAdmission(RuleBasedStateMachine):
         if hung_up:
             self.admission.forget(token)
         else:
-            self.admission.in_vain(token)
+            self.admission.timed_out(token)
             self.ahead.clear()
         self.settle()
 
     @rule(seconds=st.sampled_from([0.3, 0.7, 1.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        for caller in self.admission.withdraw(self.now):
+        for caller in self.admission.expire(self.now):
             assert self.heard[caller]
             self.left(caller)
         self.settle()
@@ -236,12 +236,12 @@ class RandomAdmission(RuleBasedStateMachine):
     @invariant()
     def no_more_are_inside_than_there_are_slots(self) -> None:
         assert self.ongoing + len(self.entering) <= self.admission.slots
-        assert self.ongoing + self.admission.promised <= self.admission.slots + EARLY
+        assert self.ongoing + self.admission.reserved <= self.admission.slots + EARLY
 
     @invariant()
     def no_slot_is_idle_while_somebody_stands_in_line(self) -> None:
         if self.admission.callers:
-            assert self.ongoing + self.admission.promised >= self.admission.slots
+            assert self.ongoing + self.admission.reserved >= self.admission.slots
         if self.on_deck:
             assert self.ongoing + len(self.entering) == self.admission.slots
 
@@ -251,7 +251,7 @@ class RandomAdmission(RuleBasedStateMachine):
 
     @invariant()
     def promises_are_the_sizes_of_live_sets(self) -> None:
-        assert self.admission.promised == self.heard.total() + len(self.on_deck) + len(self.entering)
+        assert self.admission.reserved == self.heard.total() + len(self.on_deck) + len(self.entering)
         assert {caller for caller, count in self.heard.items() if count} <= set(self.admission.callers)
 
     def teardown(self) -> None:
@@ -262,8 +262,8 @@ class RandomAdmission(RuleBasedStateMachine):
                 self.someone_from_the_deck_is_in(gone=False)
             if self.ongoing:
                 self.someone_is_done()
-        assert (self.admission.promised, list(self.admission.callers)) == (0, [])
-        assert self.admission.admits_stranger(0)
+        assert (self.admission.reserved, list(self.admission.callers)) == (0, [])
+        assert self.admission.admits_unreserved(0)
 
 
 RandomAdmission.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -140,23 +140,23 @@ async def test_a_slot_that_somebody_else_holds_is_waited_for_in_line() -> None:
         await world.entered_by("holder")
         waiting = asyncio.create_task(client.get("/slow/waiting"))
         async with asyncio.timeout(PATIENCE_S):
-            while not ingress.router.lines:  # noqa: ASYNC110 the router tells nobody
+            while not ingress.router.positions:  # noqa: ASYNC110 the router tells nobody
                 await asyncio.sleep(0)
-        assert (ingress.router.waiting, ingress.replica.statistics().lines) == (1, 1)
+        assert (ingress.router.waiting, ingress.replica.statistics().waiting_callers) == (1, 1)
         world.let_go.set()
         assert (await holding).json() == "holder"
         assert (await waiting).json() == "waiting"
         assert (await client.get("/slow/again")).json() == "again"
         await holder.aclose()
-    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
+    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.positions) == (0, 0, 0)
     assert ingress.replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-    assert ingress.replica.line.admits_stranger
+    assert ingress.replica.wait_queue.admits_unreserved
 
 
 async def test_where_there_is_no_line_to_stand_in_a_full_replica_is_asked_again() -> None:
     world = Gated()
     ingress = Ingress("slow", world.app, SLOW)
-    ingress.replica.line.close()
+    ingress.replica.wait_queue.close()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(ingress), base_url="http://shop") as client:
         holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
         holding = asyncio.create_task(holder.get("/slow/holder"))
@@ -169,13 +169,13 @@ async def test_where_there_is_no_line_to_stand_in_a_full_replica_is_asked_again(
         assert (await holding).json() == "holder"
         assert (await waiting).json() == "waiting"
         await holder.aclose()
-    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
+    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.positions) == (0, 0, 0)
 
 
 async def test_a_request_that_is_refused_again_and_again_waits_no_longer_for_that() -> None:
     world = Gated()
     ingress = Ingress("slow", world.app, SLOW.model_copy(update={"max_queue_wait_s": 0.5}))
-    ingress.replica.line.close()  # so that it is asked, and refuses, every tenth of a second
+    ingress.replica.wait_queue.close()  # so that it is asked, and refuses, every tenth of a second
     async with httpx.AsyncClient(transport=httpx.ASGITransport(ingress), base_url="http://shop") as client:
         holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
         holding = asyncio.create_task(holder.get("/slow/holder"))
@@ -186,7 +186,7 @@ async def test_a_request_that_is_refused_again_and_again_waits_no_longer_for_tha
         world.let_go.set()
         assert (await holding).json() == "holder"
         await holder.aclose()
-    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.lines) == (0, 0, 0)
+    assert (ingress.router.waiting, ingress.router.ongoing, ingress.router.positions) == (0, 0, 0)
 
 
 async def test_retry_after_is_measured() -> None:
@@ -507,7 +507,7 @@ async def test_a_plain_fastapi_app_has_the_limits_of_its_one_ingress_and_its_eve
     let_go = asyncio.Event()
 
     @plain.get("/hold")
-    async def hold() -> str:
+    async def serve_position() -> str:
         entered.put_nowait("a request")
         await let_go.wait()
         return "held"

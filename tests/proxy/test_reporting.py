@@ -34,8 +34,8 @@ def posted(number: int, *, reported: bool, replicas: int) -> Snapshot:
 async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_replica() -> None:
     hurried: list[str] = []
 
-    def router(name: str, stand: Any, unserved: Any) -> Router:
-        return Router(name, stand, lambda: (hurried.append(name), unserved())[1])
+    def router(name: str, join: Any, unserved: Any) -> Router:
+        return Router(name, join, lambda: (hurried.append(name), unserved())[1])
 
     proxy = Proxy(b"secret", router, NodeId("here"))
     proxy.update({ROUTES: Snapshot(Version(1, 1), TABLE)})

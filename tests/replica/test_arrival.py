@@ -168,7 +168,7 @@ class Door:
         writer.write(said)
         return reader, writer
 
-    async def come_in(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def enter(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As a caller."""
         connection = socket.socket()
         connection.setblocking(False)
@@ -201,7 +201,7 @@ async def test_a_stranger_has_little_time() -> None:
 async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_comes_in() -> None:
     strangers = Strangers(shown_s=60.0, most=2)
     async with door(strangers) as at:
-        caller = await at.come_in()
+        caller = await at.enter()
         await until(lambda: bool(at.state.connections) and not strangers)
         knocked = []
         for _ in range(5):
@@ -218,7 +218,7 @@ async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_c
 async def test_callers_that_come_all_at_once_come_in() -> None:
     strangers = Strangers(shown_s=60.0, most=2)
     async with door(strangers) as at:
-        callers = await asyncio.gather(*(at.come_in() for _ in range(50)))
+        callers = await asyncio.gather(*(at.enter() for _ in range(50)))
         await until(lambda: len(at.state.connections) == 50 and not strangers)
         for _, writer in callers:
             writer.close()

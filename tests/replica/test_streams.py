@@ -90,7 +90,7 @@ class Exchange:
         room = self.replica.max_open_streams - streams
         match self.state, command:
             case "new", _:
-                self.state = "admitted" if ongoing < self.replica.line.slots else "over"
+                self.state = "admitted" if ongoing < self.replica.wait_queue.slots else "over"
             case "admitted", "stream":
                 self.state = "open" if room > 0 else "kept"
             case "admitted", ("response" | "sized"):

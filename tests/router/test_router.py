@@ -320,11 +320,11 @@ async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
 
 
 class Place:
-    """A place in the line at one replica, in the hands of the test."""
+    """A position in the wait queue of one replica, in the hands of the test."""
 
-    def __init__(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> None:
         self.endpoint = endpoint
-        self.offer = offered
+        self.offer = reserved
         self.end = ended
         self.left = False
 
@@ -337,15 +337,15 @@ class InLine:
     """A router whose replicas are full of others' requests once they have refused one of its own."""
 
     def __init__(self, *endpoints: Endpoint) -> None:
-        self.places: list[Place] = []
-        self.router = Router("shop/chat", self._stand, rng=Random(1))
+        self.positions: list[Place] = []
+        self.router = Router("shop/chat", self._join, rng=Random(1))
         self.router.update(endpoints)
         self.served: list[str] = []
         self.permits: list[Permit] = []
 
-    def _stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
-        self.places.append(Place(endpoint, offered, ended))
-        return self.places[-1]
+    def _join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> Place:
+        self.positions.append(Place(endpoint, reserved, ended))
+        return self.positions[-1]
 
     def refused(self) -> Permit:
         permit = self.router.try_acquire()
@@ -368,21 +368,21 @@ def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_before_it_ha
     assert two is not None
     world.router.refused(one)
     world.router.refused(two)
-    assert [place.endpoint.id for place in world.places] == ["a"]
+    assert [position.endpoint.id for position in world.positions] == ["a"]
     assert world.router.try_acquire() is None
     world.wait("younger", since=1.0)
     world.wait("refused", since=0.0)
-    world.places[0].offer()
+    world.positions[0].offer()
     assert world.served == ["refused@a"]
-    assert world.router.lines == 1
-    world.places[0].offer()
+    assert world.router.positions == 1
+    world.positions[0].offer()
     assert world.served == ["refused@a", "younger@a"]
-    assert all(permit.claim() for permit in world.permits)
-    assert not any(permit.claim() for permit in world.permits), "an offer is claimed once"
+    assert all(permit.redeem() for permit in world.permits)
+    assert not any(permit.redeem() for permit in world.permits), "an offer is claimed once"
     world.router.release(world.permits[0])
-    assert world.router.lines == 1
-    world.places[0].offer()
-    assert (world.router.lines, world.places[0].left) == (0, True), "nobody waits here any more"
+    assert world.router.positions == 1
+    world.positions[0].offer()
+    assert (world.router.positions, world.positions[0].left) == (0, True), "nobody waits here any more"
     world.router.release(world.permits[1])
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
@@ -391,7 +391,7 @@ def test_an_offer_is_for_who_does_not_avoid_the_replica() -> None:
     world = InLine(endpoint("a", 1), endpoint("b", 1))
     for _ in "ab":
         world.refused()
-    at = {place.endpoint.id: place for place in world.places}
+    at = {position.endpoint.id: position for position in world.positions}
     world.wait("picky", "a")
     world.wait("modest")
     at[ReplicaId("a")].offer()
@@ -406,51 +406,51 @@ def test_an_offer_beyond_our_own_limit_is_given_back() -> None:
     world.refused()
     world.wait("one")
     world.wait("two")
-    world.places[0].offer()
+    world.positions[0].offer()
     assert world.served == ["one@a"]
-    world.places[0].offer()
-    assert (world.router.lines, world.router.waiting, world.router.ongoing) == (0, 1, 2)
+    world.positions[0].offer()
+    assert (world.router.positions, world.router.waiting, world.router.ongoing) == (0, 1, 2)
     assert holding is not None
     world.router.release(holding)
     assert world.served == ["one@a", "two@a"]
-    assert not world.permits[1].claim(), "a stranger, since we hold all that the replica runs"
+    assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
 
 
 def test_an_offer_that_no_request_claimed_goes_to_the_next_or_is_given_back() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     world.wait("gone")
-    world.places[0].offer()
+    world.positions[0].offer()
     world.wait("next")
     world.router.release(world.permits[0])
     assert world.served == ["gone@a", "next@a"]
     world.router.release(world.permits[1])
-    assert (world.router.lines, world.places[0].left) == (0, True)
+    assert (world.router.positions, world.positions[0].left) == (0, True)
 
 
 def test_who_came_early_and_was_refused_stays_in_line() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     world.wait("early")
-    world.places[0].offer()
-    assert world.permits[0].claim()
+    world.positions[0].offer()
+    assert world.permits[0].redeem()
     world.router.refused(world.permits[0])
-    assert (len(world.places), world.router.lines) == (1, 1)
+    assert (len(world.positions), world.router.positions) == (1, 1)
     world.wait("early")
-    world.places[0].offer()
+    world.positions[0].offer()
     assert world.served == ["early@a", "early@a"]
 
 
 async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
-    place = world.places[0]
-    place.end()
-    assert (world.router.lines, place.left) == (0, False)
-    place.offer()  # too late
+    position = world.positions[0]
+    position.end()
+    assert (world.router.positions, position.left) == (0, False)
+    position.offer()  # too late
     assert world.router.try_acquire() is None
     async with asyncio.timeout(PATIENCE_S), world.router.permit() as again:
-        assert not again.claim()
+        assert not again.redeem()
 
 
 async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_the_line() -> None:
@@ -459,18 +459,18 @@ async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_t
     assert holding is not None
     world.refused()
     world.router.rest(holding)
-    assert world.places[0].left
+    assert world.positions[0].left
     world = InLine(endpoint("a", 5))
     permit = world.refused()
     world.router.update([])
-    assert world.places[0].left
+    assert world.positions[0].left
     world.router.refused(permit)
-    assert world.router.lines == 0
+    assert world.router.positions == 0
     world = InLine(endpoint("a", 5))
     world.refused()
     world.router.close()
-    assert world.places[0].left
-    assert world.router.lines == 0
+    assert world.positions[0].left
+    assert world.router.positions == 0
 
 
 def test_a_turn_refused_by_a_replica_that_has_left_stands_in_no_line() -> None:
@@ -479,7 +479,7 @@ def test_a_turn_refused_by_a_replica_that_has_left_stands_in_no_line() -> None:
     assert permit is not None
     world.router.update([])
     world.router.refused(permit)
-    assert (world.places, world.router.ongoing) == ([], 0)
+    assert (world.positions, world.router.ongoing) == ([], 0)
 
 
 async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -> None:
@@ -568,9 +568,9 @@ class RandomRouter(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router("world", self.stand, policy=Policy(max_queued_requests=4), rng=Random(3))
-        #: Where it stands in line: the replicas that others have filled.
-        self.places: list[Place] = []
+        self.router = Router("world", self.join, policy=Policy(max_queued_requests=4), rng=Random(3))
+        #: The replicas that others have filled, in whose wait queues it is.
+        self.positions: list[Place] = []
         self.rooms: dict[str, int] = {}
         self.permits: list[Permit] = []
         #: Open streams and WebSockets.
@@ -578,9 +578,9 @@ class RandomRouter(RuleBasedStateMachine):
         self.waiters: list[Waiter] = []
         self.now = 0.0
 
-    def stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> Place:
-        self.places.append(Place(endpoint, offered, ended))
-        return self.places[-1]
+    def join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> Place:
+        self.positions.append(Place(endpoint, reserved, ended))
+        return self.positions[-1]
 
     def take(self, permit: Permit) -> None:
         assert len(permit.target.permits) <= permit.endpoint.max_ongoing_requests
@@ -625,7 +625,7 @@ class RandomRouter(RuleBasedStateMachine):
     @rule(index=st.integers(0, 99), avoid=st.sets(st.sampled_from("abcd")), waited=st.integers(0, 29))
     def someone_is_refused(self, index: int, avoid: set[str], waited: int) -> None:
         permit = self.permits.pop(index % len(self.permits))
-        permit.claim()
+        permit.redeem()
         self.router.refused(permit)
         avoided = {ReplicaId(name) for name in avoid}
         again = self.router.try_acquire(avoided)
@@ -638,7 +638,7 @@ class RandomRouter(RuleBasedStateMachine):
     @rule(index=st.integers(0, 99))
     def a_response_becomes_an_open_stream(self, index: int) -> None:
         permit = self.permits.pop(index % len(self.permits))
-        permit.claim()
+        permit.redeem()
         self.router.open(permit)
         self.opened.append(permit)
 
@@ -650,10 +650,10 @@ class RandomRouter(RuleBasedStateMachine):
         if opened_again:
             self.router.open(permit)  # too late
 
-    @precondition(lambda self: self.places)
+    @precondition(lambda self: self.positions)
     @rule(index=st.integers(0, 99))
     def a_replica_offers_a_slot(self, index: int) -> None:
-        self.places[index % len(self.places)].offer()
+        self.positions[index % len(self.positions)].offer()
 
     @precondition(lambda self: self.waiters)
     @rule(index=st.integers(0, 99))
@@ -674,16 +674,16 @@ class RandomRouter(RuleBasedStateMachine):
         assert {permit for each in self.opened for permit in each.target.opened} == set(self.opened)
         assert all(not permit.target.opened for permit in self.permits if not self.opened)
         assert self.router.waiting == len(self.waiters)
-        self.places = [place for place in self.places if not place.left]
-        assert self.router.lines == len(self.places)
-        names = [place.endpoint.id for place in self.places]
+        self.positions = [position for position in self.positions if not position.left]
+        assert self.router.positions == len(self.positions)
+        names = [position.endpoint.id for position in self.positions]
         assert len(set(names)) == len(names)
         assert set(names) <= set(self.rooms)
 
     @invariant()
     def nobody_waits_while_a_replica_that_it_may_use_is_free(self) -> None:
         free = {n for n, room in self.rooms.items() if sum(t.endpoint.id == n for t in self.permits) < room}
-        free -= {place.endpoint.id for place in self.places}
+        free -= {position.endpoint.id for position in self.positions}
         assert not [name for name in free for waiter in self.waiters if self.may_use(waiter, name)]
 
 

@@ -1,4 +1,4 @@
-"""The caller's end of a line: an exchange with a replica that others filled, whose answer does not end."""
+"""The caller's end of the wait queue of a replica: an exchange whose response does not end."""
 
 import secrets
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Answer, Pool, PooledConnection
 
 
-class Lines:
-    """All lines in which one caller stands, each at another replica. Not safe across threads."""
+class WaitQueues:
+    """The wait queues in which one caller has a position, one for each full replica. Not thread-safe."""
 
     def __init__(self, pool: Pool, token: bytes) -> None:
         name = secrets.token_hex(8).encode()
@@ -19,52 +19,52 @@ class Lines:
         self._head = b"GET / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\nhost: replica\r\n\r\n" % (
             hop.HOP,
             identity,
-            hop.LINE,
+            hop.QUEUE,
             name,
         )
-        #: What follows the value of the hop field of a request that claims an offer.
-        self.claim = b"\r\n%b: %b" % (hop.CLAIM, name)
-        self._places: set[_Place] = set()
+        #: What follows the value of the hop field of a request that redeems a reservation.
+        self.redeem = b"\r\n%b: %b" % (hop.REDEEM, name)
+        self._positions: set[_Position] = set()
 
-    def stand(self, endpoint: Endpoint, offered: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
-        """As `interfaces.Stand` says; a replica that is not reached ends the line."""
-        place = _Place(self._pool, self._head, offered, ended, self._places.discard)
-        self._places.add(place)
+    def join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
+        """As `interfaces.Join` says. If the replica is not reached, the position ends."""
+        position = _Position(self._pool, self._head, reserved, ended, self._positions.discard)
+        self._positions.add(position)
         connection = self._pool.take(endpoint.address)
         if connection is not None:
-            place.reached(connection)
+            position.reached(connection)
         else:
-            self._pool.dial(endpoint.address, place.reached, place.lost)
-        return place
+            self._pool.dial(endpoint.address, position.reached, position.lost)
+        return position
 
     def close(self) -> None:
-        """Leave all lines."""
-        for place in list(self._places):
-            place.leave()
+        """Leave all queues."""
+        for position in list(self._positions):
+            position.leave()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
 
-class _Place:
+class _Position:
     """One exchange, and its listener."""
 
     def __init__(
         self,
         pool: Pool,
         head: bytes,
-        offered: Callable[[], None],
+        reserved: Callable[[], None],
         ended: Callable[[], None],
-        forget: Callable[["_Place"], None],
+        forget: Callable[["_Position"], None],
     ) -> None:
         self._pool = pool
         self._head = head
-        self._offered = offered
+        self._reserved = reserved
         self._ended = ended
         self._forget = forget
         self._left = False
         self._connection: PooledConnection | None = None
-        self._stands = False
+        self._joined = False
 
     def leave(self) -> None:
         self._left = True
@@ -87,12 +87,12 @@ class _Place:
         pass
 
     def answered(self, answer: Answer) -> None:
-        self._stands = answer.status == 200 and answer.refusal is None
+        self._joined = answer.status == 200 and answer.refusal is None
 
     def received(self, data: bytes) -> None:
         for _ in data:
-            if self._stands and not self._left:
-                self._offered()
+            if self._joined and not self._left:
+                self._reserved()
 
     def ended(self, reusable: bool) -> None:
         connection, self._connection = self._connection, None

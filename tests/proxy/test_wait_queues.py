@@ -1,4 +1,4 @@
-"""Several proxies in front of one replica that is full: they stand in line there, and are offered slots in turn."""
+"""Several proxies in front of one replica that is full: they wait in its queue, and get reservations in turn."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ import pytest
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
-from app_toolkit.replica.line import ON_DECK_S
+from app_toolkit.replica.wait_queue import PENDING_S
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
 
@@ -76,7 +76,7 @@ async def test_eight_callers_share_one_slot(world: World, clients: tuple[int, ..
         assert all(began >= ended for (_, ended), (began, _) in pairwise(naps))
         assert max(alike) <= 2 * min(alike)
         await asyncio.gather(*(proxy.stop(0.0) for proxy in proxies))
-    assert sum(len(proxy.proxy.lines) for proxy in proxies) == 0
+    assert sum(len(proxy.proxy.wait_queues) for proxy in proxies) == 0
 
 
 # Two proxies, of which the second is a test's own
@@ -101,20 +101,20 @@ def one_slot(*worlds: World, **policy: Any) -> Served:
 
 
 def lines(world: World) -> int:
-    return len(world.edge.proxy.lines)
+    return len(world.edge.proxy.wait_queues)
 
 
-def stands(world: World, replica: Served) -> None:
-    """Wait until this proxy, and nobody else, stands in line."""
-    eventually(lambda: (lines(world), replica.gate.statistics().lines) == (1, 1))
+def joined(world: World, replica: Served) -> None:
+    """Wait until this proxy, and nobody else, waits in the queue."""
+    eventually(lambda: (lines(world), replica.gate.statistics().waiting_callers) == (1, 1))
 
 
 def is_quiet(replica: Served, *worlds: World) -> None:
-    """Nobody is inside, waits, stands in line or was offered a slot."""
+    """Nobody is inside, waits, is in the queue or has a reservation."""
     eventually(lambda: all(world.settled() for world in worlds))
     eventually(lambda: not any(lines(world) for world in worlds))
-    eventually(lambda: (replica.gate.statistics().ongoing, replica.gate.statistics().lines) == (0, 0))
-    eventually(lambda: replica.gate.line.admits_stranger)
+    eventually(lambda: (replica.gate.statistics().ongoing, replica.gate.statistics().waiting_callers) == (0, 0))
+    eventually(lambda: replica.gate.wait_queue.admits_unreserved)
 
 
 def test_a_proxy_that_finds_the_replica_full_is_offered_a_slot_when_one_comes_free(world: World, other: World) -> None:
@@ -122,8 +122,8 @@ def test_a_proxy_that_finds_the_replica_full_is_offered_a_slot_when_one_comes_fr
     with world.raw() as first, other.raw() as second:
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
-        second.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nx-app-toolkit-claim: me\r\n\r\nhi")
-        stands(other, replica)
+        second.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nx-app-toolkit-redeem: me\r\n\r\nhi")
+        joined(other, replica)
         assert other.edge.statistics().waiting == 1
         replica.release()
         assert first.answer().status == 200
@@ -139,7 +139,7 @@ def test_an_app_sees_nothing_of_the_line(world: World, other: World) -> None:
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
         second.send(GET % b"/seen")
-        stands(other, replica)
+        joined(other, replica)
         replica.release()
         assert first.answer().status == 200
         assert [name for name, _ in second.answer().json()["headers"]] == ["host"]
@@ -160,9 +160,9 @@ def test_a_proxy_that_dies_in_the_line_holds_up_nobody(world: World, other: Worl
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
         second.send(GET % b"/hello")
-        stands(other, replica)
+        joined(other, replica)
         other.edge.close()
-        eventually(lambda: replica.gate.statistics().lines == 0)
+        eventually(lambda: replica.gate.statistics().waiting_callers == 0)
         replica.release()
         assert first.answer().status == 200
         assert first.send(GET % b"/hello").answer().status == 200
@@ -176,7 +176,7 @@ def test_a_client_that_hangs_up_in_the_queue_leaves_no_line_behind(world: World,
         eventually(lambda: replica.journal.events)
         with other.raw() as second:
             second.send(GET % b"/hello")
-            stands(other, replica)
+            joined(other, replica)
         eventually(lambda: other.edge.statistics().waiting == 0)
         replica.release()
         assert first.answer().status == 200
@@ -202,7 +202,7 @@ def test_a_replica_that_drains_sends_its_line_elsewhere(world: World, other: Wor
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
         second.send(GET % b"/hello")
-        stands(other, replica)
+        joined(other, replica)
         drained = replica.drain()
         eventually(lambda: lines(other) == 0)
         other.route(fresh.endpoint())
@@ -211,7 +211,7 @@ def test_a_replica_that_drains_sends_its_line_elsewhere(world: World, other: Wor
         assert first.answer().status == 200
         assert drained.result(5)
     eventually(lambda: world.settled() and other.settled())
-    assert replica.gate.statistics().lines == 0
+    assert replica.gate.statistics().waiting_callers == 0
 
 
 def test_a_caller_that_stopped_with_an_offer_is_passed_over(world: World, other: World) -> None:
@@ -222,13 +222,13 @@ def test_a_caller_that_stopped_with_an_offer_is_passed_over(world: World, other:
     with world.raw() as first, other.raw() as second, stopped:
         first.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
-        stopped.sendall(GET.replace(b"host", b"%b: %b\r\n%b: stopped\r\nhost" % (hop.HOP, identity, hop.LINE)) % b"/")
-        eventually(lambda: replica.gate.statistics().lines == 1)
+        stopped.sendall(GET.replace(b"host", b"%b: %b\r\n%b: stopped\r\nhost" % (hop.HOP, identity, hop.QUEUE)) % b"/")
+        eventually(lambda: replica.gate.statistics().waiting_callers == 1)
         replica.release()
         assert first.answer().status == 200
         # It was offered the slot, which is kept until the offer lapses.
         assert second.send(GET % b"/hello").answer().status == 200
-        eventually(lambda: replica.gate.statistics().lines == 0)
+        eventually(lambda: replica.gate.statistics().waiting_callers == 0)
         assert first.send(GET % b"/hello").answer().status == 200
     is_quiet(replica, world, other)
 
@@ -238,7 +238,7 @@ def test_a_request_on_deck_behind_a_slow_one_is_not_lost(world: World, other: Wo
     body = b"b" * size
     replica = one_slot(world, other)
     with ThreadPoolExecutor(8) as pool:
-        slow = [pool.submit(httpx.get, f"{each.url}/nap/{2 * ON_DECK_S}") for _ in range(3) for each in (world, other)]
+        slow = [pool.submit(httpx.get, f"{each.url}/nap/{2 * PENDING_S}") for _ in range(3) for each in (world, other)]
         uploads = [pool.submit(httpx.post, each.url + "/digest", content=body) for each in (world, other)]
         assert {each.result(10).status_code for each in slow} == {200}
         assert {each.result(10).json()["length"] for each in uploads} == {len(body)}

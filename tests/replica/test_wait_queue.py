@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from app_toolkit.core.admission import OFFER_S
-from app_toolkit.replica.line import ON_DECK_S
+from app_toolkit.core.admission import RESERVATION_S
 from app_toolkit.replica.replica import Replica, ReplicaStatistics
+from app_toolkit.replica.wait_queue import PENDING_S
 from app_toolkit.transport import hop
 from app_toolkit.types import Message, Receive, Scope, Send
 from tests.patience import until
@@ -38,32 +38,32 @@ APP = """
 def served(serve: Serve) -> Iterator[Served]:
     served = serve(APP, max_ongoing_requests=1)
     yield served
-    wait_until(lambda: settled(served), "nobody is inside, stands in line, or was offered a slot")
+    wait_until(lambda: settled(served), "nobody is inside, is in the queue, or has a reservation")
 
 
 def settled(served: Served) -> bool:
     statistics = served.server.statistics()
     served.open_gate("quick")
     answer = answer_to(ask(served, "/quick"))  # a stranger is admitted: nothing is promised to anybody
-    return (statistics.ongoing, statistics.lines, answer.status) == (0, 0, 200)
+    return (statistics.ongoing, statistics.waiting_callers, answer.status) == (0, 0, 200)
 
 
 class Standing:
-    """A caller that stands in line."""
+    """A caller in the wait queue."""
 
     def __init__(self, served: Served, name: str, secret: tuple[str, bytes] | None = None) -> None:
         self.name = name
         self.served = served
         self.connection = served.connect()
-        self.connection.send_head("GET", "/", [secret or field(), (hop.LINE.decode(), name)])
+        self.connection.send_head("GET", "/", [secret or field(), (hop.QUEUE.decode(), name)])
         self.answer = self.connection.getresponse()
 
     @property
-    def stands(self) -> bool:
+    def joined(self) -> bool:
         return self.answer.status == 200 and self.answer.getheader(hop.REFUSED.decode()) is None
 
-    def offered(self) -> bool:
-        """Wait for an offer. False: the line has ended."""
+    def reserved(self) -> bool:
+        """Wait for a reservation. False: the position has ended."""
         return self.answer.read(1) == b"."
 
     def hears_nothing(self) -> bool:
@@ -84,8 +84,8 @@ class Standing:
 def ask(served: Served, path: str, caller: str | None = None) -> Connection:
     """Send a request, and do not wait for its answer."""
     connection = served.connect()
-    claim = [] if caller is None else [(hop.CLAIM.decode(), caller)]
-    connection.send_head("GET", path, [field(), *claim])
+    redeem = [] if caller is None else [(hop.REDEEM.decode(), caller)]
+    connection.send_head("GET", path, [field(), *redeem])
     return connection
 
 
@@ -100,18 +100,18 @@ def entered(served: Served, name: str) -> None:
 
 
 def standing(served: Served, count: int) -> None:
-    wait_until(lambda: served.server.statistics().lines == count, f"{count} stand in line")
+    wait_until(lambda: served.server.statistics().waiting_callers == count, f"{count} wait in the queue")
 
 
 def test_a_caller_is_offered_a_slot_when_one_comes_free_and_nobody_overtakes_it(served: Served) -> None:
     running = ask(served, "/first")
     entered(served, "first")
     line = Standing(served, "a")
-    assert line.stands
+    assert line.joined
     assert line.hears_nothing()
     served.open_gate("first")
     assert answer_to(running).status == 200
-    assert line.offered()
+    assert line.reserved()
     stranger = answer_to(ask(served, "/stranger"))
     assert (stranger.status, stranger.getheader(hop.REFUSED.decode())) == (503, "busy")
     claiming = ask(served, "/second", "a")
@@ -130,8 +130,8 @@ def test_a_request_with_an_early_offer_waits_on_deck_and_comes_in_as_the_slot_co
     one, two = Standing(served, "a"), Standing(served, "b")
     served.open_gate("first")
     assert answer_to(first).status == 200
-    assert one.offered()
-    assert two.offered(), "early"
+    assert one.reserved()
+    assert two.reserved(), "early"
     second = ask(served, "/second", "a")
     entered(served, "second")
     third = ask(served, "/third", "b")
@@ -149,13 +149,13 @@ def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(served: S
     one, two, three = (Standing(served, name) for name in "abc")
     served.open_gate("first")
     assert answer_to(first).status == 200
-    assert one.offered()
-    assert two.offered()
+    assert one.reserved()
+    assert two.reserved()
     second = ask(served, "/second", "a")
     entered(served, "second")
     began = time.monotonic()
     refused = answer_to(ask(served, "/early", "b"))
-    assert time.monotonic() - began >= ON_DECK_S * 0.9
+    assert time.monotonic() - began >= PENDING_S * 0.9
     assert (refused.status, refused.getheader(hop.REFUSED.decode())) == (503, "busy")
     assert not served.marked("early entered")
     assert two.hears_nothing()
@@ -164,7 +164,7 @@ def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(served: S
     standing(served, 2)
     served.open_gate("second")
     assert answer_to(second).status == 200
-    assert two.offered()
+    assert two.reserved()
     third = ask(served, "/third", "b")
     entered(served, "third")
     served.open_gate("third")
@@ -185,32 +185,32 @@ def test_an_offer_that_lapsed_gives_no_right(served: Served) -> None:
 def test_a_caller_that_does_not_come_is_put_out_of_the_line(served: Served) -> None:
     began = time.monotonic()
     stopped = Standing(served, "stopped")
-    assert stopped.offered()
+    assert stopped.reserved()
     behind = Standing(served, "behind")
     assert behind.hears_nothing()
-    assert not stopped.offered(), "its line has ended"
-    assert time.monotonic() - began >= OFFER_S * 0.9
-    assert behind.offered()
+    assert not stopped.reserved(), "its line has ended"
+    assert time.monotonic() - began >= RESERVATION_S * 0.9
+    assert behind.reserved()
     behind.leave()
 
 
 def test_a_caller_that_dies_with_an_offer_gives_it_back_at_once(served: Served) -> None:
     dying = Standing(served, "dying")
-    assert dying.offered()
+    assert dying.reserved()
     behind = Standing(served, "behind")
     assert behind.hears_nothing()
     dying.leave()
-    assert behind.offered()
+    assert behind.reserved()
     behind.leave()
 
 
 def test_a_caller_that_stands_twice_has_left_its_first_place(served: Served) -> None:
     before = Standing(served, "a")
-    assert before.offered()
+    assert before.reserved()
     again = Standing(served, "a")
-    assert not before.offered()
-    assert again.offered()
-    assert served.server.statistics().lines == 1
+    assert not before.reserved()
+    assert again.reserved()
+    assert served.server.statistics().waiting_callers == 1
     before.leave()
     standing(served, 1)
     again.leave()
@@ -223,20 +223,20 @@ def test_a_drain_ends_the_lines_and_refuses_who_is_on_deck(serve: Serve) -> None
     one, two = Standing(served, "a"), Standing(served, "b")
     served.open_gate("first")
     assert answer_to(first).status == 200
-    assert one.offered()
-    assert two.offered()
+    assert one.reserved()
+    assert two.reserved()
     second = ask(served, "/second", "a")
     entered(served, "second")
     on_deck = ask(served, "/third", "b")
     assert not served.server.drain(0.01)
     assert answer_to(on_deck).getheader(hop.REFUSED.decode()) in ("draining", "busy")
-    assert not one.offered()
-    assert not two.offered()
+    assert not one.reserved()
+    assert not two.reserved()
     assert Standing(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
     served.open_gate("second")
     assert answer_to(second).status == 200
     assert served.server.drain(5)
-    assert served.server.statistics().lines == 0
+    assert served.server.statistics().waiting_callers == 0
     assert not served.marked("third entered")
 
 
@@ -246,20 +246,20 @@ def test_a_stop_does_not_wait_for_a_line(serve: Serve) -> None:
     began = time.monotonic()
     assert served.server.stop(20)
     assert time.monotonic() - began < 10
-    assert line.offered()
-    assert not line.offered()
+    assert line.reserved()
+    assert not line.reserved()
 
 
 def test_a_websocket_that_claims_an_offer_takes_no_slot(served: Served) -> None:
     one = Standing(served, "a")
-    assert one.offered()
+    assert one.reserved()
     two = Standing(served, "b")
-    claim = served.connect()
+    redeem = served.connect()
     upgrade = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
     key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
-    claim.send_head("GET", "/ws", [field(), (hop.CLAIM.decode(), "a"), *upgrade, key])
-    assert claim.getresponse().status == 101
-    assert two.offered()
+    redeem.send_head("GET", "/ws", [field(), (hop.REDEEM.decode(), "a"), *upgrade, key])
+    assert redeem.getresponse().status == 101
+    assert two.reserved()
     one.leave()
     two.leave()
 
@@ -269,9 +269,9 @@ def test_nobody_stands_in_line_without_the_secret(served: Served) -> None:
     assert line.answer.getheader(hop.REFUSED.decode()) == "secret"
     served.open_gate("unmarked")
     connection = served.connect()
-    connection.send_head("GET", "/unmarked", [(hop.LINE.decode(), "a")])  # on a Unix socket: a request like any other
+    connection.send_head("GET", "/unmarked", [(hop.QUEUE.decode(), "a")])  # on a Unix socket: a request like any other
     assert answer_to(connection).status == 200
-    assert served.server.statistics().lines == 0
+    assert served.server.statistics().waiting_callers == 0
 
 
 @pytest.mark.anyio
@@ -297,12 +297,12 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
     heard: list[str] = []
     to_cancel: list[asyncio.Task[None]] = []
 
-    def offered(name: str) -> None:
+    def reserved(name: str) -> None:
         heard.append(name)
         if to_cancel:  # its slot has been given to it this moment, and it has not run since
             to_cancel.pop().cancel()
 
-    places = [gate.line.stand(name, partial(offered, name), partial(heard.append, "end")) for name in "ab"]
+    positions = [gate.wait_queue.join(name, partial(reserved, name), partial(heard.append, "end")) for name in "ab"]
     go.set()
     await first
     go.clear()
@@ -323,9 +323,9 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
     assert entered == ["first", "second"]
     assert gate.statistics().ongoing == 0
     assert heard[2:] == ["a", "b"]
-    for place in places:
-        place.leave()
-    assert gate.line.admits_stranger
+    for position in positions:
+        position.leave()
+    assert gate.wait_queue.admits_unreserved
     assert gate.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
@@ -335,7 +335,7 @@ class Asking:
     def __init__(self, gate: Replica, path: str, caller: str) -> None:
         self.disconnected = False
         self.sent: list[Message] = []
-        headers = [field(), (hop.CLAIM, caller.encode())]
+        headers = [field(), (hop.REDEEM, caller.encode())]
         scope = {"type": "http", "method": "GET", "path": path, "headers": [(_bytes(n), _bytes(v)) for n, v in headers]}
         self.task = asyncio.create_task(gate(scope, self.receive, self.send))
 
@@ -361,7 +361,7 @@ async def test_a_request_whose_caller_disconnects_on_deck_is_not_run_and_leaves_
 
     gate = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
     heard: list[str] = []
-    places = [gate.line.stand(name, partial(heard.append, name), partial(heard.append, "end")) for name in "ab"]
+    positions = [gate.wait_queue.join(name, partial(heard.append, name), partial(heard.append, "end")) for name in "ab"]
     assert heard == ["a"]
     first = Asking(gate, "/first", "a")
     await until(lambda: entered == ["/first"])
@@ -379,5 +379,5 @@ async def test_a_request_whose_caller_disconnects_on_deck_is_not_run_and_leaves_
     assert third.sent == []
     assert gate.statistics().ongoing == 0
     assert sorted(heard[3:]) == ["a", "b"], "its slot is offered again"
-    for place in places:
-        place.leave()
+    for position in positions:
+        position.leave()

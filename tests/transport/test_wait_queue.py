@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.transport.line import Lines
 from app_toolkit.transport.pool import Pool
+from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import Address, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -20,17 +20,17 @@ END = b"0\r\n\r\n"
 
 
 class World:
-    """One caller that stands in line at one address."""
+    """One caller in the wait queue at one address."""
 
     def __init__(self) -> None:
         self.pool = Pool()
-        self.lines = Lines(self.pool, b"the-secret")
+        self.queues = WaitQueues(self.pool, b"the-secret")
         self.events: asyncio.Queue[str] = asyncio.Queue()
 
-    def stand(self, address: Address) -> None:
+    def join(self, address: Address) -> None:
         self.pool.allow(address, 1)
         endpoint = Endpoint(ReplicaId("a"), address, 1)
-        self.place = self.lines.stand(
+        self.position = self.queues.join(
             endpoint, lambda: self.events.put_nowait("offered"), lambda: self.events.put_nowait("ended")
         )
 
@@ -39,9 +39,9 @@ class World:
             return await self.events.get()
 
     async def close(self) -> None:
-        self.lines.close()
+        self.queues.close()
         await self.pool.aclose()
-        assert (len(self.lines), self.events.empty()) == (0, True)
+        assert (len(self.queues), self.events.empty()) == (0, True)
 
 
 class Replica:
@@ -77,32 +77,32 @@ class Replica:
 async def test_every_byte_of_the_answer_is_an_offer_however_it_is_cut(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
-        world.stand(address)
+        world.join(address)
         lines = (await replica.head()).split(b"\r\n")
         assert lines[0] == b"GET / HTTP/1.1"
         assert lines[1].startswith(b"x-app-toolkit-hop: 1 the-secret ")
         name, _, caller = lines[2].partition(b": ")
-        assert name == b"x-app-toolkit-line"
-        assert world.lines.claim == b"\r\nx-app-toolkit-claim: " + caller
+        assert name == b"x-app-toolkit-queue"
+        assert world.queues.redeem == b"\r\nx-app-toolkit-redeem: " + caller
         replica.say(STANDS + b"1\r\n.\r\n2\r\n.")
         assert [await world.event(), await world.event()] == ["offered", "offered"]
         replica.say(b".\r\n")
         assert await world.event() == "offered"
-        world.place.leave()
+        world.position.leave()
         await replica.left()
-        world.place.leave()
+        world.position.leave()
         await world.close()
 
 
 async def test_a_line_that_the_replica_ends_gives_its_connection_back(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
-        world.stand(address)
+        world.join(address)
         await replica.head()
         replica.say(STANDS + b"1\r\n.\r\n" + END)
         assert [await world.event(), await world.event()] == ["offered", "ended"]
         assert world.pool.idle == 1
-        world.stand(address)
+        world.join(address)
         await replica.head()
         assert world.pool.idle == 0, "the idle connection serves the next line"
         await world.close()
@@ -121,7 +121,7 @@ async def test_a_line_that_the_replica_ends_gives_its_connection_back(tmp_path: 
 async def test_an_answer_that_is_no_line_ends_it_without_an_offer(tmp_path: Path, answer: bytes) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
-        world.stand(address)
+        world.join(address)
         await replica.head()
         replica.say(answer)
         assert await world.event() == "ended"
@@ -132,7 +132,7 @@ async def test_an_answer_that_is_no_line_ends_it_without_an_offer(tmp_path: Path
 async def test_a_replica_that_dies_ends_the_line(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
-        world.stand(address)
+        world.join(address)
         await replica.head()
         replica.say(STANDS)
         assert replica.writer is not None
@@ -144,7 +144,7 @@ async def test_a_replica_that_dies_ends_the_line(tmp_path: Path) -> None:
 
 async def test_a_replica_that_is_not_reached_ends_the_line() -> None:
     world = World()
-    world.stand(Address("unix:/nowhere/at/all.sock"))
+    world.join(Address("unix:/nowhere/at/all.sock"))
     assert await world.event() == "ended"
     await world.close()
 
@@ -152,8 +152,8 @@ async def test_a_replica_that_is_not_reached_ends_the_line() -> None:
 async def test_who_leaves_while_it_dials_keeps_the_connection_for_others(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
-        world.stand(address)
-        world.place.leave()
+        world.join(address)
+        world.position.leave()
         async with asyncio.timeout(PATIENCE_S):
             while not world.pool.idle:  # noqa: ASYNC110 the pool tells nobody
                 await asyncio.sleep(0.005)
