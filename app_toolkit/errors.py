@@ -71,9 +71,9 @@ class PlanningError(ConfigError):
 
 
 class FileError(ConfigError):
-    def __init__(self, said: str, rest: Any) -> None:
+    def __init__(self, message: str, rest: Any) -> None:
         """`rest`: the file without its mistakes, as far as it can be read: its apps can say what else is wrong."""
-        super().__init__(said)
+        super().__init__(message)
         self.rest = rest
 
 

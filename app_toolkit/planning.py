@@ -211,15 +211,15 @@ def _overridden(
     """The options of all deployments, those that a file writes over the others."""
     result = {name: as_written(config) for name, config in configs.items()}
     mistakes: list[tuple[tuple[str, ...], str]] = []
-    for name, said in overrides.items():
+    for name, given in overrides.items():
         if name not in configs:
             mistakes.append(((name,), f"the app has no deployment {name!r}, only {', '.join(configs)}"))
             continue
         cls = classes.get(name)
-        unfitting = list(_unfit_for_ingress(app, name, said) if cls is None else unfit(cls, said))
+        unfitting = list(_unfit_for_ingress(app, name, given) if cls is None else unfit(cls, given))
         mistakes += [((name, *where), why) for where, why in unfitting]
         wrong = {where[0] for where, _ in unfitting}
-        merged = overridden(result[name], {option: value for option, value in said.items() if option not in wrong})
+        merged = overridden(result[name], {option: value for option, value in given.items() if option not in wrong})
         try:
             result[name] = type(result[name])(**merged) if cls is None else configure(cls, merged)
         except ConfigError as error:
@@ -229,11 +229,11 @@ def _overridden(
     return result
 
 
-def _unfit_for_ingress(app: object, name: str, said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    for option in said.keys() - DeploymentConfig.model_fields.keys():
+def _unfit_for_ingress(app: object, name: str, given: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for option in given.keys() - DeploymentConfig.model_fields.keys():
         yield (option,), f"{option!r} is an option of classes, and this is an ingress"
     endpoints = app if isinstance(app, FastAPI) else FastAPI(openapi_url=None)  # of any other app nobody knows any
-    for endpoint, why in unfit_batches(endpoints, name, said.get("batch", ())):
+    for endpoint, why in unfit_batches(endpoints, name, given.get("batch", ())):
         yield ("batch", endpoint), f"batch.{endpoint}: {why}"
 
 

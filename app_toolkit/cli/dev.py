@@ -43,8 +43,8 @@ class Served:
         return json.dumps({"target": names, "file": file, "application": self.application})
 
     @classmethod
-    def read(cls, said: str) -> "Served":
-        plain: dict[str, Any] = json.loads(said)
+    def read(cls, value: str) -> "Served":
+        plain: dict[str, Any] = json.loads(value)
         target = None
         if plain["target"] is not None:
             module, attribute, app_dir, file = plain["target"]

@@ -33,7 +33,7 @@ from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
-from app_toolkit.config.render import Said, render
+from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import keep_priority, read_variables, say_log_level, say_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
@@ -267,23 +267,23 @@ def plan(
     project = read_project(folder)
     file = _file(context, target, project, rest=rest)
     chosen = _chosen(context, project, file)
-    said: dict[str, Mapping[str, Said]] = {}
+    given: dict[str, Mapping[str, Given]] = {}
     if file is None:
         _refuse_application(application)
         options = chosen.part(PlanOptions)
         specs = [plan_here(_resolve(target, project, app_dir), options, written=format is Format.yaml)]
         if options.num_replicas is not None:
-            said[options.name] = {
+            given[options.name] = {
                 name: {"num_replicas": options.num_replicas}
                 for name in specs[0].ingresses
                 if specs[0].deployment(name).config.num_replicas == options.num_replicas
             }
     else:
         specs = [plan_application(file, application)] if application is not None else _planned(file)
-        said = {name: each.deployments for name, each in file.applications.items()}
+        given = {name: each.deployments for name, each in file.applications.items()}
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
-        print(render(specs, instance, folder, said), end="", flush=True)
+        print(render(specs, instance, folder, given), end="", flush=True)
     elif format is Format.json:
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
         print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)
@@ -468,15 +468,15 @@ def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = 
     """Each option from the first place that has it: the command line, the environment, the file, the project, its
     default.
     """
-    return choose(project, CommandLine(**_said(context)), file)
+    return choose(project, CommandLine(**_given(context)), file)
 
 
-def _said(context: typer.Context) -> dict[str, Any]:
+def _given(context: typer.Context) -> dict[str, Any]:
     """The options that the command line has."""
-    said = {
+    given = {
         name: value for name, value in context.params.items() if name in CommandLine.model_fields and value is not None
     }
-    return {**said, "access_log": False} if context.params.get("no_access_log") else said
+    return {**given, "access_log": False} if context.params.get("no_access_log") else given
 
 
 def _file(context: typer.Context, target: str | None, project: Project, *, rest: bool = False) -> ConfigFile | None:
@@ -497,7 +497,7 @@ def _file(context: typer.Context, target: str | None, project: Project, *, rest:
     else:
         return None
     if file is not None:
-        of_one = [*(PlanOptions.model_fields.keys() & _said(context).keys())]
+        of_one = [*(PlanOptions.model_fields.keys() & _given(context).keys())]
         of_one += ["app_dir"] if context.params.get("app_dir") is not None else []
         for name in sorted(of_one):
             raise ConfigError(

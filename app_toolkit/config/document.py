@@ -41,7 +41,7 @@ for _tag, (_word, _first) in _CORE.items():
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
     line: int
-    said: str
+    message: str
     """A whole sentence, with the file and the line."""
 
 
@@ -162,5 +162,5 @@ class _NodeReader:
         self._tell(line, f"{text!r} is no {kind}" if kind in _CORE else f"the tag {kind!r} means nothing here")
         return None
 
-    def _tell(self, line: int, said: str) -> None:
-        self.mistakes.append(Mistake(line, f"{self._source}:{line}: {said}"))
+    def _tell(self, line: int, message: str) -> None:
+        self.mistakes.append(Mistake(line, f"{self._source}:{line}: {message}"))

@@ -16,14 +16,14 @@ def sentence(mistake: ErrorDetails, called: Callable[[str], str], model: type[Ba
     `called` gives the name of an option in messages; for an empty string, the name of the thing that has the options.
     """
     where = ".".join(str(part) for part in mistake["loc"])
-    said = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
+    message = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
     if mistake["type"] == "extra_forbidden":
         return f"{called('')} has no option {where!r}{_instead(mistake['loc'], model)}"
     if mistake["type"] == "value_error" and not where:
-        return f"{called('')}: {said}"
+        return f"{called('')}: {message}"
     if mistake["type"] == "missing":
         return f"{called('')} needs {where!r}"
-    return f"{called(where)} = {mistake['input']!r}: {said[:1].lower()}{said[1:]}"
+    return f"{called(where)} = {mistake['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _instead(place: tuple[int | str, ...], model: type[BaseModel]) -> str:

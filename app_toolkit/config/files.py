@@ -159,12 +159,12 @@ def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[
     Raises `FileError` with all of its mistakes, a line for each; its `rest` are the applications that can be read.
     """
     reading = _FileReader(document)
-    said = reading.table(document.data, ())
-    options = reading.options(model, {name: value for name, value in said.items() if name != "applications"}, ())
-    applications = reading.applications(said.get("applications"), folder)
+    given = reading.table(document.data, ())
+    options = reading.options(model, {name: value for name, value in given.items() if name != "applications"}, ())
+    applications = reading.applications(given.get("applications"), folder)
     reading.references()
     if options is None or reading.mistakes:
-        raise FileError("\n".join(each.said for each in sorted(reading.mistakes)), applications)
+        raise FileError("\n".join(each.message for each in sorted(reading.mistakes)), applications)
     return options, applications
 
 
@@ -194,9 +194,9 @@ def _with_texts(config: C, change: Callable[[str], str]) -> C:
     return config.model_copy(update=changed)
 
 
-def _readable(said: Mapping[str, Any]) -> ApplicationOptions | None:
+def _readable(given: Mapping[str, Any]) -> ApplicationOptions | None:
     """Where an application with mistakes in its options is imported from; None: that is one of the mistakes."""
-    known = {name: said[name] for name in ("target", "app_dir", "working_dir") if name in said}
+    known = {name: given[name] for name in ("target", "app_dir", "working_dir") if name in given}
     try:
         return ApplicationOptions(**known)
     except ConfigError:
@@ -223,16 +223,16 @@ class _FileReader:
         for name, whole in self.table(value, ("applications",)).items():
             place: Place = ("applications", name)
             self._name(name, place)
-            said = self.table(whole, place)
+            given = self.table(whole, place)
             if whole is not None and not isinstance(whole, Mapping):
                 continue
             deployments = {
                 each: self._deployment(each, options, (*place, "deployments", each))
-                for each, options in self.table(said.get("deployments"), (*place, "deployments")).items()
+                for each, options in self.table(given.get("deployments"), (*place, "deployments")).items()
             }
-            own = self.options(ApplicationOptions, {k: v for k, v in said.items() if k != "deployments"}, place)
+            own = self.options(ApplicationOptions, {k: v for k, v in given.items() if k != "deployments"}, place)
             if own is None:
-                if (rest := _readable(said)) is not None:
+                if (rest := _readable(given)) is not None:
                     found[name] = FileApplication(name, rest, folder, deployments)
                 continue
             found[name] = FileApplication(name, own, folder, deployments)
@@ -244,22 +244,22 @@ class _FileReader:
 
     def _deployment(self, name: str, whole: Any, place: Place) -> Mapping[str, Any]:
         self._name(name, place)
-        said = dict(self.table(whole, place))
-        if said.pop("name", None) is not None:
+        given = dict(self.table(whole, place))
+        if given.pop("name", None) is not None:
             self._tell((*place, "name"), f": it is named {name!r} already")
         # Whether it is an ingress, its app will say: a class may have every option that an ingress may.
-        config = self.options(ClassConfig, {**said, "name": "any"}, place)
+        config = self.options(ClassConfig, {**given, "name": "any"}, place)
         return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
 
-    def options(self, model: type[M], said: Mapping[str, Any], place: Place) -> M | None:
+    def options(self, model: type[M], given: Mapping[str, Any], place: Place) -> M | None:
         """None where there are mistakes in them."""
         before = len(self.mistakes)
-        kept = dict(said)
-        for name in model.model_fields.keys() & said.keys():
+        kept = dict(given)
+        for name in model.model_fields.keys() & given.keys():
             # A model of ours raises an error of its own when it is made, which would hide the others.
             inner = parts(model.model_fields[name])
-            if inner is not None and issubclass(inner, Model) and isinstance(said[name], Mapping):
-                made = self.options(inner, said[name], (*place, name))
+            if inner is not None and issubclass(inner, Model) and isinstance(given[name], Mapping):
+                made = self.options(inner, given[name], (*place, name))
                 if made is None:
                     del kept[name]
                 else:
@@ -316,9 +316,9 @@ class _FileReader:
                 names = " and ".join(".".join(name) for name in OF_THE_USER)
                 self._tell(place, f" = {text!r}: the environment may be referred to in {names} alone")
 
-    def _tell(self, place: Place, said: str) -> None:
-        """`said` goes on where the thing is named."""
-        self._note(place, f"{self._document.called(place)}{said}")
+    def _tell(self, place: Place, message: str) -> None:
+        """`message` goes on where the thing is named."""
+        self._note(place, f"{self._document.called(place)}{message}")
 
-    def _note(self, place: Place, said: str) -> None:
-        self.mistakes.append(Mistake(self._document.line(place), f"{self._document.at(place)}: {said}"))
+    def _note(self, place: Place, message: str) -> None:
+        self.mistakes.append(Mistake(self._document.line(place), f"{self._document.at(place)}: {message}"))

@@ -543,20 +543,20 @@ class HTTPOptions(Model):
 
     @field_validator("access_log", mode="before")
     @classmethod
-    def _read_access_log(cls, said: object) -> object:
-        if not isinstance(said, str) or said.lower() not in _SWITCHES:
-            return said
-        return _SWITCHES[said.lower()]
+    def _read_access_log(cls, given: object) -> object:
+        if not isinstance(given, str) or given.lower() not in _SWITCHES:
+            return given
+        return _SWITCHES[given.lower()]
 
     @field_validator("access_log")
     @classmethod
-    def _refuse_source_as_log(cls, said: bool | str) -> bool | str:
-        if isinstance(said, str) and said.lower().endswith(_SOURCE_SUFFIXES):
+    def _refuse_source_as_log(cls, given: bool | str) -> bool | str:
+        if isinstance(given, str) and given.lower().endswith(_SOURCE_SUFFIXES):
             raise ValueError(
                 "an access log cannot be a file whose name ends in .py, .yaml, .yml or .toml: "
                 "name another file, or say true for a file of each proxy"
             )
-        return said
+        return given
 
     @field_validator("forwarded_allow_ips")
     @classmethod
@@ -579,11 +579,11 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
 
 
-def overridden(config: DeploymentConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+def overridden(config: DeploymentConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a deployment with others over them. A number replaces what decides it, and the other way round."""
     below = config.model_dump(exclude_unset=True)
-    if said.get("num_replicas", "auto") != "auto":
+    if given.get("num_replicas", "auto") != "auto":
         below.pop("autoscaling_config", None)
-    elif said.get("autoscaling_config") is not None:
+    elif given.get("autoscaling_config") is not None:
         below.pop("num_replicas", None)
-    return merge(type(config), below, said)
+    return merge(type(config), below, given)

@@ -45,8 +45,8 @@ class Options(InstanceOptions, PlanOptions):
 
     @field_validator("access_log")
     @classmethod
-    def _begin_log_at_the_root(cls, said: bool | str) -> bool | str:
-        return said if isinstance(said, bool) or said == "-" else str(Path(said).absolute())
+    def _begin_log_at_the_root(cls, value: bool | str) -> bool | str:
+        return value if isinstance(value, bool) or value == "-" else str(Path(value).absolute())
 
     @field_validator("log_level", mode="before")
     @classmethod

@@ -53,12 +53,12 @@ def read_project(folder: Path) -> Project:
     return Project(entrypoint, defaults, file)
 
 
-def choose(project: Project, said: Options, file: ConfigFile | None = None) -> Options:
+def choose(project: Project, given: Options, file: ConfigFile | None = None) -> Options:
     """Each option from the first place that has it: what is said here, the environment, the file that is served, the
     project, its default.
     """
     of_file = {} if file is None else file.given
-    return Options(**{**project.defaults.given, **of_file, **read_settings().given, **said.given})
+    return Options(**{**project.defaults.given, **of_file, **read_settings().given, **given.given})
 
 
 def _table(parent: dict[str, Any], key: str, path: Path) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
 
-Said = Mapping[str, Any]
+Given = Mapping[str, Any]
 """Options that are written even where they are as by default, because something else than the code says them."""
 
-NOTHING: Said = {}
+NOTHING: Given = {}
 
 HEAD = """\
 # Written by `app-toolkit plan --format yaml`. What begins with # is as it is without this file. A text in user_config
@@ -32,18 +32,18 @@ def render(
     specs: Iterable[ApplicationSpec],
     instance: InstanceOptions,
     folder: Path,
-    said: Mapping[str, Mapping[str, Said]] = NOTHING,
+    given: Mapping[str, Mapping[str, Given]] = NOTHING,
 ) -> str:
-    """A file in `folder` that makes these specs, which are as written themselves. `said`: by application, then by
+    """A file in `folder` that makes these specs, which are as written themselves. `given`: by application, then by
     deployment.
     """
     lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
     for spec in specs:
-        lines += _indented([f"{spec.name}:", *_indented(_application(spec, folder, said.get(spec.name, NOTHING)))])
+        lines += _indented([f"{spec.name}:", *_indented(_application(spec, folder, given.get(spec.name, NOTHING)))])
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _application(spec: ApplicationSpec, folder: Path, said: Mapping[str, Said]) -> Iterator[str]:
+def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]) -> Iterator[str]:
     folders = {"app_dir": _from(folder, spec.app_dir), "working_dir": _from(folder, spec.working_dir)}
     options = ApplicationOptions(target=spec.target, route_prefix=spec.route_prefix or "/", **folders)
     yield from _options(options, NOTHING)
@@ -51,7 +51,7 @@ def _application(spec: ApplicationSpec, folder: Path, said: Mapping[str, Said]) 
     for each in spec.deployments:
         kind = "the app's own ingress" if each.config.name == spec.default else each.kind
         yield from _indented([f"{each.config.name}:  # {kind}"])
-        own = said.get(each.config.name, NOTHING)
+        own = given.get(each.config.name, NOTHING)
         yield from _indented(_indented(_options(each.config, own, without="name")))
 
 
@@ -59,27 +59,27 @@ def _from(folder: Path, path: str) -> str:
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
-def _options(options: BaseModel, said: Said, without: str = "") -> Iterator[str]:
-    """A line or more for each; those that are as by default, and are not `said`, commented out."""
+def _options(options: BaseModel, given: Given, without: str = "") -> Iterator[str]:
+    """A line or more for each; those that are as by default, and are not `given`, commented out."""
     for name, field in type(options).model_fields.items():
         if name == without:
             continue
         value = getattr(options, name)
-        inner = said.get(name) or NOTHING
-        as_by_default = name not in said and value == field.get_default(call_default_factory=True)
+        inner = given.get(name) or NOTHING
+        as_by_default = name not in given and value == field.get_default(call_default_factory=True)
         lines = _one(name, field, value, inner if isinstance(inner, Mapping) else NOTHING, whole=as_by_default)
         yield from (f"# {line}" for line in lines) if as_by_default else lines
 
 
-def _one(name: str, field: FieldInfo, value: Any, said: Said, *, whole: bool) -> Iterator[str]:
+def _one(name: str, field: FieldInfo, value: Any, given: Given, *, whole: bool) -> Iterator[str]:
     """`whole`: also those of its parts that are as by default are not commented out in it."""
     about = f"  # {field.description}" if field.description else ""
     if isinstance(value, BaseModel):
-        lines = _parts(value, said, whole)
+        lines = _parts(value, given, whole)
     elif parts(field) is not None and by_name(field) and value:
         lines = []
         for key, each in value.items():
-            inner = _parts(each, said.get(key) or NOTHING, whole)
+            inner = _parts(each, given.get(key) or NOTHING, whole)
             lines += _block(_text(key), inner)
     elif isinstance(value, Mapping) and value:
         lines = list(_mapping(value))
@@ -91,8 +91,8 @@ def _one(name: str, field: FieldInfo, value: Any, said: Said, *, whole: bool) ->
     yield from rest
 
 
-def _parts(options: BaseModel, said: Said, whole: bool) -> list[str]:
-    return list(_options(options, dict.fromkeys(type(options).model_fields) if whole else said))
+def _parts(options: BaseModel, given: Given, whole: bool) -> list[str]:
+    return list(_options(options, dict.fromkeys(type(options).model_fields) if whole else given))
 
 
 def _block(key: str, lines: Sequence[str]) -> list[str]:

@@ -29,10 +29,10 @@ class Settings(Options):
 
 def read_settings() -> Settings:
     """The settings of this process. Raises `ConfigError` for a variable that does not hold what it should."""
-    said: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in Settings.model_fields}
-    if said["address"] == "local":  # with which Ray starts one of its own, as we do without an address
-        del said["address"]
-    return Settings(**{option: value for option, value in said.items() if value})
+    given: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in Settings.model_fields}
+    if given["address"] == "local":  # with which Ray starts one of its own, as we do without an address
+        del given["address"]
+    return Settings(**{option: value for option, value in given.items() if value})
 
 
 def _variable(option: str) -> str:

@@ -183,10 +183,10 @@ class ReplicaSets:
         self._touched.add(name)
 
     def _quarantine(self, name: str, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}"
-        self.known[name] = replace(self.known[name], quarantine=f"{name} is not looked after any more: {said}")
+        message = f"{type(error).__name__}: {error}"
+        self.known[name] = replace(self.known[name], quarantine=f"{name} is not looked after any more: {message}")
         self._due.pop(name, None)
-        self._event_log.append(name, "Quarantined", cause=said)
+        self._event_log.append(name, "Quarantined", cause=message)
         self._changes.notify()
 
     def _tell(self, name: str, what: Event | Action) -> None:

@@ -186,14 +186,14 @@ class StateStore:
         value, copy = await self._both(key)
         if value is None and copy is None:
             return None
-        said, why = _parsed(key, value, parse)
+        message, why = _parsed(key, value, parse)
         copied, why_not = _parsed(key, copy, parse)
         if why is None:
             if why_not is not None and copy is not None:
                 self._warn(COPIES + key, why_not, "it is a copy, and is made anew")
             if copy != value:
                 await self._repair(COPIES + key, copy, value)
-            return said
+            return message
         if why_not is None:
             self._warn(key, why, "its copy stands in for it")
             await self._repair(key, value, copy)
@@ -234,10 +234,10 @@ class StateStore:
             raise
 
     def _warn(self, key: str, why: CorruptValue, instead: str) -> None:
-        said = f"the value of {key!r} in the store cannot be believed: {why}; {instead}"
-        if self.warnings.get(key) != said:
-            self.warnings[key] = said
-            self._event_log.append(application_of_key(key.removeprefix(COPIES)) or "", "Corrupt", cause=said)
+        message = f"the value of {key!r} in the store cannot be believed: {why}; {instead}"
+        if self.warnings.get(key) != message:
+            self.warnings[key] = message
+            self._event_log.append(application_of_key(key.removeprefix(COPIES)) or "", "Corrupt", cause=message)
 
     def _clear_warning(self, key: str) -> None:
         self.warnings.pop(key, None)

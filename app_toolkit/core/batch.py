@@ -48,22 +48,22 @@ class BatchSettings:
 class OverriddenBatch:
     """The limits of a batch method for one object, whose deployment says some of them."""
 
-    def __init__(self, limits: BatchSettings, said: Mapping[str, Any]) -> None:
-        """What `said` has stands, whatever `limits` become; the rest is what they are at each moment."""
+    def __init__(self, limits: BatchSettings, given: Mapping[str, Any]) -> None:
+        """What `given` has stands, whatever `limits` become; the rest is what they are at each moment."""
         self._limits = limits
-        self._said = said
+        self._given = given
 
     @property
     def max_batch_size(self) -> int:
-        return int(self._said.get("max_batch_size", self._limits.max_batch_size))
+        return int(self._given.get("max_batch_size", self._limits.max_batch_size))
 
     @property
     def batch_wait_timeout_s(self) -> float:
-        return float(self._said.get("batch_wait_timeout_s", self._limits.batch_wait_timeout_s))
+        return float(self._given.get("batch_wait_timeout_s", self._limits.batch_wait_timeout_s))
 
     @property
     def max_concurrent_batches(self) -> int:
-        return int(self._said.get("max_concurrent_batches", self._limits.max_concurrent_batches))
+        return int(self._given.get("max_concurrent_batches", self._limits.max_concurrent_batches))
 
 
 @dataclass(slots=True)

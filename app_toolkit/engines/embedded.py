@@ -255,9 +255,9 @@ class Ingress(Local):
             async def send_until_complete(message: Message, permit: Permit = permit) -> None:
                 headers = message.get("headers")
                 if headers and headers[-1][0] == STREAM:
-                    _, said = headers.pop()
-                    permit.kept = said == KEPT
-                    if said == OPEN:
+                    _, slot = headers.pop()
+                    permit.kept = slot == KEPT
+                    if slot == OPEN:
                         self.router.open(permit)
                 await send(message)
                 if message["type"] == "http.response.body" and not message.get("more_body", False):

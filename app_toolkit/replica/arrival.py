@@ -136,8 +136,8 @@ class UnauthenticatedConnection(asyncio.Protocol):
             self._refuse()
             return
         self._begun = b""
-        said, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
-        self.transport.write(said)
+        reply, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
+        self.transport.write(reply)
         # Its time begins anew, once: a handler may have kept the loop until now, and may again.
         self._strangers.discard(self.transport)
         self._strangers.add(self.transport)

@@ -156,24 +156,24 @@ def is_batched(function: object) -> TypeGuard[Callable[..., Any]]:
     return isinstance(getattr(function, "batch", None), BatchSettings)
 
 
-def slots_for(function: Callable[..., Any], said: Mapping[str, float] = NOTHING) -> int:
+def slots_for(function: Callable[..., Any], given: Mapping[str, float] = NOTHING) -> int:
     """How many calls a replica must run at a time for full batches of this function; 0 where it makes none.
 
-    `said`: the limits that are not the function's own. Where items have sizes, nobody knows how many fill a batch: 1.
+    `given`: the limits that are not the function's own. Where items have sizes, nobody knows how many fill a batch: 1.
     """
     if not is_batched(function):
         return 0
-    limits = OverriddenBatch(cast(Batched[..., Any], function).batch, said)
+    limits = OverriddenBatch(cast(Batched[..., Any], function).batch, given)
     return 1 if getattr(function, SIZED) else limits.max_batch_size * limits.max_concurrent_batches
 
 
-def override(owner: object, said: Mapping[str, Mapping[str, float]]) -> None:
+def override(owner: object, given: Mapping[str, Mapping[str, float]]) -> None:
     """From now on these limits apply instead of the functions' own, by the function's name, until `forget`.
 
     `owner`: the object whose methods they are, or the `ReplicaContext` of the ingress whose endpoints they are. If it
     has been called already, this is to be called on the event loop that its functions run on.
     """
-    _OVERRIDES[id(owner)] = said
+    _OVERRIDES[id(owner)] = given
     for reference in _BATCHES.valuerefs():
         batches = reference()
         if batches is not None and batches.owner is owner:
@@ -328,8 +328,8 @@ class Batching:
         return self.function.__qualname__
 
     def limits_for(self, owner: object) -> BatchSettings | OverriddenBatch:
-        said = _OVERRIDES.get(id(owner))
-        mine = said.get(self.function.__name__) if said else None
+        given = _OVERRIDES.get(id(owner))
+        mine = given.get(self.function.__name__) if given else None
         return OverriddenBatch(self.limits, mine) if mine else self.limits
 
     def enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Item:

@@ -71,8 +71,8 @@ class Session(pdb.Pdb):
     def __init__(self, client: socket.socket) -> None:
         self._client = client
         # Two files: one for both forgets, when it is written to, what it has read ahead.
-        self._said, self._shown = client.makefile("r"), client.makefile("w")
-        super().__init__(stdin=self._said, stdout=self._shown, nosigint=True, readrc=False)
+        self._input, self._shown = client.makefile("r"), client.makefile("w")
+        super().__init__(stdin=self._input, stdout=self._shown, nosigint=True, readrc=False)
 
     def interaction(self, frame: Any, traceback: Any) -> None:
         try:
@@ -81,7 +81,7 @@ class Session(pdb.Pdb):
             self.do_continue("")
 
     def do_continue(self, arg: str) -> bool | None:
-        for each in (self._said, self._shown, self._client):
+        for each in (self._input, self._shown, self._client):
             with contextlib.suppress(OSError):
                 each.close()
         self.set_continue()

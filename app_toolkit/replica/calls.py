@@ -132,8 +132,8 @@ class Calls:
             await _begin(send)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer_over_the_wire(self, said: str, receive: Receive, send: Send) -> None:
-        method, key, out_of_band = hop.decode_call(said)
+    async def _answer_over_the_wire(self, field: str, receive: Receive, send: Send) -> None:
+        method, key, out_of_band = hop.decode_call(field)
         deposits = self._deposits
         answer = _Answer(receive, send, key, deposits if key else None)
         try:

@@ -29,14 +29,14 @@ def ask(path: str, secret: bytes, timeout: float) -> None:
         _connect(asking, path, until)
         check_peer(asking)
         asking.sendall(head)
-        said = b""
-        while b"\r\n" not in said:
+        received = b""
+        while b"\r\n" not in received:
             asking.settimeout(max(until - time.monotonic(), 0.001))
             data = asking.recv(1_024)
             if not data:
                 raise ConnectionError("the connection ended without an answer")
-            said += data
-    status = said.partition(b"\r\n")[0]
+            received += data
+    status = received.partition(b"\r\n")[0]
     if not status.startswith(b"HTTP/1.1 204"):
         raise ConnectionError(f"the answer was {status!r}")
 

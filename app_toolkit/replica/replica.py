@@ -131,15 +131,15 @@ class Replica:
         if origin is not None and not isinstance(origin, Hop):
             await _refuse(kind, origin, send)
             return
-        said = self._rewrite(scope, origin)
-        if hop.PROBE in said and kind == "http":
+        internal = self._rewrite(scope, origin)
+        if hop.PROBE in internal and kind == "http":
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body"})
             return
-        if hop.QUEUE in said and kind == "http":
-            await self._join(said[hop.QUEUE].decode(), receive, send)
+        if hop.QUEUE in internal and kind == "http":
+            await self._join(internal[hop.QUEUE].decode(), receive, send)
             return
-        caller = said.get(hop.REDEEM)
+        caller = internal.get(hop.REDEEM)
         refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller.decode())
         if refusal is not None:
             await _refuse(kind, refusal, send)
@@ -148,7 +148,7 @@ class Replica:
             self.wait_queue.freed()
             return
         with AdmittedRequest(
-            self.live, scope, receive, send, put, held=hop.EXPECT in said, from_caller=origin is not None
+            self.live, scope, receive, send, put, held=hop.EXPECT in internal, from_caller=origin is not None
         ) as request:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 request.bound(origin.timeout_ms / 1_000)
@@ -212,9 +212,11 @@ class Replica:
         if origin is None:
             scope["headers"] = [field for field in headers if not hop.is_internal(field[0])]
             return NOTHING
-        said = NOTHING if len(headers) < 2 or not headers[1][0].startswith(hop.INTERNAL_PREFIX) else _said(headers)
+        internal = (
+            NOTHING if len(headers) < 2 or not headers[1][0].startswith(hop.INTERNAL_PREFIX) else _internal(headers)
+        )
         # What a caller asks for by itself is the field behind its own ones.
-        scope["headers"] = headers[1 + len(said) + (hop.EXPECT in said) :]
+        scope["headers"] = headers[1 + len(internal) + (hop.EXPECT in internal) :]
         scope["client"] = origin.client
         scope["server"] = origin.server
         scope["http_version"] = origin.http_version
@@ -222,12 +224,12 @@ class Replica:
             origin.scheme if scope["type"] == "http" else WEBSOCKET_SCHEMES.get(origin.scheme, origin.scheme)
         )
         ours = {"request_id": origin.request_id}
-        if hop.CALL in said:
-            ours["call"] = said[hop.CALL].decode()
-        if hop.TRACE in said:
-            ours["trace"] = said[hop.TRACE].decode()
+        if hop.CALL in internal:
+            ours["call"] = internal[hop.CALL].decode()
+        if hop.TRACE in internal:
+            ours["trace"] = internal[hop.TRACE].decode()
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
-        return said
+        return internal
 
     # In one process
 
@@ -329,7 +331,7 @@ def _has_gone(receive: Receive) -> bool:
     return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
 
 
-def _said(headers: list[Header]) -> dict[bytes, bytes]:
+def _internal(headers: list[Header]) -> dict[bytes, bytes]:
     """What the caller's own fields say, after the hop's."""
     return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 

@@ -83,7 +83,7 @@ def shape_of(function: Callable[..., Any], *, stream: bool) -> Shape:
         except NotAList:
             wanted = "an async iterator of lists" if stream else "a list"
             raise ConfigError(
-                f"@batch: the result of {name} is {_said(result)}: it must be {wanted}, with one entry for each item"
+                f"@batch: the result of {name} is {_text(result)}: it must be {wanted}, with one entry for each item"
             ) from None
     return Shape(
         seen=inspect.Signature([*instance, *seen], return_annotation=result),
@@ -102,7 +102,7 @@ def _of_one_item(parameter: inspect.Parameter, function: str) -> inspect.Paramet
         annotation = _element(parameter.annotation)
     except NotAList:
         raise ConfigError(
-            f"@batch: the parameter {parameter.name!r} of {function} is {_said(parameter.annotation)}: it must be a "
+            f"@batch: the parameter {parameter.name!r} of {function} is {_text(parameter.annotation)}: it must be a "
             "list, with one entry for each item, or a bound deployment"
         ) from None
     if isinstance(parameter.default, list) and get_origin(annotation) is not list:
@@ -190,7 +190,7 @@ def _element_node(node: ast.expr) -> ast.expr:
     raise NotAList
 
 
-def _said(annotation: Any) -> str:
+def _text(annotation: Any) -> str:
     if annotation is EMPTY:
         return "not annotated"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -196,9 +196,9 @@ async def serve_position(queue: WaitQueue, caller: str, receive: Receive, send: 
         while not over:
             await news.wait()
             news.clear()
-            said, due = due, 0
-            if said:
-                await send({"type": "http.response.body", "body": RESERVATION * said, "more_body": True})
+            count, due = due, 0
+            if count:
+                await send({"type": "http.response.body", "body": RESERVATION * count, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:
         position.leave()

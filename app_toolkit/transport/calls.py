@@ -261,12 +261,12 @@ def encode_elsewhere() -> list[Piece]:
 
 def encode_error(error: BaseException) -> list[Piece]:
     """Never raises: of an error that cannot be sent its text is."""
-    said = "".join(traceback.format_exception_only(error)).strip()[:LONGEST_TEXT]
+    text = "".join(traceback.format_exception_only(error)).strip()[:LONGEST_TEXT]
     try:
         pickled, _ = _pickle(_Error(error), apart=False)
-        return _encode("error", (said, _traceback(error), pickled), "an error")
+        return _encode("error", (text, _traceback(error), pickled), "an error")
     except Exception:
-        return _encode("error", (said, _traceback(error)[-LONGEST_TEXT:], None), "an error")
+        return _encode("error", (text, _traceback(error)[-LONGEST_TEXT:], None), "an error")
 
 
 def decode_value(frame: Frame) -> Any:
@@ -280,13 +280,13 @@ def decode_value(frame: Frame) -> Any:
 def decode_error(frame: Frame) -> Exception:
     """The error itself, with its traceback at the replica as a note; a `RemoteError` that names it where it cannot be
     sent, or read here."""
-    said, trace, pickled = _decode(frame, "an error")
+    text, trace, pickled = _decode(frame, "an error")
     error: object = None
     if pickled is not None:
         with suppress(Exception):  # whatever its class does when it is made anew
             error = pickle.loads(pickled)
     if not isinstance(error, Exception):
-        error = RemoteError(said)
+        error = RemoteError(text)
     error.add_note(trace)
     return error
 

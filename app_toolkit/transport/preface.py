@@ -52,8 +52,8 @@ def prove(secret: bytes, side: Side, asked: bytes, address: Any, nonce: bytes) -
 
     `asked` is the caller's first line, `nonce` the replica's; `address`, of the replica, is as the kernel knows it.
     """
-    said = b"%b %b %b %b" % (side.encode(), str(address[:2]).encode(), nonce, asked)
-    return hmac.new(secret, said, hashlib.sha256).hexdigest().encode()
+    signed = b"%b %b %b %b" % (side.encode(), str(address[:2]).encode(), nonce, asked)
+    return hmac.new(secret, signed, hashlib.sha256).hexdigest().encode()
 
 
 def answer(secret: bytes, asked: bytes, address: Any) -> tuple[bytes, bytes]:

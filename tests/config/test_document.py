@@ -55,7 +55,7 @@ def test_each_key_and_item_has_its_line() -> None:
 
 def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
     document = from_yaml("a:\n  b: 1\n  c: 2\n  b: 3\n  c: 4\n", "app.yaml")
-    assert [each.said for each in document.mistakes] == [
+    assert [each.message for each in document.mistakes] == [
         "app.yaml:4: a.b is there twice, first on line 2",
         "app.yaml:5: a.c is there twice, first on line 3",
     ]

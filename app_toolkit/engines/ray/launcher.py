@@ -357,8 +357,8 @@ def share(most: int) -> float:
 def _sentence(error: BaseException) -> str | None:
     """What to tell people: the user's own traceback where their code raised, else what Ray says happened."""
     if isinstance(error, RayTaskError):
-        said = [str(error.cause), *getattr(error.cause, "__notes__", ())]
-        return "\n".join(line for line in said if line) or error.traceback_str
+        notes = [str(error.cause), *getattr(error.cause, "__notes__", ())]
+        return "\n".join(line for line in notes if line) or error.traceback_str
     if isinstance(error, ActorDiedError):
         # Ray says why in a paragraph, whose end is advice.
         why = str(error).partition("The actor is dead because ")[2].partition(" Some common causes")[0]

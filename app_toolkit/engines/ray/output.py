@@ -96,18 +96,18 @@ class _File:
         # Looked up each time: while a table is drawn on the terminal, something else stands in for both.
         stream = sys.stderr if self._path.suffix == ".err" else sys.stdout
         before, after = (CYAN, PLAIN) if stream.isatty() else ("", "")
-        said = []
+        texts = []
         for line in lines:
             if line.startswith(ACTOR):
                 self._actor = line[len(ACTOR) :].decode(errors="replace").strip()
             if line.startswith(ACCESS):
-                said.append(f"{line.decode(errors='replace')}\n")
+                texts.append(f"{line.decode(errors='replace')}\n")
             elif not line.startswith(MARKS):
-                said.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
-        if said:
+                texts.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
+        if texts:
             encoding = stream.encoding or "utf-8"
             try:
-                stream.write("".join(said).encode(encoding, "replace").decode(encoding))
+                stream.write("".join(texts).encode(encoding, "replace").decode(encoding))
                 stream.flush()
             except BrokenPipeError:
                 raise
