@@ -58,6 +58,12 @@ class ManualClock:
         self._now = until
         await self._settle()
 
+    def stall(self, seconds: float) -> None:
+        """Turn the clock as if nothing ran meanwhile: what should have happened happens late, all at the end."""
+        self._now += seconds
+        self._sleepers = [(max(at, self._now), order, woken) for at, order, woken in self._sleepers]
+        heapq.heapify(self._sleepers)
+
     async def _settle(self) -> None:
         for _ in range(20):  # a chain of awaits that hand on without waiting is rarely deeper
             await asyncio.sleep(0)

@@ -54,14 +54,14 @@ def plan(
     working_dir: str | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
-    """Lay an app out as ingresses.
+    """Translate an app into the specification of an application.
 
-    `target` is `module:attribute` and `app_dir` the folder that replicas put first on their import path; `num_replicas`
-    is for each ingress that does not set `num_replicas` or `autoscaling_config`, and a warning names the others; the
-    app's relative paths begin at `working_dir`, by default the current one. A plain FastAPI is one ingress, and so is
-    any other app: it owns every path. Of a deployment: as `plan_bound`. `overrides`: options of deployments, by name,
-    as a file writes them; the spec is as a file writes it, too, then. Raises `PlanningError` for an app that cannot be
-    split as it asks, `ConfigError` for an option out of bounds, `OverrideError` for all of `overrides` that cannot be.
+    `target`: `module:attribute`. `app_dir`: the folder that replicas put first on their import path. `num_replicas`:
+    for each ingress that does not set `num_replicas` or `autoscaling_config`; a warning names the others.
+    `working_dir`: where relative paths of the app begin; by default the current folder. `overrides`: options by
+    deployment, as a file has them. An app that is not a `Toolkit` is one ingress and owns every path. A deployment is
+    planned as by `plan_bound`. Raises `PlanningError` if the app cannot be split as it asks, `ConfigError` for an option
+    out of bounds, and `OverrideError` with all overrides that are wrong.
     """
     if isinstance(app, Deployable):
         return plan_bound(
@@ -75,12 +75,7 @@ def plan(
             working_dir=working_dir,
             overrides=overrides,
         )
-    if isinstance(app, Toolkit):
-        configs: Sequence[DeploymentConfig] = tuple(app.ingresses.values())
-        default = app.default_ingress.name
-    else:
-        configs = (DeploymentConfig(name="app"),)
-        default = "app"
+    configs, default = _ingresses(app)
     if num_replicas is not None:
         configs = tuple(_of_number(config, num_replicas) for config in configs)
     classes = find(app) if isinstance(app, FastAPI) else ()
@@ -105,6 +100,13 @@ def plan(
         ),
         routes=routes,
     )
+
+
+def _ingresses(app: ASGIApp) -> tuple[tuple[DeploymentConfig, ...], str]:
+    """The ingresses of an app, and the name of its default ingress."""
+    if isinstance(app, Toolkit):
+        return tuple(app.ingresses.values()), app.default_ingress.name
+    return (DeploymentConfig(name="app"),), "app"
 
 
 def plan_bound(

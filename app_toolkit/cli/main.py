@@ -177,7 +177,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
             "--log-level does not change the replicas of a running cluster: set APP_TOOLKIT_LOG_LEVEL in the "
             "environment of its nodes."
         )
-    serve_on_ray(options, Screen(), _ray)
+    serve_on_ray(options, Screen(), ray_engine)
 
 
 @app.command()
@@ -216,7 +216,7 @@ def deploy(
         wait=wait,
         timeout_s=wait_timeout_s,
     )
-    deploy_on_cluster(options, Screen(), _ray)
+    deploy_on_cluster(options, Screen(), ray_engine)
 
 
 @app.command()
@@ -392,7 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(ConfigError.exit_code)
 
 
-def _ray() -> Engine:
+def ray_engine() -> Engine:
     # Imported here because `plan` and `dev` have no use for Ray, and `run` has something to do meanwhile.
     from app_toolkit.engines.ray.client import RayClient
 
@@ -402,7 +402,7 @@ def _ray() -> Engine:
 @contextmanager
 def _connected(context: typer.Context) -> Iterator[Client]:
     """The instance that runs on the cluster. A Ctrl-C ends the process: the cluster goes on with what it was asked."""
-    client = _connect(context)
+    client = connect(context)
     try:
         yield client
     except KeyboardInterrupt:
@@ -411,11 +411,11 @@ def _connected(context: typer.Context) -> Iterator[Client]:
         client.close()
 
 
-def _connect(context: typer.Context) -> Client:
+def connect(context: typer.Context) -> Client:
     address = _chosen(context, read_project(Path.cwd())).address or "auto"
     cluster.check(address)
     with connecting(address):
-        return _ray().connect(address)
+        return ray_engine().connect(address)
 
 
 def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None]) -> None:

@@ -94,7 +94,7 @@ class Planning:
     def __init__(self, named: str, arguments: Sequence[str]) -> None:
         """`named`: what is planned, for people; `arguments` of the command `plan`."""
         self._named = named
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             # -P: the current folder is not put on the import path, as it is not for replicas.
             [sys.executable, "-P", "-m", "app_toolkit.cli", "plan", "--format", "json", *arguments],
             stdin=subprocess.DEVNULL,
@@ -111,10 +111,10 @@ class Planning:
         """
         while wanted():
             try:
-                output, _ = self._process.communicate(timeout=LOOK_S)
+                output, _ = self.process.communicate(timeout=LOOK_S)
             except subprocess.TimeoutExpired:
                 continue
-            code = self._process.returncode
+            code = self.process.returncode
             if code == ConfigError.exit_code:
                 raise SystemExit(code)
             if code != 0:
@@ -133,9 +133,9 @@ class Planning:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        with self._process:  # closes its pipe and waits
+        if self.process.poll() is None:
+            self.process.kill()
+        with self.process:  # closes its pipe and waits
             pass
 
 

@@ -62,10 +62,10 @@ class Controller:
         self._launcher = launcher
         self._clock = clock
         self._changes = Changes(clock)
-        self._state_store = StateStore(store, self.event_log, self._end_replaced)
-        self._desired = DesiredState(self._state_store, launcher.home, clock, self.event_log, self._respecify)
+        self.state_store = StateStore(store, self.event_log, self._end_replaced)
+        self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
         self._scaling = Scaling(self.event_log)
-        self._ticked = clock.now()
+        self.ticked = clock.now()
         self._next: float | None = None
         self._shutdown_deadline: float | None = None
         """When nobody is waited for any more; None: nothing is put away."""
@@ -75,24 +75,24 @@ class Controller:
 
     async def start(self) -> None:
         """Take the next epoch, read what is wanted, and find who is there."""
-        self.epoch = await self._state_store.take_epoch()
+        self.epoch = await self.state_store.take_epoch()
         self.publisher = Publisher(self.epoch, self._clock)
-        self._inbox = Inbox(self._clock)
+        self.inbox = Inbox(self._clock)
         self._replica_sets = ReplicaSets(self.epoch, self.event_log, self._changes)
-        stored = await self._state_store.read()
-        self._launcher.listen(self._inbox.put, self.epoch)
+        stored = await self.state_store.read()
+        self._launcher.listen(self.inbox.put, self.epoch)
         found: dict[str, list[ReplicaId]] = {}
         for id in await self._launcher.found():
             found.setdefault(replica_set_of(id), []).append(id)
-        self._ticked = now = self._clock.now()
+        self.ticked = now = self._clock.now()
         recover_until = now + RECOVERY_S
         self._endpoints = EndpointPublisher(self.publisher, recover_until)
         for name, ids in found.items():
             if are_proxies(name):
-                self._desired.proxies.found(node_of(name), recover_until)
+                self.desired.proxies.found(node_of(name), recover_until)
             self._replica_sets.find(name, ids, now)
-        self._desired.begin(stored, now)
-        self._scaling.adopt(self._desired.specs(), self._replica_sets.known, now)
+        self.desired.begin(stored, now)
+        self._scaling.adopt(self.desired.specs(), self._replica_sets.known, now)
         self._follow(now)
         self._respecify()
 
@@ -113,7 +113,7 @@ class Controller:
                     continue
                 if not self._ended.is_set():
                     self._next = self._next_due()
-                    await self._inbox.sleep(self._next)
+                    await self.inbox.sleep(self._next)
         finally:
             self._ended.set()
             self.publisher.close()
@@ -126,7 +126,7 @@ class Controller:
         Gives back once all have exited, or their deadlines have passed; then `run` returns.
         """
         if not self._ended.is_set():
-            await self._desired.begin_shutdown("it was shut down")
+            await self.desired.begin_shutdown("it was shut down")
         await self._ended.wait()
 
     # What is wanted
@@ -151,7 +151,7 @@ class Controller:
         """
         self._check_open()
         self._check_unused(spec)
-        revision = await self._desired.apply(spec, http, owner, code or {}, expected)
+        revision = await self.desired.apply(spec, http, owner, code or {}, expected)
         self._lift(spec)
         return revision
 
@@ -161,7 +161,7 @@ class Controller:
         Raises `ConfigError` where there is no such version, or no such application; else as `apply`.
         """
         self._check_open()
-        there = self._desired.rollout(name)
+        there = self.desired.rollout(name)
         version = rollout.rollback_target(there)
         if version is None:
             raise ConfigError(f"application {name!r} has no good version to go back to, other than the present one")
@@ -174,12 +174,12 @@ class Controller:
         Raises `ConfigError` where there is no such deployment, it follows its load, or it cannot have so many.
         """
         self._check_open()
-        there = self._desired.rollout(application)
+        there = self.desired.rollout(application)
         return await self._apply_again(there, applications.scaled(there.current, deployment, num_replicas), None)
 
     async def _apply_again(self, there: Rollout, version: ApplicationSpec, expected: int | None) -> int:
         """Apply what was made of an application as it stands, for whoever holds it."""
-        owner = self._desired.leases.holder(there.name)
+        owner = self.desired.leases.holder(there.name)
         return await self.apply(version, None, owner, None, there.revision if expected is None else expected)
 
     def _lift(self, spec: ApplicationSpec) -> None:
@@ -188,22 +188,22 @@ class Controller:
 
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """What was applied last under each name, and how the proxies listen."""
-        return dict(self._desired.applications), self._desired.proxies.http
+        return dict(self.desired.applications), self.desired.proxies.http
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
         """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""
-        return applications.methods(self._desired.applications, application, deployment)
+        return applications.methods(self.desired.applications, application, deployment)
 
     def application(self, name: str) -> tuple[ApplicationSpec, int]:
         """The version that is to run, and its revision number. Raises `ConfigError` where there is none."""
-        there = self._desired.rollout(name)
+        there = self.desired.rollout(name)
         return there.current, there.revision
 
     async def delete(self, application: str, deployment: str | None = None) -> None:
         """Retire an application, or one deployment of it. Raises `ConfigError` where there is none, or it is in use."""
         self._check_open()
         if deployment is not None:
-            there = self._desired.rollout(application)
+            there = self.desired.rollout(application)
             await self._apply_again(there, partial.without(there.current, deployment), None)
             return
         callers = self._callers_of(application)
@@ -212,10 +212,10 @@ class Controller:
                 f"application {application!r} cannot be deleted: its deployments are called by "
                 f"{', '.join(sorted(callers))}"
             )
-        await self._desired.delete(application)
+        await self.desired.delete(application)
 
     def _check_unused(self, spec: ApplicationSpec) -> None:
-        before = self._desired.applications.get(spec.name)
+        before = self.desired.applications.get(spec.name)
         lost = (
             []
             if before is None
@@ -231,7 +231,7 @@ class Controller:
         callers = {
             applications.application_of(replica_set) for replica_set in replica_sets if not are_proxies(replica_set)
         }
-        return callers & self._desired.rollouts.keys() - {applications.application_of(name)}
+        return callers & self.desired.rollouts.keys() - {applications.application_of(name)}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Take or renew a lease. Where it runs out, what was applied under it is deleted.
@@ -240,14 +240,14 @@ class Controller:
         a lease it stays until it is shut down.
         """
         self._check_open()
-        self._desired.hold(owner, ttl_s)
-        self._inbox.wake()
+        self.desired.hold(owner, ttl_s)
+        self.inbox.wake()
 
     async def leave(self, owner: str) -> None:
         """End a lease, and what it holds; gives back once that is gone, and the instance, too, if nothing is left."""
-        leases = self._desired.leases
+        leases = self.desired.leases
         held = leases.end(owner, self._clock.now())
-        self._inbox.wake()
+        self.inbox.wake()
         number = -1
         while not self._ended.is_set():
             there = any(applications.application_of(name) in held for name in self._replica_sets.known)
@@ -259,16 +259,16 @@ class Controller:
 
     def status(self) -> InstanceStatus:
         return instance_status(
-            self._desired.rollouts.values(),
+            self.desired.rollouts.values(),
             self._replica_sets.known,
             self._clock.now(),
             epoch=self.epoch,
             change=self._changes.number,
-            home=self._desired.proxies.home,
+            home=self.desired.proxies.home,
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
-            corrupt=self._desired.corrupt,
-            doubts=tuple(self._state_store.warnings.values()),
+            corrupt=self.desired.corrupt,
+            doubts=tuple(self.state_store.warnings.values()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -289,7 +289,7 @@ class Controller:
         self._check_open()
         # The watch takes down what was seen before it waits; whoever is woken here runs only then.
         if self._endpoints.is_awaited:
-            self._inbox.wake()
+            self.inbox.wake()
         return await self.publisher.watch(caller, seen, timeout_s, prefix)
 
     def report(self, caller: str, loads: Loads) -> bool:
@@ -297,30 +297,30 @@ class Controller:
         self._check_open()
         heard = self._scaling.hear(caller, loads, self._clock.now())
         if self._scaling.is_stirred:
-            self._inbox.wake()
+            self.inbox.wake()
         return heard
 
     def forget(self, caller: str) -> None:
         """A caller has gone: what it has not seen of the publisher holds nobody back, and its load is no more."""
         self._forget(caller)
-        self._inbox.wake()
+        self.inbox.wake()
 
     # The tick
 
     async def _tick(self) -> None:
-        self._inbox.awake()
+        self.inbox.awake()
         await self._catch_up()
-        await self._desired.keep()
+        await self.desired.keep()
         await self._catch_up()  # we may have been stopped while the store was asked
         now = self._clock.now()
-        for event in self._inbox.take():
+        for event in self.inbox.take():
             self._hear(event, now)
-        if self._replica_sets.moved or now >= (self._desired.proxies.due or math.inf):
+        if self._replica_sets.moved or now >= (self.desired.proxies.due or math.inf):
             self._follow(now)
         for id in self._endpoints.released(self._replica_sets.known):
             self._replica_sets.take(Unrouted(id), now)
         await self._advance()
-        if self._endpoints.end_recovery(self._replica_sets.known, now, self._desired.corrupt):
+        if self._endpoints.end_recovery(self._replica_sets.known, now, self.desired.corrupt):
             self._replica_sets.touch()
             self._scaling.settle(self._replica_sets.known, now)
         for name, target in self._scaling.decide(self._replica_sets.known, now):
@@ -333,18 +333,18 @@ class Controller:
     async def _catch_up(self) -> None:
         """After a gap: are we still the one, and what may we hold against whom?"""
         rounds = _rounds()
-        while (now := self._clock.now()) - self._ticked > GAP_S:
+        while (now := self._clock.now()) - self.ticked > GAP_S:
             next(rounds)
-            overslept = now - max(self._ticked, self._next or now)
-            await self._state_store.check_epoch()
+            overslept = now - max(self.ticked, self._next or now)
+            await self.state_store.check_epoch()
             if overslept > GAP_S:
                 self._replica_sets.forgive(overslept)
-                self._desired.leases.extend(overslept)
+                self.desired.leases.extend(overslept)
                 self.publisher.extend_leases(overslept)
                 self.event_log.append("", "Suspended", cause=f"nothing was watched for {overslept:.1f} s")
-            self._ticked = now
+            self.ticked = now
             self._next = None
-        self._ticked = now
+        self.ticked = now
 
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Exited):
@@ -352,7 +352,7 @@ class Controller:
         if not self._replica_sets.take(event, now) or not are_proxies(replica_set_of(event.replica)):
             return
         if isinstance(event, (Started, Found)) and event.location is not None:
-            self._desired.proxies.learn(event.location.address)
+            self.desired.proxies.learn(event.location.address)
 
     def _forget(self, caller: str) -> None:
         self.publisher.forget(caller)
@@ -362,20 +362,20 @@ class Controller:
         """Let the proxies be where replicas are."""
         self._replica_sets.moved = False
         known = self._replica_sets.known
-        self._desired.follow(replica_sets.occupied(known), replica_sets.living_proxies(known), now)
+        self.desired.follow(replica_sets.occupied(known), replica_sets.living_proxies(known), now)
 
     async def _advance(self) -> None:
         """Let the rollouts go on to whose replicas something happened."""
-        if not self._desired.in_progress:
+        if not self.desired.in_progress:
             return
         happened = {applications.application_of(name) for name in self._replica_sets.touched}
-        for name in self._desired.in_progress & happened:
-            if await self._desired.advance(name, self._replica_sets.known):
-                self._lift(self._desired.applications[name])
+        for name in self.desired.in_progress & happened:
+            if await self.desired.advance(name, self._replica_sets.known):
+                self._lift(self.desired.applications[name])
 
     def _publish(self, name: str, now: float) -> None:
         if self._endpoints.publish(name, self._replica_sets.known[name], now):
-            self._inbox.wake()  # perhaps nobody has to let go of it
+            self.inbox.wake()  # perhaps nobody has to let go of it
         if self._replica_sets.drop_gone(name):
             self._endpoints.remove(name)
             if are_proxies(name) and self._shutdown_deadline is not None:
@@ -389,14 +389,14 @@ class Controller:
             while self._clock.now() - asked > GAP_S:  # an answer that we slept over is none
                 next(rounds)
                 asked = self._clock.now()
-                await self._state_store.check_epoch()
+                await self.state_store.check_epoch()
         while actions:
             self._launcher.perform(actions.popleft())
 
     def _next_due(self) -> float | None:
         times = (
             self._replica_sets.due,
-            self._desired.due,
+            self.desired.due,
             self._endpoints.due,
             self._scaling.due,
             self._shutdown_deadline,
@@ -406,23 +406,23 @@ class Controller:
     # What follows from a change of what is wanted
 
     def _respecify(self) -> None:
-        step = self._desired.shutdown_step
+        step = self.desired.shutdown_step
         if step is not None and self._shutdown_deadline is None:
             self._shutdown_deadline = self._clock.now() + shutdown.longest(self._replica_sets.known)
-        specs = self._scaling.scaled(self._desired.specs(), self._replica_sets.known, self._clock.now())
+        specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
-        self._replica_sets.set_unmanaged(self._desired.unmanaged(self._replica_sets.known))
-        told = [each.published for each in self._desired.rollouts.values()]
-        self.publisher.publish(ROUTES, route_tables(told, self._desired.corrupt))
+        self._replica_sets.set_unmanaged(self.desired.unmanaged(self._replica_sets.known))
+        told = [each.published for each in self.desired.rollouts.values()]
+        self.publisher.publish(ROUTES, route_tables(told, self.desired.corrupt))
         self._changes.notify()
-        self._inbox.wake()
+        self.inbox.wake()
 
     def _continue_shutdown(self, now: float) -> None:
         """Go on with putting everything away, and end once that is done or its time is over."""
         if self._shutdown_deadline is None:
             return
         known = self._replica_sets.known
-        self._desired.continue_shutdown(shutdown.step(known))
+        self.desired.continue_shutdown(shutdown.step(known))
         if known and now < self._shutdown_deadline:
             return
         self._replica_sets.kill_all("everything was to be put away by now")
@@ -431,7 +431,7 @@ class Controller:
     def _end_replaced(self) -> None:
         self.replaced = True
         self._ended.set()
-        self._inbox.wake()
+        self.inbox.wake()
 
     def _check_open(self) -> None:
         if self.replaced:

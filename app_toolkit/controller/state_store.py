@@ -69,7 +69,7 @@ class StateStore:
         self.epoch = 0
         self.warnings: dict[str, str] = {}
         """What did not check out, by its key, until that is written anew: what it was, and what stands in for it."""
-        self._store = store
+        self.store = store
         self._event_log = event_log
         self._replaced = replaced
 
@@ -84,8 +84,8 @@ class StateStore:
                 taken = await self._last_known_epoch() + EPOCHS_LOST
             epoch = taken + 1
             with contextlib.suppress(Conflict):
-                await self._store.compare_and_set(COPIES + EPOCH, copy, _epoch(epoch))
-                await self._store.compare_and_set(EPOCH, last, _epoch(epoch))
+                await self.store.compare_and_set(COPIES + EPOCH, copy, _epoch(epoch))
+                await self.store.compare_and_set(EPOCH, last, _epoch(epoch))
                 self.epoch = epoch
                 return epoch
 
@@ -100,7 +100,7 @@ class StateStore:
             with contextlib.suppress(Conflict):  # else somebody takes the next one just now
                 for key, value in zip((EPOCH, COPIES + EPOCH), both, strict=True):
                     if value != mine:
-                        await self._store.compare_and_set(key, value, mine)
+                        await self.store.compare_and_set(key, value, mine)
 
     def _number(self, last: bytes | None, copy: bytes | None) -> int | None:
         """The last epoch that was taken; 0: none was. None: neither value says it any more."""
@@ -117,8 +117,8 @@ class StateStore:
     async def _last_known_epoch(self) -> int:
         """Of those who have written what can be read."""
         epochs = [0]
-        for key in await self._store.keys(""):
-            value = None if key.startswith(CODE) else await self._store.get(key)
+        for key in await self.store.keys(""):
+            value = None if key.startswith(CODE) else await self.store.get(key)
             if value is not None:
                 with contextlib.suppress(CorruptValue):
                     epochs.append(decode_checkpoint(key.removeprefix(COPIES), value).epoch)
@@ -128,7 +128,7 @@ class StateStore:
 
     async def read(self) -> StoredState:
         stored = StoredState()
-        keys = [*await self._store.keys(APPLICATIONS), *await self._store.keys(COPIES + APPLICATIONS)]
+        keys = [*await self.store.keys(APPLICATIONS), *await self.store.keys(COPIES + APPLICATIONS)]
         for key in sorted({key.removeprefix(COPIES) for key in keys}):
             rollout = await self._read(stored, key, Rollout.model_validate_json)
             if rollout is not None:
@@ -150,7 +150,7 @@ class StateStore:
     async def delete_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
         """Of what was packed only that stays which a version names: a replica that is started later unpacks it."""
         named = {code_key(hash) for spec in versions for hash in spec.packed}
-        for key in await self._store.keys(CODE):
+        for key in await self.store.keys(CODE):
             if key not in named:
                 await self._delete(key)
 
@@ -168,10 +168,10 @@ class StateStore:
 
     async def delete_all(self) -> None:
         """Forget what is wanted: a controller that comes back in the middle of putting away goes on with it."""
-        keys = [*await self._store.keys(APPLICATIONS), *await self._store.keys(COPIES + APPLICATIONS)]
+        keys = [*await self.store.keys(APPLICATIONS), *await self.store.keys(COPIES + APPLICATIONS)]
         for key in sorted({key.removeprefix(COPIES) for key in keys}):
             await self._delete_both(key)
-        for key in await self._store.keys(CODE):
+        for key in await self.store.keys(CODE):
             await self._delete(key)
         for key in (LEASES, PORT):
             await self._delete_both(key)
@@ -179,7 +179,7 @@ class StateStore:
     # Values and their copies
 
     async def _both(self, key: str) -> tuple[bytes | None, bytes | None]:
-        return await self._store.get(key), await self._store.get(COPIES + key)
+        return await self.store.get(key), await self.store.get(COPIES + key)
 
     async def _read(self, stored: StoredState, key: str, parse: Callable[[bytes], T]) -> T | None:
         """What is stored there, or else what the copy says; None: nothing, or it is in `stored.corrupt`."""
@@ -205,7 +205,7 @@ class StateStore:
     async def _repair(self, key: str, before: bytes | None, value: bytes | None) -> None:
         assert value is not None
         with contextlib.suppress(Conflict):  # a later controller has written it meanwhile
-            await self._store.compare_and_set(key, before, value)
+            await self.store.compare_and_set(key, before, value)
 
     async def _put_both(self, key: str, content: bytes) -> None:
         value = encode_checkpoint(key, Checkpoint(content, self.epoch))
@@ -220,15 +220,15 @@ class StateStore:
 
     async def _delete(self, key: str) -> None:
         await self.check_epoch()
-        await self._store.delete(key)
+        await self.store.delete(key)
 
     async def _put(self, key: str, value: bytes) -> None:
-        before = await self._store.get(key)
+        before = await self.store.get(key)
         if before == value:
             return
         await self.check_epoch()  # else `before` may be what a later controller has written
         try:
-            await self._store.compare_and_set(key, before, value)
+            await self.store.compare_and_set(key, before, value)
         except Conflict:
             await self.check_epoch()  # nobody else writes but who has replaced us
             raise

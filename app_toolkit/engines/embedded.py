@@ -56,7 +56,7 @@ class Embedded:
         self._make_table = table
         self._find = deployments
         self._table: RouteTable | None = None
-        self._planes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Ingress]] = WeakKeyDictionary()
+        self.ingresses_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Ingress]] = WeakKeyDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,7 +104,7 @@ class Embedded:
             await stop()
 
     def _ingress(self, scope: Scope) -> "Ingress":
-        plane = self._planes.setdefault(asyncio.get_running_loop(), {})
+        plane = self.ingresses_by_loop.setdefault(asyncio.get_running_loop(), {})
         name = self._owner(scope)
         if name not in plane:
             plane[name] = Ingress(name, self._app, self._configs[name])

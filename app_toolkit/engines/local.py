@@ -261,30 +261,30 @@ class InProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._deployed: dict[Deployable, Deployed] = {}
+        self.deployed: dict[Deployable, Deployed] = {}
         #: Of apps whose lifespan runs.
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
         #: The options that have been listed, so that each line is logged once.
-        self._listed: set[str] = set()
+        self.listed: set[str] = set()
 
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
         """Log once, in one line, which options of these deployments have no effect in one process."""
         lines = [_unapplied(each) for each in ingresses]
         lines += [_unapplied(each.config, each.cls) for each in classes]
-        new = [line for line in dict.fromkeys(lines) if line and line not in self._listed]
+        new = [line for line in dict.fromkeys(lines) if line and line not in self.listed]
         if new:
-            self._listed.update(new)
+            self.listed.update(new)
             logger.warning("without Ray these options have no effect; they apply with `run`: %s", "; ".join(new))
 
     def caller(self, deployment: Deployable) -> Deployed:
         if deployment.application is not None:
             raise ConfigError(f"{deployment.name!r} is a part of {deployment.application!r}, and no instance is joined")
         with self._lock:
-            deployed = self._deployed.get(deployment)
+            deployed = self.deployed.get(deployment)
             if deployed is None:
                 self.list_unapplied((), (deployment,))
-                deployed = self._deployed[deployment] = Deployed(deployment, self._home())
+                deployed = self.deployed[deployment] = Deployed(deployment, self._home())
             return deployed
 
     def _home(self) -> asyncio.AbstractEventLoop:
@@ -318,8 +318,8 @@ class InProcess:
                 self._homes.remove(loop)
             if loop in self._homes:
                 return
-            mine = [each for each in self._deployed.values() if each.loop is loop]
-            self._deployed = {key: each for key, each in self._deployed.items() if each.loop is not loop}
+            mine = [each for each in self.deployed.values() if each.loop is loop]
+            self.deployed = {key: each for key, each in self.deployed.items() if each.loop is not loop}
         for each in reversed(mine):
             await each.aclose()
 

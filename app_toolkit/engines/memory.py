@@ -5,19 +5,19 @@ from app_toolkit.errors import Conflict
 
 class MemoryStore:
     def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
+        self.values: dict[str, bytes] = {}
 
     async def get(self, key: str) -> bytes | None:
-        return self._values.get(key)
+        return self.values.get(key)
 
     async def compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
-        there = self._values.get(key)
+        there = self.values.get(key)
         if there != expected:
             raise Conflict(f"{key!r} holds {there!r}, not {expected!r}")
-        self._values[key] = value
+        self.values[key] = value
 
     async def delete(self, key: str) -> None:
-        self._values.pop(key, None)
+        self.values.pop(key, None)
 
     async def keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in self._values if key.startswith(prefix))
+        return sorted(key for key in self.values if key.startswith(prefix))

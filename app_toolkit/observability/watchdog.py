@@ -33,7 +33,7 @@ class Watchdog:
         """`name` is for the log: the replica, or the app."""
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread_id = 0
+        self.thread_id = 0
         self._state = Watched()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -41,7 +41,7 @@ class Watchdog:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch this loop, which is to run on the calling thread."""
         self._loop = loop
-        self._thread_id = threading.get_ident()
+        self.thread_id = threading.get_ident()
         threading.Thread(target=self._watch, name=f"app-toolkit watchdog {self._name}", daemon=True).start()
 
     def stop(self) -> None:
@@ -110,7 +110,7 @@ class Watchdog:
 
     def _stack(self) -> list[StackFrame]:
         """What the loop's thread runs, innermost first."""
-        frame: FrameType | None = sys._current_frames().get(self._thread_id)
+        frame: FrameType | None = sys._current_frames().get(self.thread_id)
         stack: list[StackFrame] = []
         while frame is not None and len(stack) < DEEPEST:
             stack.append(StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))

@@ -89,11 +89,11 @@ class ClientConnection(asyncio.Protocol):
         #: Both ends and the scheme, where what a proxy tells may stand in their place.
         self._origin: Origin | None = None
         self.writable = True
-        self._transport: CorkedTransport | None = None
+        self.transport: CorkedTransport | None = None
         self._tls = False
         self._parser = RequestParser(limits)
         self._loop = asyncio.get_running_loop()
-        self._reading = True
+        self.reading = True
         self._stopping = False
         #: What was read and waits until the requests before it are answered.
         self._unparsed = b""
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = CorkedTransport(cast(asyncio.Transport, transport))
-        self._transport = transport
+        self.transport = transport
         self._state.connections.add(self)
         client, server = _address(transport, "peername"), _address(transport, "sockname")
         self._tls = transport.get_extra_info("sslcontext") is not None
@@ -131,14 +131,14 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
-        self._transport = None
+        self.transport = None
         self._unparsed = b""
         self._gone()
 
     def eof_received(self) -> None:
         self._gone()
-        if self._transport is not None:  # the event loop would close what is below, and not see what is kept
-            self._transport.close()
+        if self.transport is not None:  # the event loop would close what is below, and not see what is kept
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
@@ -176,8 +176,8 @@ class ClientConnection(asyncio.Protocol):
             self._leave(unread=False)
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def dismiss(self) -> None:
         """The time is up: a client whose request or WebSocket has not ended is told so, and gets to read it."""
@@ -202,25 +202,25 @@ class ClientConnection(asyncio.Protocol):
         return self._exchange is not None and not self._exchange.tunnels
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None and data:
-            self._transport.write(data)
+        if self.transport is not None and data:
+            self.transport.write(data)
 
     def pass_on(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write_through(data)
+        if self.transport is not None:
+            self.transport.write_through(data)
 
     def regulate(self) -> None:
         """Read, or stop reading."""
         exchange = self._exchange
         wanted = self._leaving or (len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body))
-        if wanted is self._reading or self._transport is None or self._transport.is_closing():
+        if wanted is self.reading or self.transport is None or self.transport.is_closing():
             return
-        self._reading = wanted
+        self.reading = wanted
         if wanted:
             self._body_period = None
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         else:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def finished(self, request: Request, keep: bool) -> None:
         self._state.total_requests += 1
@@ -245,26 +245,26 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = None
         self._leaving = True
         self._since = time.monotonic()
-        if self._transport is None:
+        if self.transport is None:
             return
         if not reset:
-            self._transport.close()
+            self.transport.close()
             return
-        connection = self._transport.get_extra_info("socket")
+        connection = self.transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._transport.abort()
+        self.transport.abort()
 
     def part(self, last: bytes = b"") -> None:
         self._exchange = None
         self.write(last)
         # Over TLS nothing but the end says that no more comes: who has a replica's last word waits for that alone.
-        self._leave(unread=bool(last) or (self._transport is not None and self._transport.can_write_eof()))
+        self._leave(unread=bool(last) or (self.transport is not None and self.transport.can_write_eof()))
 
     # Reading requests
 
     def _go_on(self) -> None:
-        if not self._leaving and self._transport is not None:
+        if not self._leaving and self.transport is not None:
             self._advance()
             data, self._unparsed = self._unparsed, b""
             self._read(data)
@@ -338,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
         unread = unread or bool(self._unparsed) or bool(self._parser.requests)
         self._unparsed = b""
         self._parser.close()
-        transport = self._transport
+        transport = self.transport
         if transport is None or transport.is_closing():
             return
         if not unread:
@@ -350,7 +350,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop(self, length: int) -> None:
         self._left_over += length
-        transport = self._transport
+        transport = self.transport
         if self._left_over > DISCARDED_BODY and transport is not None and not _untaken(transport):
             transport.close()
 
@@ -365,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Look at the clocks; `now` as `time.monotonic()` counts."""
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return
         # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended. And to close
@@ -404,11 +404,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _sweep_body(self, exchange: Exchange, now: float) -> None:
         request = exchange.request
-        if exchange.waits and not self._reading and _has_left(self._transport):
+        if exchange.waits and not self.reading and _has_left(self.transport):
             self._gone()
             self.abort()
             return
-        if not exchange.body_is_due or not self._reading:
+        if not exchange.body_is_due or not self.reading:
             self._body_period = None
             return
         received, minimum = request.body.received, self._patience.body

@@ -64,8 +64,8 @@ class AdmittedRequest:
     _client: ClientMessages | None = None
     _completion: asyncio.Event | None = None
     _timer: asyncio.TimerHandle | None = None
-    _watch: asyncio.Task[None] | None = None
-    _ending: asyncio.Task[None] | None = None
+    watcher: asyncio.Task[None] | None = None
+    ending: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class AdmittedRequest:
         if self._bounded:
             DEADLINE.set(self._outer_deadline)
         self._live.leave(self)
-        for rare in (self._timer, self._watch, self._ending):
+        for rare in (self._timer, self.watcher, self.ending):
             if rare is not None:
                 rare.cancel()
         if not self._stopped:
@@ -249,7 +249,7 @@ class AdmittedRequest:
         if not self._old:
             self._old = True
         elif self._stops() and self._reader().watchable and not self._owes_continue():
-            self._watch = self._reader().watch(self._hung_up)
+            self.watcher = self._reader().watch(self._hung_up)
 
     def _reader(self) -> ClientMessages:
         if self._client is None:
@@ -277,7 +277,7 @@ class AdmittedRequest:
 
     def _hung_up(self) -> None:
         client = self._reader()
-        if self._ending is None and not (self.complete or client.read or client.unread) and self._stops():
+        if self.ending is None and not (self.complete or client.read or client.unread) and self._stops():
             self._end(self._stop())
 
     # A deadline that has passed
@@ -291,7 +291,7 @@ class AdmittedRequest:
             return
         if self.started and self._timer is not None:
             # What begins to the moment may be word of this deadline, from a call: the next sweep looks again.
-            self._timer = self._ending = None
+            self._timer = self.ending = None
             self.deadline = time.monotonic()
             return
         error = DeadlineExceeded("the deadline of this request passed while its handler ran")
@@ -307,9 +307,9 @@ class AdmittedRequest:
     # Both
 
     def _end(self, how: Coroutine[Any, Any, None]) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-        self._ending = asyncio.get_running_loop().create_task(how)
+        if self.ending is not None:
+            self.ending.cancel()
+        self.ending = asyncio.get_running_loop().create_task(how)
 
     async def _stop(self) -> None:
         """Cancel the handler, unless it has answered, or somebody else cancels it already.

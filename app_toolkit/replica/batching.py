@@ -174,7 +174,7 @@ def override(owner: object, given: Mapping[str, Mapping[str, float]]) -> None:
     has been called already, this is to be called on the event loop that its functions run on.
     """
     _OVERRIDES[id(owner)] = given
-    for reference in _BATCHES.valuerefs():
+    for reference in BATCHES.valuerefs():
         batches = reference()
         if batches is not None and batches.owner is owner:
             batches.look_up_limits()
@@ -191,7 +191,7 @@ _OVERRIDES: dict[int, Mapping[str, Mapping[str, float]]] = {}
 
 def buffered() -> int:
     """Items of this process that no batch has taken yet. Safe from any thread."""
-    batches = [reference() for reference in _BATCHES.valuerefs()]
+    batches = [reference() for reference in BATCHES.valuerefs()]
     return sum(len(each) for each in batches if each is not None)
 
 
@@ -360,9 +360,9 @@ class Batching:
         loop = asyncio.get_running_loop()
         owner = instance if self.shape.has_instance else REPLICA.get()
         key = id(self), id(loop), id(owner)
-        batches = _BATCHES.get(key)
+        batches = BATCHES.get(key)
         if batches is None:
-            batches = _BATCHES[key] = Batches(self, loop, instance, owner)
+            batches = BATCHES[key] = Batches(self, loop, instance, owner)
         return batches
 
 
@@ -375,39 +375,39 @@ class Batches:
         self.loop = loop
         self.instance = instance
         self.owner = owner
-        self._buffer: Buffer[Item] = Buffer(batching.limits_for(owner))
+        self.buffer: Buffer[Item] = Buffer(batching.limits_for(owner))
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """Items that wait."""
-        return len(self._buffer.items)
+        return len(self.buffer.items)
 
     def __bool__(self) -> bool:
         return True
 
     def look_up_limits(self) -> None:
         """Another word has been said of them."""
-        self._buffer.limits = self.batching.limits_for(self.owner)
+        self.buffer.limits = self.batching.limits_for(self.owner)
         self._look(self.loop.time())
 
     def add(self, item: Item, size: int) -> None:
         now = self.loop.time()
-        self._buffer.add(item, size, now)
+        self.buffer.add(item, size, now)
         self._look(now)
 
     def remove(self, item: Item) -> None:
-        self._buffer.remove(item)
+        self.buffer.remove(item)
         self._look(self.loop.time())
 
     def ended(self) -> None:
-        self._buffer.ended()
+        self.buffer.ended()
         self._look(self.loop.time())
 
     def _look(self, now: float) -> None:
         """Run what is to run now, and set the clock for what is to run later."""
-        while items := self._buffer.close(now):
+        while items := self.buffer.close(now):
             Batch(self, items)
-        closes_at = self._buffer.closes_at
+        closes_at = self.buffer.closes_at
         if closes_at is None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -422,7 +422,7 @@ class Batches:
         self._look(max(self.loop.time(), closes_at))  # a loop's clock may be a tick behind its timers
 
 
-_BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionary()
+BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionary()
 """By the ids of function, loop and owner. Each holds these three itself, so no id is another's while it is here; and
 each is held by its items and batches alone."""
 

@@ -75,11 +75,11 @@ class ReplicaServer:
         self.remote_address: Address | None = None
         #: The options that it starts with or has taken up; None: none yet, or nobody knows what a failure has left.
         self.live: ReloadableOptions | None = None
-        self._listeners: list[socket.socket] = []
+        self.listeners: list[socket.socket] = []
         # Set on the data loop while the replica comes up.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
-        self._replica: Replica | None = None
+        self.replica: Replica | None = None
         self._instance: Instance | None = None
         self._reconfiguring = asyncio.Lock()
         #: Since the app is up; until then nobody waits for its loop.
@@ -111,17 +111,17 @@ class ReplicaServer:
             raise StartupError(f"replica {spec.id} was given an empty secret")
         self._secret = secret
         listener, self._address = bind(address)
-        self._listeners.append(listener)
+        self.listeners.append(listener)
         try:
             if remote_host is not None:
                 host = f"[{remote_host}]" if ":" in remote_host else remote_host
                 listener, self.remote_address = bind(Address(f"tcp:{host}:0"))
-                self._listeners.append(listener)
+                self.listeners.append(listener)
         except BaseException:
             self._remove_socket()
             raise
         self.live = spec.live
-        for listener in self._listeners:
+        for listener in self.listeners:
             close_in_children(listener)
         ready: Future[None] = Future()
         self._thread = threading.Thread(
@@ -235,21 +235,21 @@ class ReplicaServer:
         return True
 
     def __repr__(self) -> str:
-        return f"<ReplicaServer {self._replica!r} at {self._address or 'no address'}>"
+        return f"<ReplicaServer {self.replica!r} at {self._address or 'no address'}>"
 
     def _alive(self) -> tuple[Replica, asyncio.AbstractEventLoop]:
-        if self._thread is None or self._replica is None or self._loop is None:
+        if self._thread is None or self.replica is None or self._loop is None:
             raise ReplicaGone("the replica has not started")
         if not self._thread.is_alive() or self._loop.is_closed():
-            raise ReplicaGone(f"the data loop of {self._replica.name} has ended")
-        return self._replica, self._loop
+            raise ReplicaGone(f"the data loop of {self.replica.name} has ended")
+        return self.replica, self._loop
 
     def _ask(self, question: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> Future[T]:
         try:
             return asyncio.run_coroutine_threadsafe(question, loop)
         except RuntimeError:  # it ended since `_alive` looked
             question.close()
-            raise ReplicaGone(f"the data loop of {self._replica!r} has ended") from None
+            raise ReplicaGone(f"the data loop of {self.replica!r} has ended") from None
 
     # On the data thread
 
@@ -305,7 +305,7 @@ class ReplicaServer:
         else:
             app = host(app, spec.deployment)
             override(self._context, spec.live.batch)
-        self._replica = Replica(
+        self.replica = Replica(
             app,
             name=spec.id,
             max_ongoing_requests=spec.live.max_ongoing_requests,
@@ -316,8 +316,8 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
         )
-        self._server = Server(self._replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
-        await self._server.serve(sockets=self._listeners)
+        self._server = Server(self.replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
+        await self._server.serve(sockets=self.listeners)
 
     def _is_up(self, id: ReplicaId, ready: Future[None]) -> None:
         self._watchdog = Watchdog(id)
@@ -325,10 +325,10 @@ class ReplicaServer:
         ready.set_result(None)
 
     async def _take_up(self, live: ReloadableOptions) -> None:
-        assert self._replica is not None
+        assert self.replica is not None
         async with self._reconfiguring:
             self.live = None
-            self._replica.limit(live)
+            self.replica.limit(live)
             if self._instance is None:
                 override(self._context, live.batch)
             else:
@@ -349,15 +349,15 @@ class ReplicaServer:
 
     def _begin_stop(self, timeout: float) -> None:
         if self._server is not None:  # else the loop has not begun to turn
-            drained = self._replica is not None and self._replica.draining
-            if self._replica is not None:
-                self._replica.wait_queue.close()  # its answers would never be complete
+            drained = self.replica is not None and self.replica.draining
+            if self.replica is not None:
+                self.replica.wait_queue.close()  # its answers would never be complete
             self._server.end(min(timeout, CLOSING_S) if drained else timeout)
 
     # Sockets
 
     def _remove_socket(self) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.close()
         if self._address.startswith("unix:"):
             Path(self._address.removeprefix("unix:")).unlink(missing_ok=True)

@@ -129,7 +129,7 @@ class PooledConnection(asyncio.Protocol):
         self.address = address
         self.idle_since = 0.0
         self._idle_lost = idle_lost
-        self._transport: CorkedTransport | None = None
+        self.transport: CorkedTransport | None = None
         self._framing = _Framing()
         self._parser: HttpResponseParser | None = None
         #: Whether the other machine has to acknowledge what is written within a time.
@@ -143,7 +143,7 @@ class PooledConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+        return self.transport is not None and not self.transport.is_closing()
 
     # What a listener does
 
@@ -160,15 +160,15 @@ class PooledConnection(asyncio.Protocol):
         self._framing.renew()
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self.transport is not None:
             self._count(len(data))
-            self._transport.write(data)
+            self.transport.write(data)
 
     def pass_on(self, data: bytes) -> None:
         """Write what is said in a tunnel."""
-        if self._transport is not None:
+        if self.transport is not None:
             self._count(len(data))
-            self._transport.write_through(data)
+            self.transport.write_through(data)
 
     def write_all(self, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
@@ -177,42 +177,42 @@ class PooledConnection(asyncio.Protocol):
     def _count(self, size: int) -> None:
         """Nobody has to take a large body within a time: the replica reads it as its app does."""
         self._written += size
-        if self._watched is not (self._written <= SMALL) and self._transport is not None:
+        if self._watched is not (self._written <= SMALL) and self.transport is not None:
             self._watched = not self._watched
-            expect_acknowledgement(self._transport, self._watched)
+            expect_acknowledgement(self.transport, self._watched)
 
     def pause_reading(self) -> None:
         if self.usable:
-            assert self._transport is not None
-            self._transport.pause_reading()
+            assert self.transport is not None
+            self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self.usable:
-            assert self._transport is not None
-            self._transport.resume_reading()
+            assert self.transport is not None
+            self.transport.resume_reading()
 
     def abort(self) -> None:
         """End the exchange and the connection at once; the replica sees its client go away."""
         self._listener = None
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def close(self) -> None:
         """End the exchange, and the connection once what was written has left."""
         self._listener = None
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     # What the event loop says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = CorkedTransport(cast(asyncio.Transport, transport))
+        self.transport = CorkedTransport(cast(asyncio.Transport, transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._hear_out()
         lost = self._why_lost(exc)
-        self._transport = self._parser = None
+        self.transport = self._parser = None
         listener, self._listener = self._listener, None
         if listener is None:
             self._idle_lost(self)
@@ -259,9 +259,9 @@ class PooledConnection(asyncio.Protocol):
     def _hear_out(self) -> None:
         """A write that fails ends the reading, too. Take what had come before: a close frame, or the answer of who does
         not want the rest of a body."""
-        if self._transport is None:
+        if self.transport is None:
             return
-        for data in last_words(self._transport):
+        for data in last_words(self.transport):
             if self._listener is None:
                 return
             self._read(data, self._listener)
@@ -347,8 +347,8 @@ class PooledConnection(asyncio.Protocol):
 
     def _broken(self, reason: str) -> None:
         listener, self._listener = self._listener, None
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
         if listener is not None:
             listener.lost(AnswerUnreadable(f"{self.address}: {reason}"))
 

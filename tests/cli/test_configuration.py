@@ -238,7 +238,7 @@ def test_a_mistake_names_its_flag(
 def test_a_certificate_that_is_none_is_told_before_anything_starts(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "_ray", lambda: pytest.fail("Ray was started"))
+    monkeypatch.setattr(command_line, "ray_engine", lambda: pytest.fail("Ray was started"))
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "--port", "0", "--ssl-certfile", "absent.pem"])
     assert ended.value.code == 2

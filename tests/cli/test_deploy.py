@@ -205,7 +205,7 @@ def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> Non
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run(instance: object, *arguments: str) -> int:
-        monkeypatch.setattr(command_line, "_ray", lambda: instance)
+        monkeypatch.setattr(command_line, "ray_engine", lambda: instance)
         with pytest.raises(SystemExit) as ended:
             command_line.main(arguments)
         assert isinstance(ended.value.code, int)

@@ -195,7 +195,7 @@ def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
 def test_a_variable_that_is_not_set_is_told_before_anything_starts(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "_ray", lambda: pytest.fail("Ray was started"))
+    monkeypatch.setattr(command_line, "ray_engine", lambda: pytest.fail("Ray was started"))
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "app.yaml"])
     assert ended.value.code == 2
@@ -284,7 +284,7 @@ def test_applications_that_are_not_wanted_any_more_are_not_waited_for(folder: Pa
     with plannings_of(read_file(Path("app.yaml"))) as plannings:
         started = list(plannings)
         assert results(started, lambda: False) is None
-    assert [planning._process.returncode is not None for planning in started] == [True, True]
+    assert [planning.process.returncode is not None for planning in started] == [True, True]
 
 
 def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the_end(

@@ -115,7 +115,7 @@ def test_a_plan_that_is_not_wanted_any_more_is_not_waited_for(tmp_path: Path) ->
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     with planning_of(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
         assert planning.result(lambda: False) is None
-    assert planning._process.returncode is not None
+    assert planning.process.returncode is not None
 
 
 def test_planning_imports_no_ray() -> None:

@@ -90,7 +90,7 @@ class Nothing:
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running()
-    monkeypatch.setattr(command_line, "_ray", lambda: running)
+    monkeypatch.setattr(command_line, "ray_engine", lambda: running)
     return running
 
 
@@ -204,7 +204,7 @@ def test_shutdown_drains_and_lets_go(running: Running) -> None:
 def test_where_nothing_runs_that_is_said(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "_ray", Nothing)
+    monkeypatch.setattr(command_line, "ray_engine", Nothing)
     assert command(name) == 2
     assert capsys.readouterr().err == "Error: no instance runs here\n"
 

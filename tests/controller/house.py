@@ -1,7 +1,6 @@
 """A controller on simulated processes and a clock turned by hand, and what is applied to it."""
 
 import asyncio
-import heapq
 from contextlib import asynccontextmanager
 
 from app_toolkit.clock import ManualClock
@@ -105,10 +104,7 @@ class House:
         await self.until(lambda: self.word() == "healthy", **options)
 
     def stall(self, seconds):
-        """Time in which nothing runs: whatever was to happen happens late, at once, at its end."""
-        now = self.clock._now = self.clock.now() + seconds
-        self.clock._sleepers = [(max(at, now), order, woken) for at, order, woken in self.clock._sleepers]
-        heapq.heapify(self.clock._sleepers)
+        self.clock.stall(seconds)
 
     def word(self, application="shop"):
         status = self.controller.status()

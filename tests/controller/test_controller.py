@@ -270,8 +270,8 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
         await h.until_healthy()
         h.world.performed.clear()
         # Time passes for nobody but the old one: every probe of its is overdue by a minute.
-        old._ticked -= 60.0
-        old._inbox.wake()
+        old.ticked -= 60.0
+        old.inbox.wake()
         await h.until(run.done)
         with pytest.raises(StaleEpoch):
             await old.apply(application(chat=5))
@@ -599,7 +599,7 @@ async def test_lost_and_late_events_cost_time_only():
 async def test_a_process_that_nobody_remembers_is_ended():
     async with house(deployed=application()) as h:
         stranger = h.world.of(CHAT)[0]
-        h.controller._inbox.put(Found("shop.chat-1-99", CHAT, "r", "running"))
+        h.controller.inbox.put(Found("shop.chat-1-99", CHAT, "r", "running"))
         await h.until(lambda: [a for a in h.performed(Kill) if a.replica == "shop.chat-1-99"])
         assert stranger in h.world.processes
         assert stranger in [replica.id for replica in h.replica_set(CHAT).replicas]
@@ -635,7 +635,7 @@ async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
 
 async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():
     async with house(deployed=application(), caller=False) as h:
-        h.controller._inbox.put(Drained(h.world.of(CHAT)[0]))  # it was never told to
+        h.controller.inbox.put(Drained(h.world.of(CHAT)[0]))  # it was never told to
         await h.until(lambda: h.replica_set(CHAT).status == "failed")
         assert "IllegalTransition" in h.replica_set(CHAT).last_error
         h.world.crash(h.world.of(SHOP)[0])
@@ -654,7 +654,7 @@ async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
             raise ConnectionError("the store is away")
 
         h.store.get = unreachable
-        h.controller._ticked -= 60.0
+        h.controller.ticked -= 60.0
         h.world.crash(h.world.of(CHAT)[0])
         await h.until(lambda: h.told("TickFailed"))
         assert len(h.world.of(CHAT)) == 1
@@ -666,7 +666,7 @@ async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
 @pytest.mark.parametrize("overslept_s", [0.0, 60.0], ids=["before it acts", "after a gap"])
 async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_tick(overslept_s):
     async with house(deployed=application()) as h:
-        h.controller._inbox.wake()  # to write down where the proxy listens
+        h.controller.inbox.wake()  # to write down where the proxy listens
         await h.clock.advance(0.1)
         get, asked = h.store.get, []
 
@@ -676,7 +676,7 @@ async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_
             return await get(key)
 
         h.store.get = slow
-        h.controller._ticked -= overslept_s
+        h.controller.ticked -= overslept_s
         h.world.crash(h.world.of(CHAT)[0])
         await h.until(lambda: h.told("TickFailed"))
         assert len(asked) == 6
@@ -705,9 +705,9 @@ async def test_the_status_is_told_when_it_changes():
 async def test_an_idle_controller_does_not_tick():
     async with house() as h:
         await h.clock.advance(1.0)
-        ticked = h.controller._ticked
+        ticked = h.controller.ticked
         await h.clock.advance(3_600.0)
-        assert h.controller._ticked == ticked
+        assert h.controller.ticked == ticked
 
 
 async def test_versions_begin_with_the_epoch():

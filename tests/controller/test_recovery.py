@@ -27,9 +27,9 @@ KEY = f"{APPS}shop"
 def flip(h, *keys, place=-1):
     """One bit of these values is another one."""
     for key in keys:
-        value = bytearray(h.store._values[key])
+        value = bytearray(h.store.values[key])
         value[place] ^= 1
-        h.store._values[key] = bytes(value)
+        h.store.values[key] = bytes(value)
 
 
 async def comes_back(h, *, calm_s=30.0):
@@ -66,7 +66,7 @@ async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it
         )
         assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == list(doubts(h))
         assert f"> {doubts(h)[0]}" in page("docs/operations.md").text, "as the page says"
-        assert h.store._values[KEY] == h.store._values[COPIES + KEY]
+        assert h.store.values[KEY] == h.store.values[COPIES + KEY]
         assert await h.controller.apply(application(chat=3), expected=1) == 2
         assert doubts(h) == (), "it was written anew"
         await h.until_healthy()
@@ -186,7 +186,7 @@ async def test_what_a_later_version_has_written_is_left_to_it():
     async with house(deployed=application()) as h:
         before = dict(h.world.processes)
         for key in (KEY, COPIES + KEY):
-            h.store._values[key] = h.store._values[key].replace(b"app_toolkit 1 ", b"app_toolkit 2 ")
+            h.store.values[key] = h.store.values[key].replace(b"app_toolkit 1 ", b"app_toolkit 2 ")
         assert await comes_back(h) == before
         [doubt] = doubts(h)
         assert "its schema version is 2, and this controller reads 1 at most" in doubt
@@ -195,7 +195,7 @@ async def test_what_a_later_version_has_written_is_left_to_it():
 async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood():
     async with house(deployed=application()) as h:
         for key in (KEY, COPIES + KEY):
-            h.store._values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
+            h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
         await comes_back(h)
         [doubt] = doubts(h)
         assert "its content is not what this version of the toolkit writes" in doubt
@@ -261,7 +261,7 @@ async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_n
         old, run = h.controller, h.run
         await h.controller_starts()
         await h.controller.apply(application(), HTTPOptions(port=9001))
-        old._desired.follow((), {}, h.clock.now())
+        old.desired.follow((), {}, h.clock.now())
         await h.until(run.done)
         assert old.replaced
         await h.controller_dies()
@@ -318,8 +318,8 @@ async def test_the_epoch_is_counted_on_by_its_copy():
     async with house(deployed=application()) as h:
         old = h.controller
         flip(h, "epoch")
-        await old._state_store.check_epoch()
-        assert decode_checkpoint("epoch", h.store._values["epoch"]).epoch == 1, "it was mended by who has it"
+        await old.state_store.check_epoch()
+        assert decode_checkpoint("epoch", h.store.values["epoch"]).epoch == 1, "it was mended by who has it"
         flip(h, "epoch")
         await comes_back(h)
         assert h.controller.epoch == 2
@@ -348,9 +348,9 @@ async def test_where_nobody_knows_the_epoch_the_next_is_above_all_that_may_have_
 
 async def test_an_old_epoch_that_somebody_has_put_back_wakes_nobody():
     async with house(deployed=application()) as h:
-        old, run, first = h.controller, h.run, h.store._values["epoch"]
+        old, run, first = h.controller, h.run, h.store.values["epoch"]
         await h.controller_starts()
-        h.store._values["epoch"] = first
+        h.store.values["epoch"] = first
         with pytest.raises(StaleEpoch, match="has epoch 1, and another has taken 2"):
             await old.apply(application(chat=5))
         await h.until(run.done)
@@ -391,9 +391,9 @@ async def mortal(h, writes):
     """From now on the store outlives the controller by this."""
     await h.controller_dies()
     h.store = MemoryStore()
-    h.store._values = h.controller._state_store._store._values
+    h.store.values = h.controller.state_store.store.values
     await h.controller_starts()
-    h.controller._state_store._store = Mortal(h.store._values, writes)
+    h.controller.state_store.store = Mortal(h.store.values, writes)
 
 
 async def reborn(h):
@@ -448,7 +448,7 @@ async def test_wherever_the_controller_dies_a_name_is_new_or_known_deleted_or_no
             with suppress(Killed):
                 await (h.controller.apply(application()) if doing == "apply" else h.controller.delete("shop"))
                 done = True
-            flip(h, *(key for key in damaged if key in h.store._values))
+            flip(h, *(key for key in damaged if key in h.store.values))
             await reborn(h)
             await h.clock.advance(60.0)
             assert h.word() in ("healthy", "failed", None)
@@ -496,7 +496,7 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
 
         async def deploy(*names):
             for name in names:
-                known = is_readable(h.store._values, "http") if "http" in h.store._values else False
+                known = is_readable(h.store.values, "http") if "http" in h.store.values else False
                 await h.controller.apply(specs[name], None if known else http)
 
         def serving(name):
@@ -510,13 +510,13 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
                 specs[name] = application(name, prefix=f"/{name}", cpus=float(next(cpus)))
                 await deploy(name)
                 await h.clock.advance(rng.choice([0.0, 0.5, 2.0, 6.0, 20.0]))
-            tamper(rng, h.store._values)
-            alone = {name for name in specs if not is_readable(h.store._values, APPS + name)}
+            tamper(rng, h.store.values)
+            alone = {name for name in specs if not is_readable(h.store.values, APPS + name)}
             left = set(h.proxies("running")).union(*map(serving, alone))
             await h.controller_dies()
             begun = len(h.world.performed)
             await h.controller_starts()
-            assert h.controller._desired.corrupt.keys() == alone
+            assert h.controller.desired.corrupt.keys() == alone
             assert all(any(repr(APPS + name) in doubt for doubt in doubts(h)) for name in alone)
             for _ in range(rng.choice([5, 100])):
                 await h.clock.advance(0.2)

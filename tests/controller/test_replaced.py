@@ -312,7 +312,7 @@ async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_cont
             await new.dies()
             further = await Process(h).begins()
             assert further.controller.wanted()[0] == {"shop": packed(5)[0]}
-            versions = further.controller._desired.rollouts["shop"].revisions
+            versions = further.controller.desired.rollouts["shop"].revisions
             named = {f"code/{hash}" for each in versions for hash in each.packed}
             assert named <= set(await h.store.keys("code/"))
             await h.clock.advance(60.0)

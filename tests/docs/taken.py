@@ -75,7 +75,7 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(command_line, "serve_on_ray", lambda *_: None)
         patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
         patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
-        patched.setattr(command_line, "_connect", lambda _: Nobody())
+        patched.setattr(command_line, "connect", lambda _: Nobody())
         patched.setattr(sys, "path", list(sys.path))
         patched.setenv("WRITER_TOKEN", "of the file in docs/cli.md")
         patched.chdir(folder)

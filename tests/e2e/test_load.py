@@ -59,7 +59,7 @@ async def test_the_page_shows_what_the_command_says(
 
 def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """What is typed, and what comes of it; of the application of this test alone."""
-    monkeypatch.setattr(command_line, "_connect", lambda _: Connected(cluster))
+    monkeypatch.setattr(command_line, "connect", lambda _: Connected(cluster))
     with pytest.raises(SystemExit):
         command_line.main(["status"])
     _, _, ours = capsys.readouterr().out.partition("application default at ")

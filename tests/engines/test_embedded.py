@@ -238,7 +238,7 @@ def test_a_loop_that_has_ended_is_not_kept() -> None:
         assert client.get("/quick").status_code == 200
     gc.collect()
     assert app._embedded is not None
-    assert len(app._embedded._planes) <= 2
+    assert len(app._embedded.ingresses_by_loop) <= 2
 
 
 def test_every_answer_carries_a_request_id() -> None:

@@ -319,7 +319,7 @@ def distributed() -> Toolkit:
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    monkeypatch.setattr(IN_PROCESS, "_listed", set())
+    monkeypatch.setattr(IN_PROCESS, "listed", set())
     return lambda: [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from app_toolkit.engines.ray import cluster as module
-from app_toolkit.engines.ray.cluster import _preference, _Raylet
+from app_toolkit.engines.ray.cluster import Raylet, preference
 from app_toolkit.errors import ConfigError
 from tests.cluster import Cluster
 from tests.security.other_user import NOBODY, needs_root, shared_folder
@@ -155,17 +155,17 @@ def test_the_token_is_not_sent_to_a_cluster_of_another_user(
 def test_the_address_of_the_last_cluster_is_believed_only_from_this_user_or_root(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first, last = _Raylet("10.0.0.1:1", 0, 1.0), _Raylet("10.0.0.1:2", 0, 2.0)
+    first, last = Raylet("10.0.0.1:1", 0, 1.0), Raylet("10.0.0.1:2", 0, 2.0)
     current = tmp_path / "current"
     current.write_text(f"{first.cluster}\n")
     monkeypatch.setattr(module, "CURRENT", current)
-    assert max((first, last), key=_preference) == first
+    assert max((first, last), key=preference) == first
     (tmp_path / "link").symlink_to(current)
     monkeypatch.setattr(module, "CURRENT", tmp_path / "link")
-    assert max((first, last), key=_preference) == last
+    assert max((first, last), key=preference) == last
     monkeypatch.setattr(module, "CURRENT", current)
     os.chown(current, NOBODY, NOBODY)
-    assert max((first, last), key=_preference) == last
+    assert max((first, last), key=preference) == last
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def test_a_missing_token_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cluster_whose_node_this_machine_is_not_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_nodes", lambda: iter(()))
+    monkeypatch.setattr(module, "live_raylets", lambda: iter(()))
     with pytest.raises(ConfigError, match="this machine is not a node of the Ray cluster"):
         module.find(cluster.address())
     with pytest.raises(ConfigError, match=r"^no Ray cluster runs on this machine: start one with `ray start --head`$"):
@@ -225,6 +225,6 @@ def test_a_cluster_whose_node_this_machine_is_not_is_told(cluster: Cluster, monk
 
 def test_a_cluster_of_ones_own_is_preferred_and_of_those_the_last_one() -> None:
     me = os.geteuid()
-    older, newer = _Raylet("10.0.0.1:1", me, 1.0), _Raylet("10.0.0.1:2", me, 2.0)
-    others = _Raylet("10.0.0.1:3", me + 1, 3.0)
-    assert max((older, newer, others), key=_preference) == newer
+    older, newer = Raylet("10.0.0.1:1", me, 1.0), Raylet("10.0.0.1:2", me, 2.0)
+    others = Raylet("10.0.0.1:3", me + 1, 3.0)
+    assert max((older, newer, others), key=preference) == newer

@@ -96,13 +96,13 @@ async def test_code_is_what_its_name_is_the_hash_of(store: RayStore) -> None:
     key = code_key(name)
     try:
         await store.compare_and_set(key, None, b"what was packed")
-        assert await asyncio.to_thread(actors._code, name) == b"what was packed"
+        assert await asyncio.to_thread(actors.packed_code, name) == b"what was packed"
         await store.compare_and_set(key, b"what was packed", b"what was put there")
         with pytest.raises(TargetError, match=f"what the store has as '{key}' is not what was packed"):
-            await asyncio.to_thread(actors._code, name)
+            await asyncio.to_thread(actors.packed_code, name)
     finally:
         await store.delete(key)
 
 
 async def test_a_process_knows_the_last_epoch(cluster: Cluster) -> None:
-    assert await asyncio.to_thread(actors._last_epoch) == cluster.status()["epoch"]
+    assert await asyncio.to_thread(actors.last_epoch) == cluster.status()["epoch"]

@@ -93,7 +93,7 @@ def test_a_client_that_leaves_behind_more_than_is_read_of_its_body_leaves_the_qu
     with own.raw() as raw:
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 300000\r\n\r\n" + bytes(200_000))
         eventually(lambda: own.edge.statistics().waiting == 1)
-        eventually(lambda: own.edge.call(lambda: not any(each._reading for each in own.edge.server.connections())))  # type: ignore[attr-defined]
+        eventually(lambda: own.edge.call(lambda: not any(each.reading for each in own.edge.server.connections())))  # type: ignore[attr-defined]
         later(own, 0)
         assert own.edge.statistics().waiting == 1
     eventually(lambda: own.edge.statistics().waiting == 0)

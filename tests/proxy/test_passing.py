@@ -356,7 +356,7 @@ def test_a_large_answer_arrives_whole_at_a_reader_who_was_slow(world: World) -> 
 
         def unsent() -> int:
             connections = world.edge.server.connections()
-            return sum(each._transport.get_write_buffer_size() for each in connections)  # type: ignore[attr-defined]
+            return sum(each.transport.get_write_buffer_size() for each in connections)  # type: ignore[attr-defined]
 
         eventually(lambda: world.edge.call(unsent))
         assert hashlib.sha256(raw.answer().body).digest() == hashlib.sha256(body).digest()

@@ -93,7 +93,7 @@ def test_an_answer_that_is_still_taken_outlives_the_lingering(
 
     def sockets() -> list[Any]:
         connections = world.edge.server.connections()
-        return [each._transport for each in connections if isinstance(each, ClientConnection)]
+        return [each.transport for each in connections if isinstance(each, ClientConnection)]
 
     def narrow() -> None:  # so that the kernel cannot hold it all, which it would deliver whatever we do
         for each in sockets():

@@ -385,7 +385,7 @@ def takes_a_little(world: World, raw: "Raw") -> None:
 
     def untaken() -> int:
         connections = world.edge.server.connections()
-        return sum(not_acknowledged(each._transport) for each in connections)  # type: ignore[attr-defined]
+        return sum(not_acknowledged(each.transport) for each in connections)  # type: ignore[attr-defined]
 
     raw.send(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n")
     eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server.connections())))

@@ -32,7 +32,7 @@ FULL_ONLY_S = 60.0
 @pytest.fixture(autouse=True)
 def _nobody_waits_and_nothing_runs() -> Iterator[None]:
     yield
-    left = [each._buffer for each in batching._BATCHES.values()]  # those that a kept traceback keeps
+    left = [each.buffer for each in batching.BATCHES.values()]  # those that a kept traceback keeps
     assert not [buffer for buffer in left if buffer.items or buffer.running]
 
 

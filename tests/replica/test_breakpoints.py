@@ -84,7 +84,7 @@ def test_who_waits_for_a_debugger_is_not_blocked(tmp_path: Path, caplog: pytest.
     thread = threading.Thread(target=stop_here, args=([],))
     thread.start()
     wait_until(address.exists, "it waits")
-    watchdog._thread_id = thread.ident or 0
+    watchdog.thread_id = thread.ident or 0
     try:
         assert watchdog.is_debugging
     finally:

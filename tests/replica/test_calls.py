@@ -430,7 +430,7 @@ class Wire:
 def wire(serve: Serve) -> Iterator[Wire]:
     wire = Wire(serve(SOURCE))
     yield wire
-    replica = wire.served.server._replica
+    replica = wire.served.server.replica
     assert replica is not None
     wait_until(lambda: replica.statistics() == NOBODY, "nobody is inside")
 

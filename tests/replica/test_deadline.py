@@ -102,7 +102,7 @@ def served(serve: Serve) -> Iterator[Served]:
 
 
 def idle(served: Served) -> None:
-    replica = served.server._replica
+    replica = served.server.replica
     assert replica is not None
     nobody = ReplicaStatistics(0, 0, 0, draining=replica.draining)
     wait_until(lambda: replica.statistics() == nobody, "nobody is inside")

@@ -220,8 +220,8 @@ class Visit:
 
     @property
     def statistics(self) -> ReplicaStatistics:
-        assert self.served.server._replica is not None
-        return self.served.server._replica.statistics()  # also once it has ended
+        assert self.served.server.replica is not None
+        return self.served.server.replica.statistics()  # also once it has ended
 
     def noted(self, *notes: str) -> None:
         wait_until(lambda: self.notes == list(notes), f"{list(notes)} was noted", NOTICED_S)
@@ -288,11 +288,11 @@ def test_a_dependency_is_closed_with_the_cancellation(visit: Visit) -> None:
 
 @pytest.mark.parametrize("path", ["/def", "/behind/def"])
 def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
-    watched = visit.served.server._replica
+    watched = visit.served.server.replica
     assert watched is not None
     connection = visit.ask(path)
     connection.close()
-    wait_until(lambda: any(e._ending is not None for e in watched.live.ongoing), "the hang-up is noticed", NOTICED_S)
+    wait_until(lambda: any(e.ending is not None for e in watched.live.ongoing), "the hang-up is noticed", NOTICED_S)
     for _ in range(5):  # turns of its loop, in which a cancellation would have ended it
         visit.served.server.probe(1)
     assert visit.statistics.ongoing == 1
@@ -512,10 +512,10 @@ def still(visit: Visit, *notes: str) -> None:
 
 def watched(visit: Visit) -> None:
     """Wait until somebody waits for the client to hang up."""
-    replica = visit.served.server._replica
+    replica = visit.served.server.replica
     assert replica is not None
     inside = replica.live.ongoing, replica.live.websockets
-    wait_until(lambda: any(e._watch is not None for some in inside for e in list(some)), "it is watched", NOTICED_S)
+    wait_until(lambda: any(e.watcher is not None for some in inside for e in list(some)), "it is watched", NOTICED_S)
 
 
 # The decision

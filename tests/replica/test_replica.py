@@ -310,7 +310,7 @@ def test_a_full_replica_refuses_before_user_code_and_admits_again_after(serve: S
     assert refused.status == 503
     assert refused.getheaders()[0] == ("x-app-toolkit-refused", "busy")
     assert refused.read() == b""
-    assert repr(served.server._replica) == "<Replica shop/chat-1-1 [1 ongoing, 0 streams, 0 websockets]>"
+    assert repr(served.server.replica) == "<Replica shop/chat-1-1 [1 ongoing, 0 streams, 0 websockets]>"
     served.open_gate("go")
     assert held.getresponse().status == 200
     answer = connection.ask("/")  # the refusal kept the connection

@@ -614,7 +614,7 @@ def test_beside_its_socket_it_listens_for_other_nodes_and_there_the_secret_is_as
 def test_without_other_nodes_no_port_is_opened(serve: Serve) -> None:
     served = serve(SLOW)
     assert served.server.remote_address is None
-    assert [listener.family for listener in served.server._listeners] == [socket.AF_UNIX]
+    assert [listener.family for listener in served.server.listeners] == [socket.AF_UNIX]
 
 
 def test_an_address_for_other_nodes_that_cannot_be_had_is_said_and_leaves_no_socket(serve: Serve) -> None:

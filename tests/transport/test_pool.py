@@ -275,8 +275,8 @@ async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> N
     server = await loop.create_server(lambda: Answering(asyncio.Protocol()), "127.0.0.1", 0)
     pool = Pool(SECRET)
     connection = await dialled(pool, Address(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}"))
-    assert connection._transport is not None
-    dialling = connection._transport.get_extra_info("socket")
+    assert connection.transport is not None
+    dialling = connection.transport.get_extra_info("socket")
     assert dialling.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     probing = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
     assert [dialling.getsockopt(socket.IPPROTO_TCP, option) for option in probing] == [10, 5, 3]

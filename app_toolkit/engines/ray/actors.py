@@ -150,7 +150,7 @@ class Controlled:
         if self.replica_set is None:
             self.replica_set, self.template_hash = replica_set, template_hash
             try:
-                if _last_epoch() > epoch:
+                if last_epoch() > epoch:
                     # Whoever ordered it was stopped meanwhile: nobody else knows that this process is there.
                     os._exit(0)
                 location = start()
@@ -237,9 +237,9 @@ class _Replica(Controlled):
             with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
                 os.chdir(here.working_dir or os.curdir)
             # Where there is one node only, no port is opened.
-            remote_host = _host() if len(_living_nodes()) > 1 else None
+            remote_host = own_host() if len(living_nodes()) > 1 else None
             around = partial(_calling, here, secret)
-            local = self.server.start(here, secret, address, remote_host, around, _code(here.code))
+            local = self.server.start(here, secret, address, remote_host, around, packed_code(here.code))
             return Location(local, node(), self.server.remote_address)
 
         return self.run_as(replica_set, template_hash, epoch, start)
@@ -256,7 +256,7 @@ class _Proxy(Controlled):
 
         def start() -> Location:
             here = node()
-            shared = options.proxies_per_node > 1 or _living_nodes().count(_host()) > 1
+            shared = options.proxies_per_node > 1 or living_nodes().count(own_host()) > 1
             self.server: Edge = Edge(
                 lambda: Proxy(secret, Router, here, self._access(options)),
                 options,
@@ -357,7 +357,7 @@ def _packed(hash: str) -> bytes | None:
     return asyncio.run(RayStore().get(code_key(hash))) if hash else None
 
 
-def _code(hash: str) -> bytes | None:
+def packed_code(hash: str) -> bytes | None:
     """The same of code, which is named by the hash of its bytes. Raises `TargetError` where these are others."""
     code = _packed(hash)
     if code is not None and sha256(code).hexdigest() != hash:
@@ -365,7 +365,7 @@ def _code(hash: str) -> bytes | None:
     return code
 
 
-def _last_epoch() -> int:
+def last_epoch() -> int:
     """Of all controllers; 0: nobody can know."""
     value = asyncio.run(RayStore().get(EPOCH))
     try:
@@ -387,13 +387,13 @@ def node() -> NodeId:
     return NodeId(ray.get_runtime_context().get_node_id())
 
 
-def _host() -> str:
+def own_host() -> str:
     """The address of this node, as Ray knows it."""
     state: Any = ray.util  # which has no types
     return str(state.get_node_ip_address())
 
 
-def _living_nodes() -> list[str]:
+def living_nodes() -> list[str]:
     """Their addresses; one host may be several nodes."""
     state: Any = ray
     return [node["NodeManagerAddress"] for node in state.nodes() if node["Alive"]]

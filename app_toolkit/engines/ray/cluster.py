@@ -51,7 +51,7 @@ def find(address: str) -> str:
         raise ConfigError(
             f"the address {address!r} is a URL: name the head of the Ray cluster as HOST:6379, without one"
         )
-    nodes = list(_nodes())
+    nodes = list(live_raylets())
     trusted = [node for node in nodes if node.user in _trusted_users()]
     if address == "auto":
         if not nodes:
@@ -61,7 +61,7 @@ def find(address: str) -> str:
                 f"the Ray cluster on this machine belongs to user {nodes[0].user}: run the command as this user, or "
                 "start a cluster of your own with `ray start --head`"
             )
-        address = max(trusted, key=_preference).cluster
+        address = max(trusted, key=preference).cluster
     host, port = _parsed(address)
     here = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
     is_node = any(node in trusted for node in here)
@@ -83,7 +83,7 @@ def check(address: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Raylet:
+class Raylet:
     """A raylet on this machine."""
 
     cluster: str
@@ -96,7 +96,7 @@ def _trusted_users() -> set[int]:
     return {0, os.geteuid()}
 
 
-def _nodes() -> Iterator[_Raylet]:
+def live_raylets() -> Iterator[Raylet]:
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "raylet":
             with suppress(psutil.Error):
@@ -104,10 +104,10 @@ def _nodes() -> Iterator[_Raylet]:
                     name, _, cluster = argument.partition("=")
                     if name == "--gcs-address":
                         # Its effective user says less: any user can start a program that runs as root, such as `su`.
-                        yield _Raylet(cluster, process.uids().real, process.create_time())
+                        yield Raylet(cluster, process.uids().real, process.create_time())
 
 
-def _preference(node: _Raylet) -> tuple[bool, bool, float]:
+def preference(node: Raylet) -> tuple[bool, bool, float]:
     return node.cluster == _current(), node.user == os.geteuid(), node.started
 
 

@@ -111,8 +111,8 @@ class InOneProcess:
     async def _load(self) -> Load:
         # One process has no controller that could be asked.
         assert self._app._embedded is not None
-        classes = [deployed for deployed in IN_PROCESS._deployed.values() if deployed.loop is self._loop]
-        return _load_of([*self._app._embedded._planes.get(self._loop, {}).values(), *classes])
+        classes = [deployed for deployed in IN_PROCESS.deployed.values() if deployed.loop is self._loop]
+        return _load_of([*self._app._embedded.ingresses_by_loop.get(self._loop, {}).values(), *classes])
 
     @classmethod
     @contextmanager
@@ -156,7 +156,7 @@ class UnderTestClient:
 
     async def load(self) -> Load:
         # An ingress that has a loop for each request has gone with the last of these.
-        return _load_of(list(IN_PROCESS._deployed.values()))
+        return _load_of(list(IN_PROCESS.deployed.values()))
 
     @classmethod
     @contextmanager
