@@ -60,8 +60,8 @@ def plan(
     for each ingress that does not set `num_replicas` or `autoscaling_config`; a warning names the others.
     `working_dir`: where relative paths of the app begin; by default the current folder. `overrides`: options by
     deployment, as a file has them. An app that is not a `Toolkit` is one ingress and owns every path. A deployment is
-    planned as by `plan_bound`. Raises `PlanningError` if the app cannot be split as it asks, `ConfigError` for an option
-    out of bounds, and `OverrideError` with all overrides that are wrong.
+    planned as by `plan_bound`. Raises `PlanningError` if the app cannot be split as it asks, `ConfigError` for a wrong
+    option, and `OverrideError` with all overrides that are wrong.
     """
     if isinstance(app, Deployable):
         return plan_bound(
