@@ -77,7 +77,7 @@ def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
 )
 def test_what_json_does_not_have_is_told(text: str, sentence: str) -> None:
     [told] = from_yaml(text, "app.yaml").mistakes
-    assert sentence in told.said
+    assert sentence in told.message
 
 
 @pytest.mark.parametrize(

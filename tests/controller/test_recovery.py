@@ -370,7 +370,7 @@ class Mortal(MemoryStore):
 
     def __init__(self, values, writes):
         super().__init__()
-        self._values = values
+        self.values = values
         self.writes = writes
 
     def _die(self):

@@ -71,6 +71,7 @@ def marked(name: str) -> str:
 def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shop.py").write_text(README.code)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)  # of a test on Ray
     app, where = load(resolve("shop.py", folder=tmp_path))
     spec = plan(app, target=where, app_dir=str(tmp_path))
     assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2, "scorer": 2}

@@ -115,6 +115,7 @@ async def opens(key: str, door: Annotated[Door, Depends(Door.bind())]) -> list[s
 """
 
 
+@pytest.mark.timeout(300)  # a replica or more of each of eight applications
 def test_all_applications_of_a_file_are_served_whatever_their_kind_and_no_secret_is_told(
     cluster: Cluster, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

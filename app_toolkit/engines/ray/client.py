@@ -269,6 +269,8 @@ def _join(address: str | None, *, shows_output: bool = False) -> bool:
 
     `shows_output`: what replicas write appears here.
     """
+    if address is not None:
+        cluster.refuse_url(address)
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", here):

@@ -35,13 +35,8 @@ QUESTION = "/ray.rpc.NodeInfoGcsService/GetClusterId"
 """A call of Ray's control store that takes no arguments, and that Ray's own clients begin with."""
 
 
-def find(address: str) -> str:
-    """`HOST:PORT` of a cluster that answers. `auto` stands for the one that this machine is a node of.
-
-    Raises `ConfigError` if the address is none, nobody answers there within `ANSWER_S`, the access token is refused, or
-    no raylet of this user or root makes this machine a node of the cluster. The access token is sent only where one
-    does: any user of this machine can start a process named `raylet`, or listen on a port.
-    """
+def refuse_url(address: str) -> None:
+    """Raises `ConfigError` if the address is a URL."""
     if address.startswith("ray://"):
         raise ConfigError(
             f"the address {address!r} is one of Ray Client, which carries no requests: run this on a node of "
@@ -51,6 +46,16 @@ def find(address: str) -> str:
         raise ConfigError(
             f"the address {address!r} is a URL: name the head of the Ray cluster as HOST:6379, without one"
         )
+
+
+def find(address: str) -> str:
+    """`HOST:PORT` of a cluster that answers. `auto` stands for the one that this machine is a node of.
+
+    Raises `ConfigError` if the address is none, nobody answers there within `ANSWER_S`, the access token is refused, or
+    no raylet of this user or root makes this machine a node of the cluster. The access token is sent only where one
+    does: any user of this machine can start a process named `raylet`, or listen on a port.
+    """
+    refuse_url(address)
     nodes = list(live_raylets())
     trusted = [node for node in nodes if node.user in _trusted_users()]
     if address == "auto":
