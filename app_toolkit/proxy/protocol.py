@@ -136,8 +136,13 @@ class ClientConnection(asyncio.Protocol):
         self._gone()
 
     def eof_received(self) -> None:
+        unfinished = self.answers
         self._gone()
-        if self.transport is not None:  # the event loop would close what is below, and not see what is kept
+        if self.transport is None:
+            return
+        if unfinished:  # the part of the response that the client has not read will never be complete
+            self.transport.abort()
+        else:  # the event loop would close what is below, and not see what is kept
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -29,6 +30,16 @@ async def until_there_are(served: Served, *, front: int, worker: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while await asyncio.to_thread(running, served) != {"app": 1, "front": front, "worker": worker}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def with_an_average(served: Served, deployment: str) -> Mapping[str, Any]:
+    """Its scaling, once the average is not zero: at a single moment all clients may be between two requests."""
+    scaling: Mapping[str, Any] = {"average": 0.0}
+    async with asyncio.timeout(PATIENCE_S):
+        while not scaling["average"]:
+            await asyncio.sleep(0.05)
+            scaling = (await asyncio.to_thread(served.ingress, deployment))["scaling"]
+    return scaling
 
 
 @asynccontextmanager
@@ -61,9 +72,8 @@ async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Clust
         async with load(client) as answers:
             await until_there_are(served, front=scaled.MOST, worker=scaled.MOST)
             for group in ("front", "worker"):
-                told = served.ingress(group)["scaling"]
+                told = await with_an_average(served, group)
                 assert (told["min_replicas"], told["max_replicas"]) == (0, scaled.MOST)
-                assert told["average"] > 0  # at a single moment all clients may be between two requests
         async with connect(f"{served.url.replace('http', 'ws')}/front/quiet", proxy=None):
             await until_there_are(served, front=1, worker=0)
             await asyncio.sleep(scaled.FOLLOWS.look_back_period_s + scaled.FOLLOWS.downscale_delay_s + 0.5)

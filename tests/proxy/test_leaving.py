@@ -61,6 +61,7 @@ def in_the_answer(world: World, replica: Served, raw: Raw) -> None:
 
 def in_an_answer_that_it_does_not_read(world: World, replica: Served, raw: Raw) -> None:
     raw.send(GET % b"/endless").until(b"xxxx")
+    eventually(lambda: not any(each.writable for each in world.edge.server.connections()))
 
 
 def in_a_body_that_is_answered(world: World, replica: Served, raw: Raw) -> None:
