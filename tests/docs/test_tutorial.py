@@ -90,9 +90,9 @@ def test_the_tests_of_the_tutorial_pass(folder: Path) -> None:
 
 
 @pytest.mark.timeout(240)  # six replicas, two of them behind another one
-def test_the_shop_answers_on_ray_as_the_tutorial_shows(tmp_path: Path, cluster: Cluster) -> None:
-    (tmp_path / "shop.py").write_text(LAST.code)
-    served = cluster.deploy("shop:app", tmp_path)
+def test_the_shop_answers_on_ray_as_the_tutorial_shows(folder: Path, cluster: Cluster) -> None:
+    (folder / "shop.py").write_text(LAST.code)
+    served = cluster.deploy("shop:app", folder)
     with served.client() as client:
         for command, answer in asked(page("docs/tutorial/run.md")):
             assert ask(client, command) == answer

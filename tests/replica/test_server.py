@@ -303,6 +303,7 @@ def test_a_reconfiguration_that_takes_too_long_is_cancelled(serve: Serve) -> Non
     served = serve(CLASS, kind="class", user_config={"n": 1})
     with pytest.raises(TimeoutError, match=r"shop/chat-1-1 was not reconfigured within 0.05 s"):
         served.server.reconfigure(given(0), 0.05)
+    served.server.probe(5)  # after the cancellation, which may come while the app looks at its gate
     served.open_gate("go")
     served.server.reconfigure(given(2), 5)
     assert served.marked("taken-2")
