@@ -103,7 +103,7 @@ class Proxy:
             self.access.flush()
 
     async def aclose(self) -> None:
-        """Close the connections to replicas, and flush the access log. Call it once all client connections are closed."""
+        """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
         self.wait_queues.close()
         for account in self._accounts.values():
             account.close()
