@@ -125,7 +125,7 @@ class Exchange:
         request = self.request
         return not (request.complete or request.websocket or (request.expects and not self._response.continued))
 
-    # The client's connection
+    # Called by the client's connection
 
     def begin(self) -> None:
         request, proxy = self.request, self._proxy
@@ -331,7 +331,7 @@ class Exchange:
             self._client.regulate()
         self._ask()
 
-    # The replica's connection
+    # Called by the replica's connection
 
     def informed(self, answer: Answer) -> None:
         if answer.status == 100 and not self.request.websocket:

@@ -375,7 +375,7 @@ class Response(Generic[R]):
         return self._open((yield from self.sealed().__await__()))
 
     async def sealed(self) -> Any:
-        """Return the result to pass it on to another call. It is `Sealed` if it arrived as bytes."""
+        """Return the result for use as an argument of another call. It is `Sealed` if it arrived as bytes."""
         work = self._work
         if isinstance(work, asyncio.Task):
             if work.get_loop() is asyncio.get_running_loop():

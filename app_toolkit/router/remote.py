@@ -92,7 +92,7 @@ class Callers:
         #: The last published snapshots, including those of deployments that this process does not call yet.
         self._seen: dict[str, Snapshot] = {}
         self._meeting = threading.Lock()
-        #: By `APPLICATION/DEPLOYMENT`.
+        #: The callers by `APPLICATION/DEPLOYMENT`.
         self._callers = {f"{application}/{name}": RemoteCaller(self, name) for name in callees}
         #: The prefixes of the snapshot keys to watch.
         self._beginnings = {f"{REPLICAS}{application}/"} if callees else set[str]()

@@ -64,7 +64,7 @@ class Permit:
         return self.target.endpoint
 
     def redeem(self) -> bool:
-        """Redeem the reservation. Return whether there was one, so that the request has to redeem it."""
+        """Return whether the request that is sent next must redeem a reservation. True only once."""
         reserved, self.reserved = self.reserved, False
         return reserved
 

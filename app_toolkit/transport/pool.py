@@ -551,7 +551,7 @@ async def connect(address: Address, talker: Callable[[], P], secret: bytes = b""
     try:
         connection.setblocking(False)
         if kind == "unix":
-            connection.connect(where)  # never blocks on a Unix socket
+            connection.connect(where)  # on a Unix socket, this succeeds or fails at once
             check_peer(connection)
             transport, protocol = await loop.create_unix_connection(talker, sock=connection)
             send_ahead(transport)
