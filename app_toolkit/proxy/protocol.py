@@ -187,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
     def dismiss(self) -> None:
         """End the current request with an error response, or the WebSocket with a close frame, and close.
 
-        Called when the drain timeout has passed.
+        Called when the drain timeout has passed. A connection without a request is aborted.
         """
         if self._exchange is not None:
             self._exchange.dismiss()
@@ -266,8 +266,8 @@ class ClientConnection(asyncio.Protocol):
     def part(self, last: bytes = b"") -> None:
         self._exchange = None
         self.write(last)
-        # With TLS, only closing the connection signals the end of the data. A client that already has the replica's
-        # close frame waits for nothing else, so the connection closes at once then.
+        # With TLS, only closing the connection signals the end of the data. If `last` is empty, the client already has
+        # the replica's close frame and waits only for that end, so close at once.
         self._leave(unread=bool(last) or (self.transport is not None and self.transport.can_write_eof()))
 
     # Reading requests

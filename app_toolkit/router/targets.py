@@ -24,8 +24,8 @@ class Upstream:
     #: The position in the replica's wait queue, if other callers have filled the replica. Then the replica reserves
     #: slots, and no permits are granted without a reservation. None: there is no position.
     position: QueuePosition | None = None
-    #: A timer that ends the rest of a replica that was lost, drains, or was not reached. Until it fires, no permits are
-    #: granted. None: the replica does not rest.
+    #: Until this timer fires, no permits are granted, because the replica was lost, was not reached, drains, or ended
+    #: the position. None: the replica does not rest.
     rest: TimerHandle | None = None
 
     @property
