@@ -1,1 +1,1 @@
-"""The HTTP edge: one per node, passes bytes."""
+"""The HTTP proxy, which runs on each node and forwards requests to replicas."""

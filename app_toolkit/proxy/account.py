@@ -1,4 +1,4 @@
-"""What a proxy keeps of the requests for one ingress."""
+"""The state of the requests of one ingress at a proxy."""
 
 import logging
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from app_toolkit.types import ReplicaId
 log = logging.getLogger("app_toolkit.proxy")
 
 LOG_AGAIN_S = 1.0
-"""Requests that are refused under load are logged once in this time: there are thousands."""
+"""The least seconds between two log messages about requests refused under load, because there may be thousands."""
 
 
 class Account:
-    """The requests for one ingress: their budget, their rate, how they ended, and the streams and WebSockets."""
+    """The requests of one ingress: retry budget, rate of responses, outcomes, and open streams and WebSockets."""
 
     __slots__ = (
         "_deadlines",
@@ -39,15 +39,15 @@ class Account:
         self.counts = Counts()
         #: The exchanges that are open WebSockets.
         self.websockets: set[object] = set()
-        #: The exchanges that are open streams, and hold no slot at their replica.
+        #: The exchanges that are open streams and hold no slot at their replica.
         self.streams: set[object] = set()
-        #: By the address of a client: the permit of its newest stream or WebSocket that is open.
+        #: The permit of the newest open stream or WebSocket of each client address.
         self._newest: dict[bytes, RoutePermit] = {}
         self._deadlines: Deadlines | None = None
         self._logged = float("-inf")
 
     def deadlines(self, timeout: float) -> Deadlines:
-        """Of the requests that came while this was what one may take."""
+        """Return the shared deadlines of the requests with this timeout, in seconds."""
         if self._deadlines is None or self._deadlines.timeout != timeout:
             self._deadlines = Deadlines(timeout)
         return self._deadlines
@@ -59,11 +59,11 @@ class Account:
     def preferred(
         self, served: Mapping[str, tuple[ReplicaId, bool]], peers: bytes, *, shared: bool
     ) -> tuple[ReplicaId | None, bool, bool]:
-        """The replica that serves this client, whether its previous response was a stream, and whether it will stay.
+        """Return the preferred replica, whether the previous response was a stream, and whether the client will stay.
 
-        A client is known by its connection, of which `served` tells. A new connection, and one that a trusted proxy
-        shares among its clients (`shared`), goes by the address of the client: while a stream to it is open at some
-        replica, its other requests belong there.
+        A client is identified by its connection, whose previous replica is in `served`. For a new connection, and for
+        one that a trusted proxy shares among its clients (`shared`), the client is identified by its address: while a
+        replica has an open stream or WebSocket to this address, other requests from it prefer that replica.
         """
         if not shared:
             before = served.get(self.name)
@@ -73,7 +73,7 @@ class Account:
         return (None if newest is None else newest.endpoint.id), False, not shared
 
     def opened(self, exchange: object, peers: bytes, permit: RoutePermit, *, websocket: bool) -> None:
-        """An exchange has become an open WebSocket or stream."""
+        """Record that an exchange has become an open WebSocket or stream."""
         (self.websockets if websocket else self.streams).add(exchange)
         self._newest[_address(peers)] = permit
 
@@ -86,7 +86,10 @@ class Account:
             del self._newest[address]
 
     def record(self, outcome: str, now: float, seconds: float | None, *, answered: bool) -> None:
-        """Count a request that has ended. `seconds`: None for a WebSocket. `answered`: the app did."""
+        """Count a request that has ended.
+
+        `seconds` is its duration, None for a WebSocket. `answered`: the response came from the app.
+        """
         self.counts.note(outcome)
         if answered:
             self.answers.note(now)
@@ -94,7 +97,7 @@ class Account:
             self.counts.took(seconds)
 
     def log_failure(self, request_id: str, error: RequestError, now: float) -> None:
-        """Log an error on our side; of refusals under load, which the access log has, only some."""
+        """Log a server error. Refusals under load are logged at most once in `LOG_AGAIN_S`."""
         if error.frequent:
             if now - self._logged < LOG_AGAIN_S:
                 return

@@ -1,4 +1,4 @@
-"""The address that a proxy is to listen on, checked before anything is started."""
+"""Checks of the address that a proxy will listen on, before any process is started."""
 
 import errno
 import socket
@@ -9,13 +9,13 @@ from app_toolkit.proxy import tls
 
 
 def check(http: HTTPOptions) -> None:
-    """Raise `ConfigError` if a proxy on this machine could not listen as these options say."""
+    """Raise `ConfigError` if a proxy on this machine could not listen with these options."""
     tls.context(http)
     check_port_is_free(http.host, http.port)
 
 
 def check_port_is_free(host: str, port: int) -> None:
-    """Raises `ConfigError` where nobody could listen there; port 0 is always free."""
+    """Raise `ConfigError` if the port cannot be bound. Port 0 is always free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,5 +1,4 @@
-"""What becomes of a client that connects: it is admitted, or told that the proxy is full; with TLS, once hands are
-shaken."""
+"""New connections of clients: admit them, or refuse them if the proxy is full, and perform the TLS handshake."""
 
 import asyncio
 import logging
@@ -24,21 +23,25 @@ MOST_RESERVED = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many sockets a proxy may hold, each for what it is there for."""
+    """How many sockets a proxy may hold, by purpose."""
 
     clients: int
-    #: Refused, and not gone yet; for one more the oldest is closed.
+    #: Refused connections that are not closed yet. If there is one more, the oldest is aborted.
     refused: int
-    #: In the kernel's queue, not accepted yet.
+    #: Connections in the kernel's accept queue.
     backlog: int
 
     @classmethod
     def within(cls, descriptors: int, clients: int | None = None) -> "Capacity":
-        """What a number of descriptors allows; `clients` is what somebody asks for instead of what would fit.
+        """Return the capacity for a number of file descriptors.
 
-        A quarter of them is set aside, 4,096 at most: one half of that for clients that all come at once, a quarter
-        for refusals, a quarter for the process itself. Of the others each client may need two, for itself and for the
-        replica that serves it.
+        A quarter of them, at most 4,096, is set aside: one half of it for the accept queue, a quarter for refused
+        connections, and a quarter for the process itself. Of the others, a client needs up to two, one for its own
+        connection and one for that to a replica.
+
+        Parameters:
+            descriptors: The number of file descriptors.
+            clients: The configured number of clients. None: as many as the descriptors allow.
         """
         reserve = min(MOST_RESERVED, descriptors // 4)
         return cls(
@@ -49,7 +52,10 @@ class Capacity:
 
 
 class Reception:
-    """Receives clients for one server, and knows how many it has. `tls`: whom to shake hands with first."""
+    """Admits or refuses the clients of one server, by the number of its clients.
+
+    `tls`: the context for TLS handshakes. None: clients connect without TLS.
+    """
 
     def __init__(
         self,
@@ -66,11 +72,11 @@ class Reception:
         self.capacity = capacity
         self.patience = patience
         self.tls = tls
-        #: Those that were refused, until they have gone; the first has been there longest.
+        #: The refused connections that are not closed yet, oldest first.
         self.refused: dict[ServedConnection, None] = {}
 
     def receive(self, transport: asyncio.Transport) -> None:
-        """Give a new connection its protocol."""
+        """Admit or refuse a new connection, and set its protocol."""
         admitted = len(self.state.connections) < self.capacity.clients
         if not admitted:
             self._make_room_to_refuse()
@@ -101,7 +107,7 @@ class Reception:
 
 
 class AcceptedConnection(asyncio.Protocol):
-    """A connection's first protocol. Only one that was really accepted counts."""
+    """The first protocol of a connection. It counts the client once the connection is made, and not earlier."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
@@ -111,7 +117,7 @@ class AcceptedConnection(asyncio.Protocol):
 
 
 class Handshake:
-    """A client that has to show that it speaks TLS. It is admitted, or refused, from the beginning."""
+    """A connection during its TLS handshake. It counts as admitted or refused from the beginning."""
 
     answers = False
 
@@ -123,7 +129,7 @@ class Handshake:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Go on with the socket alone: a transport that has begun to read cannot give back what it has read."""
+        """Start the handshake on a duplicate of the socket: a transport could not return bytes that it has read."""
         try:
             descriptor = os.dup(transport.get_extra_info("socket").fileno())
         except OSError:
@@ -143,15 +149,15 @@ class Handshake:
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=patience.head_s,
-                ssl_shutdown_timeout=patience.stalled_write_s,  # sooner, the sweep sees whether it is still taken
+                ssl_shutdown_timeout=patience.stalled_write_s,  # the connection's sweep enforces shorter timeouts
             )
-        except OSError:  # it spoke something else, took too long, or went away
+        except OSError:  # not TLS, a timeout, or a disconnect
             connection.close()
         finally:
             self._reception.let_go(self)
 
     def sweep(self, now: float) -> None:
-        """Its clock is that of the TLS layer."""
+        """Do nothing: the TLS layer enforces the timeout of the handshake."""
 
     def shutdown(self) -> None:
         self.abort()
@@ -165,7 +171,7 @@ class Handshake:
 
 
 class Refusal(asyncio.Protocol):
-    """A client that is not admitted: it is told so, and has a moment to read it."""
+    """The connection of a client that is not admitted. It gets an error response, and time to read it."""
 
     answers = False
 
@@ -194,7 +200,8 @@ class Refusal(asyncio.Protocol):
         return b"\r\n".join((*lines, end % (own.fields, len(own.body), id) + own.body))
 
     def data_received(self, data: bytes) -> None:
-        # Input that nobody reads would destroy the answer on its way.
+        # Read and discard input, because closing a socket with unread input resets the connection, and the client may
+        # then lose the response.
         self._dropped += len(data)
         if self._dropped > DISCARDED_BODY:
             self.abort()

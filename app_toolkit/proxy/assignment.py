@@ -1,4 +1,4 @@
-"""A request's way to a replica: its ingress, the queue, its permit, and the attempts so far."""
+"""The assignment of a request to a replica: its ingress, its place in the queue, its permit, and its attempts."""
 
 import time
 from collections.abc import Callable
@@ -13,27 +13,27 @@ from app_toolkit.types import ReplicaId
 
 
 class Assignment:
-    """Assigns one request to a replica, and to another one after an attempt that brought no answer."""
+    """Assigns one request to a replica, and reassigns it after an attempt without an answer."""
 
     __slots__ = ("_proxy", "_request", "_waiter", "account", "attempts", "max_body", "permit", "replica", "router")
 
     def __init__(self, proxy: Proxy, request: Request, now: float) -> None:
         self._proxy = proxy
         self._request = request
-        #: That of the ingress; set by `find_ingress`.
+        #: The router of the ingress. Set by `find_ingress`.
         self.router: IngressRouter
         self._waiter: object | None = None
         self.account = proxy.unowned
         self.attempts = Attempts(now)
-        #: Bytes that the body may have; None: any number.
+        #: The most bytes in the body. None: no limit.
         self.max_body: int | None = None
-        #: The one that has the request, or had it last.
+        #: The replica of the current or last attempt.
         self.replica = ReplicaId("-")
         self.permit: RoutePermit | None = None
 
     @property
     def waiting(self) -> int | None:
-        """The requests in the queue of the ingress; None: no ingress owns the request."""
+        """The number of requests in the queue of the ingress. None: no ingress owns the request."""
         return None if self.account is self._proxy.unowned else self.router.waiting
 
     @property
@@ -49,11 +49,11 @@ class Assignment:
 
     @property
     def request_name(self) -> str:
-        """How error messages name the request."""
+        """The name of the request in error messages."""
         return f"this {self._request.method.decode()}"
 
     def find_ingress(self) -> None:
-        """Find the ingress that owns the request now, and check the body against its limit. Raises `RequestError`."""
+        """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self._request, self._proxy
         kind = "websocket" if request.websocket else "http"
         name = proxy.routes.find(kind, request.method.decode(), request.path)
@@ -65,14 +65,15 @@ class Assignment:
             self.check_body()
 
     def check_body(self) -> None:
-        """Raises `ContentTooLarge` if the body is announced, or has come, longer than it may be."""
+        """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
         if self.max_body is not None:
             self._request.check_body(self.max_body, self.account.name)
 
     def ask(self, client: Downstream, granted: Callable[[RoutePermit], None], failed: Failed) -> RoutePermit | None:
-        """A permit; None: the request waits, until `granted` is called with one, or `failed` with an error.
+        """Acquire a permit. Return None if the request has to wait.
 
-        Raises `RequestError` if it may not wait.
+        In that case, `granted` is called later with a permit, or `failed` with an error. Raises `RequestError` if the
+        request cannot wait.
         """
         attempts = self.attempts
         preferred = self.account.preferred(client.served, client.peers, shared=bool(self._request.forwarded))
@@ -83,7 +84,7 @@ class Assignment:
         return permit
 
     def begin(self, permit: RoutePermit) -> None:
-        """Begin an attempt."""
+        """Begin an attempt with this permit."""
         if self._waiter is not None:
             self._leave_queue()
         self.permit = permit
@@ -91,7 +92,7 @@ class Assignment:
         self.attempts.count += 1
 
     def end(self, result: Result) -> Action | Reason:
-        """End the attempt, which brought no answer. Gives what to do next."""
+        """End the attempt, which had no answer, and return the next step."""
         permit, self.permit = self.permit, None
         assert permit is not None, "an attempt has begun with a permit"
         endpoint = permit.endpoint
@@ -108,7 +109,13 @@ class Assignment:
         return self.attempts.after(attempt, time.monotonic(), self.router.policy.max_queue_wait_s, self.account.budget)
 
     def failure(self, reason: Reason, word: bytes | None, cause: ReplicaGone | None) -> Exception:
-        """The error for a request that gets no other attempt. `word`: that of the replica's refusal."""
+        """Return the error for a request that is not attempted again.
+
+        Parameters:
+            reason: Why there is no other attempt.
+            word: The reason of the replica's refusal. None: the replica did not refuse the request.
+            cause: The error of the last attempt, if any.
+        """
         if reason is Reason.QUEUE_WAIT:
             return self.router.waited_too_long()
         if reason is Reason.REFUSED and word is not None:
@@ -119,22 +126,22 @@ class Assignment:
         return error
 
     def open(self, exchange: object, client: Downstream) -> None:
-        """The request holds no slot from now on: an open stream or WebSocket is no ongoing request."""
+        """Release the slot of the request, because an open stream or WebSocket does not count as an ongoing request."""
         assert self.permit is not None
         self.account.opened(exchange, client.peers, self.permit, websocket=self._request.websocket)
         self.router.open(self.permit)
 
     def keep_slot(self) -> None:
-        """The response is a stream, and the request holds its slot all the same: the replica has too many open."""
+        """Record that the response is a stream and keeps its slot, because its replica has too many open streams."""
         assert self.permit is not None
         self.permit.kept = True
 
     def close(self, exchange: object, client: Downstream) -> None:
-        """The stream or the WebSocket is closed; nothing happens if it was not open."""
+        """Record that the stream or WebSocket is closed. Does nothing if it was not open."""
         self.account.closed(exchange, client.peers, self.permit)
 
     def release(self) -> None:
-        """Leave the queue, and give the permit back."""
+        """Leave the queue, and release the permit."""
         if self._waiter is not None:
             self._leave_queue()
         permit, self.permit = self.permit, None

@@ -1,4 +1,4 @@
-"""The answers that the proxy gives by itself: errors, `/-/healthz` and `/-/routes`."""
+"""The responses of the proxy itself: errors, `/-/healthz` and `/-/routes`."""
 
 import json
 import math
@@ -15,7 +15,7 @@ ROUTES = "/-/routes"
 
 @dataclass(frozen=True, slots=True)
 class OwnAnswer:
-    """A whole answer; its framing and the fields of every answer are added where it is written."""
+    """A complete response, except for its framing and the default fields. `ClientResponse` adds these."""
 
     status: int
     body: bytes
@@ -27,7 +27,7 @@ class OwnAnswer:
 
 
 def failure(error: RequestError, request_id: str) -> OwnAnswer:
-    """What a client learns of an error: its reason, one sentence, and the id under which it is logged."""
+    """Return the response for an error: its reason, one sentence of detail, and the request id for the log."""
     answer = _json(error.status, error.document(request_id))
     if error.retry_after_s is None:
         return answer
@@ -37,7 +37,7 @@ def failure(error: RequestError, request_id: str) -> OwnAnswer:
 
 
 def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> OwnAnswer | None:
-    """The proxy's own endpoints; None for what belongs to an application."""
+    """Return the response of one of the proxy's own endpoints. None: the request is for an application."""
     if method not in (b"GET", b"HEAD"):
         return None
     if path == HEALTH:
@@ -52,7 +52,7 @@ def health(routes: Routes, draining: bool) -> OwnAnswer:
 
 
 def listing(routes: Routes) -> dict[str, Any]:
-    """By prefix: the application, its default ingress, and the ingress of each route."""
+    """Return, by prefix, each application, its default ingress, and the ingress of each of its routes."""
     return {
         application.prefix: {
             "application": application.name,

@@ -1,4 +1,4 @@
-"""How many requests each client address has at a proxy."""
+"""The number of requests of each client address at a proxy."""
 
 from collections import defaultdict
 
@@ -6,14 +6,14 @@ from app_toolkit.errors import TooManyRequests
 
 
 class Clients:
-    """The requests and WebSockets of each client address, bounded by `max_requests_per_client`."""
+    """The requests and WebSockets of each client address, limited by `max_requests_per_client`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._requests: defaultdict[str, set[object]] = defaultdict(set)
 
     def enter(self, host: str, request: object) -> None:
-        """Raises `TooManyRequests` for one beyond the bound."""
+        """Add a request. Raise `TooManyRequests` if its client address has reached the limit."""
         requests = self._requests[host]
         if len(requests) >= self._most:
             raise TooManyRequests(
@@ -23,7 +23,7 @@ class Clients:
         requests.add(request)
 
     def leave(self, host: str, request: object) -> None:
-        """Nothing happens for a request that did not enter."""
+        """Remove a request. Does nothing if the request was not added."""
         requests = self._requests.get(host)
         if requests is None:
             return
@@ -32,5 +32,5 @@ class Clients:
             del self._requests[host]
 
     def __len__(self) -> int:
-        """How many addresses have requests."""
+        """Return the number of client addresses that have requests."""
         return len(self._requests)

@@ -14,22 +14,22 @@ class Bounded(Protocol):
 
 
 class Deadlines:
-    """Requests that may take the same time, in the order in which it is up.
+    """The deadlines of requests with the same timeout, in the order in which they pass.
 
-    A timer of its own would cost each request more than all else that a deadline does. This one is set for the first
-    of them, and set again only when it has come.
+    They share one timer, because a timer for each request would be the largest part of the cost of a deadline. The
+    timer is set for the first deadline, and set again only when it fires.
     """
 
     def __init__(self, timeout: float) -> None:
-        """`timeout`: seconds that each may take."""
+        """`timeout`: seconds that each request may take."""
         self.timeout = timeout
         self._due: OrderedDict[Bounded, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, request: Bounded, due: float) -> None:
-        """Tell the request once `time.monotonic()` has come to `due`, unless it is discarded before.
+        """Call `request.expire` when `time.monotonic()` reaches `due`, unless the request is discarded before.
 
-        None may be due before one that was added before it.
+        Requests must be added in the order of their deadlines.
         """
         self._due[request] = due
         if self._timer is None:
@@ -39,7 +39,7 @@ class Deadlines:
         self._due.pop(request, None)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Discard all requests, and cancel the timer."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -64,12 +64,19 @@ class Deadlines:
 
 
 class Deadline:
-    """The deadline of one request, which is told when it passes."""
+    """The deadline of one request, whose `expire` is called when the deadline passes."""
 
     __slots__ = ("_request", "_shared", "_timer", "at", "seconds")
 
     def __init__(self, request: Bounded, at: float, seconds: float, shared: Deadlines | None) -> None:
-        """`at`, as `time.monotonic()`, is `seconds` after the request came. `shared`: None for a timer of its own."""
+        """Set the deadline.
+
+        Parameters:
+            request: The request that expires.
+            at: The deadline, a time of `time.monotonic()`.
+            seconds: The timeout: the time from the arrival of the request to its deadline.
+            shared: The deadlines that share a timer. None: this deadline has its own timer.
+        """
         self.at = at
         self.seconds = seconds
         self._request = request
@@ -81,7 +88,7 @@ class Deadline:
             self._timer = asyncio.get_running_loop().call_later(seconds, request.expire, seconds)
 
     def left_ms(self) -> int:
-        """At least 1."""
+        """Return the remaining milliseconds, at least 1."""
         return max(math.ceil((self.at - time.monotonic()) * 1_000), 1)
 
     def cancel(self) -> None:

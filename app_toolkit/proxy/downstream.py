@@ -1,4 +1,4 @@
-"""What an exchange needs of the client's connection."""
+"""The interface of a client connection that an exchange uses."""
 
 from typing import Protocol
 
@@ -7,20 +7,20 @@ from app_toolkit.types import Header, ReplicaId
 
 
 class Downstream(Protocol):
-    """The client's connection that an exchange answers to."""
+    """The client connection of an exchange."""
 
     host: str
     peers: bytes
 
     served: dict[str, tuple[ReplicaId, bool]]
-    """By ingress: the replica that served this connection's previous request, and whether the response was a stream."""
+    """By ingress: the replica of this connection's previous request, and whether that response was a stream."""
 
     @property
     def default_headers(self) -> list[Header]: ...
 
     @property
     def closing(self) -> bool:
-        """Whether the connection closes after this response, whatever the request says."""
+        """Whether the connection closes after this response, even if the request allows to keep it open."""
 
     @property
     def writable(self) -> bool: ...
@@ -28,16 +28,19 @@ class Downstream(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def pass_on(self, data: bytes) -> None:
-        """Write data of a tunnel."""
+        """Write data of a tunnel at once."""
 
     def regulate(self) -> None:
-        """Read from the client, or stop reading, as the exchange now wants it."""
+        """Pause or resume reading from the client, as the exchange's `wants_body` requires."""
 
     def finished(self, request: Request, keep: bool) -> None:
-        """The response has been written."""
+        """Handle the end of a response. `keep`: the connection may serve another request."""
 
     def cut(self, reset: bool) -> None:
-        """The response cannot be completed: close, so that the client sees the truncation."""
+        """Close the connection because the response cannot be completed. `reset`: with a TCP reset.
+
+        The client must be able to detect the truncation.
+        """
 
     def part(self, last: bytes = b"") -> None:
-        """Write this and close, once all that was written has arrived."""
+        """Write `last`, and close the connection once all written bytes have been delivered."""

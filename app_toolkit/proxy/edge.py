@@ -1,4 +1,4 @@
-"""A proxy on a thread of its own, fed from the board, and asked from other threads."""
+"""A proxy that runs in its own thread, follows the published snapshots, and is controlled from other threads."""
 
 import asyncio
 import logging
@@ -25,14 +25,15 @@ logger = logging.getLogger("app_toolkit.proxy")
 T = TypeVar("T")
 
 LAST_WORDS_S = 5.0
-"""How long a server that was told to stop may take beyond the time that it was given."""
+"""Seconds that a server may take to stop after its timeout has passed."""
 
 
 class Edge:
     """The HTTP edge of one process.
 
-    It accepts nobody before it has seen the routes, and goes by what it saw last while nobody posts. Every method is
-    called from threads other than its own, and waits no longer than it is told. One edge serves once.
+    The edge accepts no connections before it has received the routes. While no controller publishes snapshots, it uses
+    the last ones. Call its methods from other threads than its own. They wait no longer than their timeout (plus
+    `LAST_WORDS_S`). An edge can be started only once.
     """
 
     def __init__(
@@ -43,10 +44,15 @@ class Edge:
         sharing: Path | None = None,
         report: Report | None = None,
     ) -> None:
-        """`new_proxy` is called, and `watch` and `report` are awaited, on the edge's own event loop.
+        """Create an edge. `new_proxy` is called, and `watch` and `report` are awaited, on the edge's own event loop.
 
-        With `sharing`, other edges that name the same folder may listen on the same port. `report` None: nobody wants
-        to know its load.
+        Parameters:
+            new_proxy: Creates the proxy.
+            options: The address, the certificate and the limits.
+            watch: Waits for new snapshots.
+            sharing: The folder of the instance. Edges with the same folder may listen on the same port. None: the port
+                is not shared.
+            report: Sends the load to the controller. None: the load is not reported.
         """
         self._new_proxy = new_proxy
         self._options = options
@@ -54,16 +60,17 @@ class Edge:
         self._sharing = sharing
         self._report = report
         self._thread: threading.Thread | None = None
-        # Set on the edge's thread while it comes up.
+        # Set by the edge's thread during its start.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: ProxyServer | None = None
         self._seeing: asyncio.Task[None] | None = None
 
     def start(self) -> Address:
-        """Bind, wait for the routes, and accept; gives where.
+        """Bind, wait for the routes, and accept connections. Return the address.
 
-        Raises `StartupError` where nobody can listen there, for a certificate that is none, and where it is stopped
-        before it has seen any routes.
+        Raises:
+            StartupError: The address cannot be bound, the certificate is invalid, or the edge was stopped before it
+                received any routes.
         """
         shared = SharedPort(self._options, self._sharing) if self._sharing else None
         listener = shared.socket if shared else bind(self._options)
@@ -74,7 +81,7 @@ class Edge:
             try:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     runner.run(self._serve(listener, ready))
-            except BaseException as error:  # the thread's edge: nobody else would hear of it
+            except BaseException as error:  # no other code handles an error of this thread
                 if ready.done():
                     logger.critical("the proxy's loop ended", exc_info=error)
                 else:
@@ -90,7 +97,12 @@ class Edge:
         return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")
 
     def probe(self, timeout: float) -> ProxyStatistics:
-        """Ask the loop that serves. Raises `Unresponsive` where it does not, `ReplicaGone` once it has ended."""
+        """Get the statistics from the edge's event loop.
+
+        Raises:
+            Unresponsive: The event loop did not answer within the timeout.
+            ReplicaGone: The event loop has ended.
+        """
 
         async def answer() -> ProxyStatistics:
             return self.statistics()
@@ -103,11 +115,11 @@ class Edge:
             raise Unresponsive(f"the proxy's loop did not answer within {timeout:g} s", None) from None
 
     def drain(self, timeout: float) -> None:
-        """Accept nobody any more, and wait, at most `timeout` seconds, until every request is answered."""
+        """Accept no new connections, and wait, at most `timeout` seconds, until every request is answered."""
         self._end(self._server.drain(timeout) if self._server else None, timeout)
 
     def stop(self, timeout: float) -> None:
-        """`drain`, wait for WebSockets within the same time, and end. Nothing happens where it has ended."""
+        """Drain, wait for WebSockets within the same timeout, and stop. Does nothing if the edge has ended."""
         self._end(self._stop(self._server, timeout) if self._server else None, timeout)
         if self._thread is not None:
             self._thread.join(LAST_WORDS_S)
@@ -118,7 +130,7 @@ class Edge:
                 self._ask(ending).result(timeout + LAST_WORDS_S)
 
     def statistics(self) -> ProxyStatistics:
-        """What is going on. Raises `ReplicaGone` where it has not started."""
+        """Return the current statistics. Raise `ReplicaGone` if the edge has not started."""
         if self._server is None:
             raise ReplicaGone("the proxy has not started")
         return self._server.statistics()
@@ -149,14 +161,14 @@ class Edge:
             proxy.update(await self._watch(proxy.routes.versions))
 
     async def _stop(self, server: ProxyServer, timeout: float) -> None:
-        if self._seeing is None or not self._seeing.cancel():  # it serves
+        if self._seeing is None or not self._seeing.cancel():  # the routes were received, so the server runs
             await server.stop(timeout)
 
     async def _follow(self, proxy: Proxy) -> None:
         while True:
             try:
                 proxy.update(await self._watch(proxy.routes.versions))
-            except Exception:  # the edge between the board and what is served: the last known view stays
+            except Exception:  # the proxy goes on with the last known snapshots
                 logger.exception("news of the board could not be taken")
                 await asyncio.sleep(1.0)
 

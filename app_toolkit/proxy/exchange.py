@@ -1,4 +1,4 @@
-"""One request's life at the proxy: it gets a permit, is sent to a replica, and its response is passed on."""
+"""One request at the proxy: acquire a permit, send the request to a replica, and pass the response on to the client."""
 
 import asyncio
 import logging
@@ -34,28 +34,29 @@ from app_toolkit.transport.pool import Answer, PooledConnection
 log = logging.getLogger("app_toolkit.proxy")
 
 CHUNKS_S = 0.2
-"""How long a body of unknown length may take to arrive before its request asks for a slot all the same: its client may
-wait for an answer before it sends the rest."""
+"""Seconds that a request waits for a body of unknown length before it asks for a permit. The client may wait for a
+response before it sends the rest of the body."""
 
 OK = "ok"
 CUT = "cut"
 CLIENT_GONE = "client_gone"
-"""How an exchange ends if not with an error, whose `reason` is the word then."""
+"""The outcomes of an exchange. An exchange that ends with an error has the error's `reason` as its outcome instead."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""Logged if the client disconnects. Nobody sees it on the wire."""
+"""The status in the access log if the client disconnects. It is never sent."""
 
 
 class Exchange:
     """One request and its response: a state machine, whose stages and transitions `proxy.stages` lists.
 
-    * A small body arrives before the request asks for a permit, so that a slow client occupies no slot.
-    * Whatever ends the exchange gives up its permit, its place in the queue, its connection and its timers.
-    * It ends once, with one word, which is counted and written to the access log.
-    * One deadline holds over waiting and all attempts: it ends with 504, or cut if the response has begun.
-    * An attempt that brought no response ends in `_attempt_ended`, where `core.attempts` decides what follows.
-    * If the head announces a length, it leaves together with the first bytes of the body, so that a loss between
-      the two can still be hidden.
+    * A small body is received completely before the request asks for a permit, so that a slow client occupies no slot.
+    * Every end of the exchange releases its permit, its place in the queue, its connection and its timers.
+    * The exchange ends once, with one outcome, which is counted and written to the access log.
+    * One deadline applies to waiting and all attempts. If it passes, the client gets 504. If the response has begun, it
+      is cut off.
+    * An attempt without a response ends in `_attempt_ended`, where `core.attempts` decides the next step.
+    * If a response announces its length, its head is sent together with the first bytes of the body, so that a request
+      can be retried if the connection breaks between the two.
     """
 
     __slots__ = (
@@ -82,49 +83,49 @@ class Exchange:
         self._arrived = time.monotonic()
         self._assignment = Assignment(proxy, request, self._arrived)
         self._response = ClientResponse(request, client)
-        # What is held besides, and given up in `_release`.
+        # Other resources, released in `_release`.
         self._connection: PooledConnection | None = None
         self._deadline: Deadline | None = None
         self._arriving: asyncio.TimerHandle | None = None
-        # One attempt.
-        self._holding = False  # the body, until the replica waits for it
-        self._blocked = False  # the replica does not take what is written
+        # State of the current attempt.
+        self._holding = False  # the body is held back until the replica sends a 100
+        self._blocked = False  # the write buffer to the replica is full
         self._refusal: bytes | None = None
 
     def _enter(self, stage: Stage) -> None:
-        """Change the stage. Raises `IllegalStage` for a transition that is not listed."""
+        """Change the stage. Raise `IllegalStage` if the transition is not listed."""
         if stage not in TRANSITIONS[self._stage]:
             raise IllegalStage(self._stage, stage)
         self._stage = stage
 
     @property
     def tunnels(self) -> bool:
-        """Whether it has become a WebSocket, which gets no response any more."""
+        """Whether the exchange has become an open WebSocket."""
         return self._stage is Stage.TUNNEL
 
     @property
     def waits(self) -> bool:
-        """Whether it is in the queue of its ingress."""
+        """Whether the request waits for a permit in the queue of its ingress."""
         return self._stage is Stage.WAITING
 
     @property
     def has_deadline(self) -> bool:
-        """Whether a deadline is set, and was not given up."""
+        """Whether a deadline is set."""
         return self._deadline is not None
 
     @property
     def wants_body(self) -> bool:
-        """Whether more may be read. Once the request is complete, reading is how a disconnect is noticed."""
+        """Whether more may be read from the client. A complete request reads on, to detect a disconnect."""
         request = self.request
         return request.complete or (not self._blocked and request.body.waiting <= KEPT_BODY)
 
     @property
     def body_is_due(self) -> bool:
-        """Whether the client is to send now; not while it waits for a 100."""
+        """Whether the client is expected to send body data now. This is false while the client waits for a 100."""
         request = self.request
         return not (request.complete or request.websocket or (request.expects and not self._response.continued))
 
-    # The client's connection
+    # Called by the client's connection
 
     def begin(self) -> None:
         request, proxy = self.request, self._proxy
@@ -153,7 +154,7 @@ class Exchange:
                 self._arriving = asyncio.get_running_loop().call_later(CHUNKS_S, self._body_is_here)
 
     def body_arrived(self) -> None:
-        """The body has grown, or is complete."""
+        """Handle new bytes of the body, or its end."""
         try:
             self._assignment.check_body()
         except RequestError as error:
@@ -168,12 +169,12 @@ class Exchange:
                 self._connection.write_all(pieces)
 
     def tunnel(self, data: bytes) -> None:
-        """Pass on data of the client's WebSocket."""
+        """Pass on data of the client's WebSocket to the replica."""
         if self._connection is not None:
             self._connection.pass_on(data)
 
     def client_paused(self, paused: bool) -> None:
-        """The client does not take what is written, or does again; so the replica has to wait, or goes on."""
+        """Pause or resume reading from the replica, because the write buffer to the client is full or has drained."""
         if self._connection is not None:
             if paused:
                 self._connection.pause_reading()
@@ -181,7 +182,7 @@ class Exchange:
                 self._connection.resume_reading()
 
     def client_gone(self) -> None:
-        """The client has disconnected. The replica sees its connection close."""
+        """End the exchange because the client has disconnected. The connection to the replica is closed."""
         if self._stage is Stage.DONE:
             return
         tunnel = self.tunnels
@@ -193,7 +194,7 @@ class Exchange:
             self._record(CLIENT_CLOSED_REQUEST, CLIENT_GONE)
 
     def dismiss(self) -> None:
-        """End it, because the proxy stops: nobody has closed this tunnel, or answered this request in time."""
+        """End the exchange because the proxy stops and its drain timeout has passed."""
         if self.tunnels:
             self._drop_connection(in_order=True)
             self._close_tunnel("the proxy stops")
@@ -204,11 +205,11 @@ class Exchange:
             self.fail(NoReplica("the proxy stops"))
 
     def expire(self, timeout: float) -> None:
-        """The deadline has passed; it was so many seconds after the request came."""
+        """End the exchange because its deadline, `timeout` seconds after the request arrived, has passed."""
         self.fail(late(self._stage, timeout))
 
     def fail(self, error: Exception) -> None:
-        """End it with an error: as its response, or by cutting the one that has begun."""
+        """End the exchange with an error response, or cut off a response that has begun."""
         self._drop_connection()
         if self._stage is Stage.ANSWERED or self._stage is Stage.TUNNEL:
             self._cut_off(error)
@@ -227,7 +228,7 @@ class Exchange:
     # Before an attempt
 
     def _set_deadline(self) -> None:
-        """Raises `BadRequest` for a timeout that is none."""
+        """Set the deadline from the request or the ingress. Raise `BadRequest` if the request's timeout is invalid."""
         assignment = self._assignment
         usual = assignment.router.policy.request_timeout_s
         if usual is None and self.request.timeout is None:
@@ -239,7 +240,7 @@ class Exchange:
             assignment.attempts.deadline = deadline.at
 
     def _body_is_here(self) -> None:
-        """All of the body has arrived, or as much of it as is waited for."""
+        """Ask for a permit, because enough of the body has arrived or the proxy stops waiting for it."""
         self._forget_arrival()
         self._assignment.attempts.since = time.monotonic()
         if not self._assignment.is_current:  # its ingress was removed while the body arrived
@@ -251,7 +252,7 @@ class Exchange:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask for a permit, and wait for one if there is none."""
+        """Acquire a permit, or wait for one."""
         self._enter(Stage.WAITING)
         try:
             permit = self._assignment.ask(self._client, self._granted, self.fail)
@@ -266,7 +267,7 @@ class Exchange:
     def _granted(self, permit: RoutePermit) -> None:
         self._assignment.begin(permit)
         address = permit.endpoint.address
-        # A handshake is not sent again once it was read: only a new connection tells whether it was.
+        # A handshake is retried only if the replica has not read it, which can be detected on a new connection alone.
         connection = None if self.request.websocket else self._proxy.pool.take(address)
         if connection is not None:
             self._send(connection, permit)
@@ -293,7 +294,7 @@ class Exchange:
         connection.begin(self, head_only=request.method == b"HEAD", decode=request.version == "1.0")
         if not client.writable:
             connection.pause_reading()
-        # The deadline of a WebSocket ends with its handshake, and is watched here.
+        # The deadline of a WebSocket applies to its handshake only, and the proxy alone enforces it.
         left_ms = None if self._deadline is None or request.websocket else self._deadline.left_ms()
         identity = hop.encode(proxy.token, request.id, request.version.encode(), client.peers, left_ms)
         if permit.redeem():
@@ -311,7 +312,7 @@ class Exchange:
             self._client.regulate()
 
     def _attempt_ended(self, result: Result, error: ReplicaGone | None = None) -> None:
-        """The attempt brought no response of which the client has seen anything: go on as `core.attempts` decides."""
+        """Handle an attempt that ended before any response was sent to the client. `core.attempts` decides how."""
         self._response.take_back()
         step = self._assignment.end(result)
         if step is Reason.DEADLINE and self._deadline is not None:
@@ -330,7 +331,7 @@ class Exchange:
             self._client.regulate()
         self._ask()
 
-    # The replica's connection
+    # Called by the replica's connection
 
     def informed(self, answer: Answer) -> None:
         if answer.status == 100 and not self.request.websocket:
@@ -360,7 +361,7 @@ class Exchange:
         connection, self._connection = self._connection, None
         assert connection is not None
         if reusable and self.request.complete and not self._holding:
-            # Reading goes on before the next exchange: an idle connection that is lost must be noticed.
+            # An idle connection must read, so that the pool detects when it is lost.
             if not self._client.writable:
                 connection.resume_reading()
             self._proxy.pool.give_back(connection)
@@ -394,9 +395,9 @@ class Exchange:
     # The response
 
     def _start(self) -> None:
-        """From the first byte on nothing can be taken back."""
+        """Begin to send the response to the client. From now on, the request cannot be retried."""
         self._enter(Stage.ANSWERED)
-        # An app that answers before it reads never asks for the body with a 100.
+        # An app that responds before it reads the body sends no 100.
         if self._holding:
             self._release_body()
         self.request.body.forget()
@@ -427,7 +428,7 @@ class Exchange:
         self._response.close_tunnel(why)
 
     def _cut_off(self, error: Exception) -> None:
-        """The response that has begun cannot be completed; the connection is no longer there."""
+        """Cut off the response that has begun, because it cannot be completed. The replica's connection is gone."""
         tunnel, answer = self.tunnels, self._response.answer
         assert answer is not None
         self._release()
@@ -437,7 +438,7 @@ class Exchange:
         self._response.cut()
 
     def _respond(self, own: builtin.OwnAnswer, outcome: str) -> None:
-        """Give an answer of the proxy itself."""
+        """Send a response of the proxy itself."""
         self._response.give(own)
         self._record(own.status, outcome)
         self._client.finished(self.request, self._response.keep)
@@ -449,7 +450,7 @@ class Exchange:
     # The end
 
     def _drop_connection(self, *, in_order: bool = False) -> None:
-        """`in_order`: what was written still arrives, such as the close frame of a tunnel."""
+        """End the connection to the replica. `in_order`: send the written bytes first, such as a close frame."""
         connection, self._connection = self._connection, None
         if connection is not None:
             if in_order:
@@ -458,7 +459,7 @@ class Exchange:
                 connection.abort()
 
     def _release(self) -> None:
-        """Give up all that is held."""
+        """Release all resources, and enter the last stage."""
         answer = self._response.answer
         if answer is not None and (answer.status == 101 or answer.stream is not None):
             self._assignment.close(self, self._client)
@@ -480,7 +481,7 @@ class Exchange:
             deadline.cancel()
 
     def _record(self, status: int, outcome: str) -> None:
-        """How it ended, once."""
+        """Count the outcome, and write it to the access log."""
         proxy, request, response, assignment = self._proxy, self.request, self._response, self._assignment
         answer, account = response.answer, assignment.account
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The errors with which the proxy answers instead of an app."""
+"""The errors that the proxy responds with itself."""
 
 from collections.abc import Mapping
 
@@ -13,12 +13,12 @@ OVERDUE: Mapping[Stage, str] = {
 
 
 def late(stage: Stage, timeout: float) -> DeadlineExceeded:
-    """The error for a deadline that passes in this stage; it was `timeout` seconds after the request came."""
+    """Return the error for a deadline that passes in this stage, `timeout` seconds after the request arrived."""
     return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """The error itself, or one that does not tell the client about a mistake in the proxy."""
+    """Return the error if it is a `RequestError`, else a general one that hides internal details from the client."""
     if isinstance(error, RequestError):
         return error
     failed = RequestError("the proxy failed")

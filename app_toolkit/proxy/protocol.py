@@ -1,4 +1,4 @@
-"""One client's connection: it reads requests, begins their exchanges in order, and looks at its clocks."""
+"""The connection of one client: read requests, begin their exchanges in order, and enforce timeouts."""
 
 import asyncio
 import fcntl
@@ -26,25 +26,25 @@ DEFAULT_RATE = MinimumRate(bytes_per_s=500.0, grace_s=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client may take; seconds, and bytes a second."""
+    """The timeouts for clients, in seconds, and the minimum rate of request bodies."""
 
     head_s: float = 10.0
     keep_alive_s: float = 5.0
     body: MinimumRate = DEFAULT_RATE
     discard_s: float = 5.0
     linger_s: float = 2.0
-    #: A slow reader's window opens in steps, which on a slow line take this long.
+    #: Long, because the receive window of a slow reader opens in steps that can be this far apart on a slow network.
     stalled_write_s: float = 120.0
 
 
 TCP_CLOSED = (7, 8)
-"""The states of the kernel, `TCP_CLOSE` and `TCP_CLOSE_WAIT`, in which the other end sends nothing more."""
+"""The kernel's TCP states `TCP_CLOSE` and `TCP_CLOSE_WAIT`, in which the client sends nothing more."""
 
 Origin = tuple[tuple[str, int] | None, tuple[str, int] | None, str]
 
 
 class ServedConnection(Protocol):
-    """A client's, in any state: what a server does with it."""
+    """The connection of a client, admitted or refused, as a server uses it."""
 
     @property
     def answers(self) -> bool: ...
@@ -59,7 +59,7 @@ class ServedConnection(Protocol):
 
 
 class ServerState(Protocol):
-    """What a connection and uvicorn's server know of each other."""
+    """The state that connections share with uvicorn's server."""
 
     total_requests: int
     connections: set[ServedConnection]
@@ -68,12 +68,12 @@ class ServerState(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """A client's connection, as uvicorn's server holds it.
+    """The connection of a client, as uvicorn's server uses it.
 
-    * Requests are answered in the order in which they came, one at a time; what follows waits as bytes.
-    * What the replica or the client does not take stops the other one from sending.
-    * The end of the client's stream means that it is gone, and ends what runs for it.
-    * Every state has a clock, which `sweep` looks at.
+    * Requests are answered in order, one at a time. Pipelined requests wait as unparsed bytes.
+    * Backpressure applies in both directions: if the replica or the client reads slowly, reading from the other pauses.
+    * The end of the client's stream counts as a disconnect, and cancels the request that is being served.
+    * Every state of the connection has a timeout, which `sweep` enforces.
     """
 
     def __init__(self, proxy: Proxy, state: ServerState, limits: HeadLimits, patience: Patience, trust: Trust) -> None:
@@ -82,11 +82,11 @@ class ClientConnection(asyncio.Protocol):
         self._state = state
         self._patience = patience
         self._trust = trust
-        # For the life of the connection
+        # For the lifetime of the connection
         self._host = ""
         self._peers = b""
         self.served: dict[str, tuple[ReplicaId, bool]] = {}
-        #: Both ends and the scheme, where what a proxy tells may stand in their place.
+        #: Both addresses and the scheme, if the client is a trusted proxy whose forwarded fields may replace them.
         self._origin: Origin | None = None
         self.writable = True
         self.transport: CorkedTransport | None = None
@@ -95,26 +95,26 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.reading = True
         self._stopping = False
-        #: What was read and waits until the requests before it are answered.
+        #: Bytes that were read, and are parsed once the previous requests are answered.
         self._unparsed = b""
-        # One request at a time
-        #: Where it came from: this client, unless that is a proxy which is believed and tells of another.
+        # For the current request
+        #: The address of the client: that of the connection, or that in the forwarded fields of a trusted proxy.
         self.host = ""
         self.peers = b""
         self._exchange: Exchange | None = None
-        #: Answered, while its body still comes.
+        #: A request that has been answered, while its body still arrives.
         self._unwanted: Request | None = None
-        #: The last answer is written; what still comes is not understood any more.
+        #: Whether the last response is written. Bytes that still arrive are not parsed.
         self._leaving = False
         self._left_over = 0
-        # Clocks
+        # Timeouts
         self._since = time.monotonic()
         self._served = False
         self._head_since: float | None = None
         self._body_period: Period | None = None
         self._stalled: tuple[float, int] | None = None
 
-    # What the event loop says
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = CorkedTransport(cast(asyncio.Transport, transport))
@@ -140,9 +140,9 @@ class ClientConnection(asyncio.Protocol):
         self._gone()
         if self.transport is None:
             return
-        if unfinished:  # the part of the response that the client has not read will never be complete
+        if unfinished:  # the response will not be completed
             self.transport.abort()
-        else:  # the event loop would close what is below, and not see what is kept
+        else:  # the event loop would close the inner transport, without the bytes that the corked transport holds
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -170,10 +170,10 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._go_on()
 
-    # What uvicorn's server says
+    # Called by uvicorn's server
 
     def shutdown(self) -> None:
-        """Serve what has begun, and nothing after it."""
+        """Close the connection once the current request is answered."""
         self._stopping = True
         if self._unwanted is not None:
             self._leave(unread=True)
@@ -185,13 +185,16 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
     def dismiss(self) -> None:
-        """The time is up: a client whose request or WebSocket has not ended is told so, and gets to read it."""
+        """End the current request with an error response, or the WebSocket with a close frame, and close.
+
+        Called when the drain timeout has passed. A connection without a request is aborted.
+        """
         if self._exchange is not None:
             self._exchange.dismiss()
         elif not self._leaving:
             self.abort()
 
-    # What an exchange says
+    # Called by the exchange
 
     @property
     def default_headers(self) -> list[Header]:
@@ -203,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def answers(self) -> bool:
-        """Whether a request of this client is waiting or being answered; an open WebSocket is neither."""
+        """Whether a request of this client is waiting or being answered. An open WebSocket does not count."""
         return self._exchange is not None and not self._exchange.tunnels
 
     def write(self, data: bytes) -> None:
@@ -215,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write_through(data)
 
     def regulate(self) -> None:
-        """Read, or stop reading."""
+        """Pause or resume reading from the client, as the current exchange and the buffered bytes require."""
         exchange = self._exchange
         wanted = self._leaving or (len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body))
         if wanted is self.reading or self.transport is None or self.transport.is_closing():
@@ -242,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
             self._unwanted = request
             self._left_over = request.body.received
         elif self._unparsed or self._parser.requests:
-            # Not at once: thousands of short answers in a row would be as deep as they are many.
+            # Not called directly, because thousands of pipelined requests would then recurse as deeply.
             self._loop.call_soon(self._go_on)
         self.regulate()
 
@@ -263,7 +266,8 @@ class ClientConnection(asyncio.Protocol):
     def part(self, last: bytes = b"") -> None:
         self._exchange = None
         self.write(last)
-        # Over TLS nothing but the end says that no more comes: who has a replica's last word waits for that alone.
+        # With TLS, only closing the connection signals the end of the data. If `last` is empty, the client already has
+        # the replica's close frame and waits only for that end, so close at once.
         self._leave(unread=bool(last) or (self.transport is not None and self.transport.can_write_eof()))
 
     # Reading requests
@@ -276,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
             self.regulate()
 
     def _read(self, data: bytes) -> None:
-        """Feed the parser until a request waits for the one before it, and keep the rest."""
+        """Feed the parser until a request has to wait for the previous one, and keep the remaining bytes."""
         parser = self._parser
         start, length = 0, len(data)
         while start < length and not parser.requests and not self._leaving:
@@ -290,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
             self._head_since = time.monotonic()
 
     def _advance(self) -> None:
-        """Pass on what came for the request that runs, and begin the next one where none runs."""
+        """Pass on the new bytes of the current request, and begin the next request if there is no current one."""
         parser = self._parser
         if not parser.in_head:
             self._head_since = None
@@ -311,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
             exchange.begin()
 
     def _told(self, request: Request) -> tuple[str, bytes]:
-        """The client's address, and both ends for the hop, by the word of the proxy that sent it."""
+        """Return the client's address and the peers for the hop field, from a trusted proxy's forwarded fields."""
         assert self._origin is not None, "fields of anybody else are dropped"
         client, server, scheme = self._origin
         told = request.forwarded
@@ -321,21 +325,25 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def _may_begin(self) -> bool:
-        """One at a time, and none for a client that does not take its answers."""
+        """Whether the next request may begin: none is being served, and the client reads its responses."""
         return self._exchange is None and self._unwanted is None and self.writable and not self._leaving
 
     def _skip(self, request: Request) -> None:
-        """Read the body of a request that has been answered, but not without end."""
+        """Discard the body of a request that has been answered, up to `DISCARDED_BODY` bytes."""
         if request.complete:
             self._unwanted = None
             self._since = time.monotonic()
-            if not request.keep_alive:  # its trailers said so
+            if not request.keep_alive:  # the trailers contained `connection: close`
                 self._leave(unread=False)
         elif request.refusal is not None or request.body.received - self._left_over > DISCARDED_BODY:
             self._leave(unread=True)
 
     def _leave(self, unread: bool) -> None:
-        """Close, but not so that input which nobody read destroys the answer on its way."""
+        """Close the connection, at once or after lingering.
+
+        If a socket is closed while it holds unread input, the kernel resets the connection, and the client may lose the
+        response. So if `unread`, only the write side is closed, and input is read and discarded for a while.
+        """
         self._leaving = True
         self._unwanted = None
         self._left_over = 0
@@ -349,7 +357,7 @@ class ClientConnection(asyncio.Protocol):
         if not unread:
             transport.close()
             return
-        if transport.can_write_eof():  # TLS cannot: there the client has to go by the answer's `connection: close`
+        if transport.can_write_eof():  # not with TLS, where the client sees `connection: close` in the response
             transport.write_eof()
         self.regulate()
 
@@ -366,23 +374,24 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.client_gone()
 
-    # Clocks
+    # Timeouts
 
     def sweep(self, now: float) -> None:
-        """Look at the clocks; `now` as `time.monotonic()` counts."""
+        """Enforce the timeouts. `now` is a time of `time.monotonic()`."""
         transport = self.transport
         if transport is None:
             return
-        # A TLS layer counts only what it has not encrypted; what is below would be lost when it is ended. And to close
-        # while input comes that nobody reads destroys what is still on its way. Of a slow reader it is the kernel that
-        # knows what it takes: it does not ask for more before a good part of what it holds has gone.
+        # The write buffer size of a TLS transport excludes encrypted bytes, which would be lost if it were aborted. To
+        # close while unread input arrives resets the connection, which loses bytes in the kernel's send buffer. And
+        # only the kernel's send buffer shows the progress of a slow reader, because the socket becomes writable again
+        # only after a large part of that buffer is sent.
         unsent = transport.get_write_buffer_size()
         if unsent or (self._exchange is None and (self._tls or self._leaving)):
             unsent = _untaken(transport)
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:
-            if unsent:  # it still takes its answer
+            if unsent:  # the client still reads its response
                 self._since = now
             elif now - self._since > self._patience.linger_s:
                 if transport.is_closing():
@@ -431,7 +440,7 @@ class ClientConnection(asyncio.Protocol):
             self._advance()
 
     def _is_stalled(self, waiting: int, now: float) -> bool:
-        """Whether the client has taken nothing for too long."""
+        """Whether the number of unsent bytes has not changed for `stalled_write_s`."""
         if waiting == 0:
             self._stalled = None
         elif self._stalled is None or self._stalled[1] != waiting:
@@ -442,30 +451,30 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _untaken(transport: asyncio.Transport) -> int:
-    """Bytes that the client's end does not have yet."""
+    """Return the number of bytes that the client has not acknowledged."""
     return transport.get_write_buffer_size() + not_acknowledged(transport)
 
 
 def not_acknowledged(transport: asyncio.Transport) -> int:
-    """Bytes that the kernel still holds."""
+    """Return the number of bytes in the kernel's send buffer."""
     connection = transport.get_extra_info("socket")
-    if connection is None:  # it was lost in this turn of the loop
+    if connection is None:  # the connection was lost in this iteration of the event loop
         return 0
     try:
         answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-    except OSError:  # it has been closed
+    except OSError:  # the socket is closed
         return 0
     return int.from_bytes(answer, sys.byteorder)
 
 
 def _has_left(transport: asyncio.Transport | None) -> bool:
-    """Whether the client's end is closed, also where input is left unread that hides the end of the stream."""
+    """Return whether the client has closed its end, even if unread input precedes the end of its stream."""
     connection = None if transport is None else transport.get_extra_info("socket")
     if connection is None or sys.platform != "linux":
         return False
     try:
         state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-    except OSError:  # it has been closed
+    except OSError:  # the socket is closed
         return False
     return state in TCP_CLOSED
 

@@ -1,4 +1,4 @@
-"""What all connections of one proxy share."""
+"""The state that all connections of one proxy share."""
 
 import itertools
 import secrets
@@ -19,12 +19,20 @@ from app_toolkit.types import NodeId
 
 
 class Proxy:
-    """The routes, the routers behind them, and the pooled connections to replicas.
+    """The routes, the routers of their ingresses, and the pool of connections to replicas.
 
-    `secret` authenticates this proxy to replicas and holds no space. `new_router` is called with the name of an
-    ingress, `application/ingress`, with the function that joins the wait queue of a replica, and with the function that
-    is called when a request waits and there is no replica. `node` is the node of this proxy. `access` gets every
-    request at its end. Not thread-safe: everything happens on the loop that serves.
+    Not thread-safe: call the methods on the event loop that serves, except where noted.
+
+    Parameters:
+        secret: Authenticates this proxy to replicas. It must not contain spaces.
+        new_router: Creates a router. It is called with the name of an ingress, `application/ingress`, with the function
+            that joins the wait queue of a replica, and with the function that the router calls when a request begins to
+            wait while there is no replica.
+        node: The node of this proxy.
+        access: Records every request at its end. None: there is no access log.
+
+    Raises:
+        ValueError: The secret is empty or contains a space.
     """
 
     def __init__(
@@ -42,54 +50,60 @@ class Proxy:
         self.reports = Reports(self.loads)
         join, unserved = self.wait_queues.join, self.reports.unserved
         self.routes = Routes(lambda name: new_router(name, join, unserved), self.pool, node)
-        #: None: a client address may have any number of requests.
+        #: Limits the requests of each client address. None: no limit.
         self.clients: Clients | None = None
         self.draining = False
         self.access = access
-        #: Requests that no ingress owns: those that were refused, and those to the proxy itself.
+        #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = Account("-")
         self._accounts: dict[str, Account] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Take news of the board: `routes`, and `replicas/{application}/{ingress}`; None removes."""
+        """Apply new snapshots of the keys `routes` and `replicas/{application}/{ingress}`. The value None removes."""
         self.routes.update(snapshots)
         for name in self._accounts.keys() - self.routes.routers.keys():
             del self._accounts[name]
 
     def account(self, name: str) -> Account:
-        """That of an ingress; it lives as long as the ingress's router."""
+        """Return the account of an ingress. It is kept as long as the router of the ingress."""
         account = self._accounts.get(name)
         if account is None:
             account = self._accounts[name] = Account(name)
         return account
 
     def loads(self) -> Loads:
-        """Who waits, who is served, and which WebSockets and streams are open, of each ingress that is reported."""
+        """Return the number of waiting and ongoing requests, and of open WebSockets and streams.
+
+        Only the ingresses whose callers report their load are included.
+        """
         return {
             name: (*load, len(self.account(name).websockets), len(self.account(name).streams))
             for name, load in self.routes.loads().items()
         }
 
     def counts(self) -> dict[str, Counts]:
-        """What became of requests, by ingress, and by `-` where none owned them. Safe from any thread."""
+        """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
         accounts = [self.unowned, *list(self._accounts.values())]
         return {account.name: account.counts.copy() for account in accounts}
 
     def mint_id(self) -> bytes:
-        """A request id: unique, cheap, and no secret."""
+        """Return a new request id, which is unique but predictable."""
         return b"%b-%x" % (self._process, next(self._count))
 
     def sweep(self, now: float) -> None:
-        """Look at the clocks of the queues and of the pool, and write the access log; `now` as `time.monotonic()`."""
+        """Enforce the timeouts of the queues and of the pool, and write the access log.
+
+        `now` is a time of `time.monotonic()`.
+        """
         self.routes.expire(now)
         self.pool.expire(now)
         if self.access is not None:
             self.access.flush()
 
     async def aclose(self) -> None:
-        """Once no connection is left: close those to replicas, and write what waits for the access log."""
+        """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
         self.wait_queues.close()
         for account in self._accounts.values():
             account.close()

@@ -1,7 +1,7 @@
-"""A client's requests: parsed, checked, and rebuilt for a replica. Bytes come in, requests go out.
+"""Parse and check the requests of a client, and rebuild them for a replica.
 
-What a replica gets is written anew from what was understood here, so there is nothing that the two could read
-differently.
+The head that is sent to a replica is composed from the parsed request, not copied from the client's bytes. So the proxy
+and the replica cannot interpret a request differently (request smuggling).
 """
 
 import ipaddress
@@ -37,15 +37,15 @@ from app_toolkit.types import Header
 log = logging.getLogger("app_toolkit.proxy")
 
 KEPT_BODY = 64 * 1024
-"""Bytes of a body that are kept, to try another replica with, and that may wait before we stop reading."""
+"""Bytes of a body that are retained for a retry, and that may be buffered before the proxy pauses reading."""
 
 DISCARDED_BODY = 1024 * 1024
-"""Bytes of a body that nobody wants which are read nevertheless, so that the connection can be used again."""
+"""Bytes of an unneeded body that are read and discarded, so that the connection can be reused."""
 
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 METHODS = IDEMPOTENT | {b"POST", b"PATCH", b"QUERY"}
 
-# Fields that need a look. All others are copied.
+# Fields that need special handling. All others are copied.
 COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, TRACED, DROP = range(12)
 LOOK: dict[bytes, int] = {
     b"host": HOST,
@@ -68,19 +68,20 @@ LOOK: dict[bytes, int] = {
 }
 
 REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Safe as a part of a file's name, a log line, a shell command and a URL."""
+"""Request ids that are safe in a file name, a log line, a shell command and a URL."""
 HOST_GRAMMAR = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::([0-9]{0,5}))?")
-"""A name or an address, and a port; what else is true of the two groups is `_is_host`'s to say."""
+"""A name or an IPv6 address in brackets, and a port. `_is_host` checks the two groups further."""
 
 SLICE = 2 * 1024
-"""Bytes that are fed at once while no body arrives: few enough to bound how many requests can come of them."""
+"""Bytes that are fed to the parser at once while no body arrives. This bounds the number of pipelined requests that one
+call can produce."""
 
 DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """How much of a request is accepted, in bytes and numbers. The parser below us has no limits at all."""
+    """Limits of a request head. The underlying parser has none."""
 
     head_bytes: int = 64 * 1024
     fields: int = 100
@@ -88,10 +89,10 @@ class HeadLimits:
 
 
 class Body:
-    """The body of one request on its way to a replica.
+    """The body of one request, buffered on its way to a replica.
 
-    * Its bytes leave in the order in which they came, framed as the replica gets them.
-    * What was passed on is kept, to be sent again, until there is more than `KEPT_BODY` of it, or `forget`.
+    * Bytes are forwarded in the order in which they arrived, and framed for the replica.
+    * Forwarded bytes are retained for a retry until more than `KEPT_BODY` bytes have arrived or `forget` is called.
     """
 
     __slots__ = ("_discarding", "_passed", "_pieces", "chunked", "received", "retained", "waiting")
@@ -116,7 +117,7 @@ class Body:
             self._pieces.append(b"0\r\n\r\n")
 
     def take(self) -> list[bytes]:
-        """What has come since the last time."""
+        """Return the pieces that have arrived since the last call."""
         pieces = self._pieces[self._passed :] if self._passed else self._pieces
         self.waiting = 0
         if self.retained and self.received <= KEPT_BODY:
@@ -128,19 +129,19 @@ class Body:
         return pieces
 
     def rewind(self) -> None:
-        """The next `take` begins at the first byte again; only while `retained`."""
+        """Make the next `take` start at the first byte again. Allowed only while `retained` is true."""
         assert self.retained
         self._passed = 0
         self.waiting = self.received
 
     def forget(self) -> None:
-        """Nobody will send it again."""
+        """Drop the forwarded bytes, because the request will not be sent again."""
         self.retained = False
         del self._pieces[: self._passed]
         self._passed = 0
 
     def discard(self) -> None:
-        """Nobody wants the rest of it: from here on it is only counted."""
+        """Drop all bytes. From now on, arriving bytes are counted and not kept."""
         self._discarding = True
         self.retained = False
         self._pieces.clear()
@@ -148,7 +149,7 @@ class Body:
 
 
 class Request:
-    """One request, once its head is complete. Its body goes on arriving until `complete`."""
+    """One request whose head is complete. Its body continues to arrive until `complete` is true."""
 
     __slots__ = (
         "_fields",
@@ -180,10 +181,10 @@ class Request:
         self.length: int | None = None
         self.expects = False
         self.websocket = False
-        #: What `X-Request-Timeout-Seconds` says, not understood yet.
+        #: The unparsed value of `X-Request-Timeout-Seconds`.
         self.timeout: bytes | None = None
         self.refusal: RequestError | None = None
-        #: What a proxy that is believed says of its client.
+        #: The forwarded fields, if a trusted proxy sent the request.
         self.forwarded: list[Header] = []
         self.complete = False
         self.body = Body(chunked=False)
@@ -193,24 +194,28 @@ class Request:
 
     @property
     def held(self) -> bool:
-        """Whether the body must wait for a 100: it is too large, or of unknown length, to be sent twice."""
+        """Whether the body waits for a 100, because its size exceeds what is retained for a retry, or is unknown."""
         return self.body.chunked or (self.length is not None and self.length > KEPT_BODY)
 
     @property
     def missing(self) -> int | None:
-        """Bytes of the body that have not arrived; None where nobody knows."""
+        """Bytes of the body that have not arrived. None: unknown."""
         if self.complete:
             return 0
         return None if self.length is None else self.length - self.body.received
 
     def head(self, hop: bytes) -> bytes:
-        """The head as a replica gets it."""
+        """Return the head that is sent to a replica. `hop` is the value of the hop field."""
         ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
         line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
         return b"".join((line, self._trace, ask, *self._fields, b"\r\n"))
 
     def read_target(self, url: bytes, host: bytes | None) -> None:
-        """Understand the request target in the forms of RFC 9112, 3.2; CONNECT's never comes here."""
+        """Parse the request target in the forms of RFC 9112, 3.2. CONNECT is rejected before.
+
+        Raises:
+            BadRequest: The target is invalid, or names another host than the Host field.
+        """
         if not url.isascii():
             raise BadRequest("the request target is not ASCII")
         if url[:1] != b"/" and not (url == b"*" and self.method == b"OPTIONS"):
@@ -221,19 +226,19 @@ class Request:
             path: str = parse_url(self._target).path.decode("ascii")
         except HttpParserError:
             raise BadRequest("the request target is not a URL") from None
-        # As the replica's server does it, so that both see the same path.
+        # The replica's server decodes the path in the same way.
         self.path = unquote(path) if "%" in path else path
 
     def read_fields(self, fields: list[Header], believed: bool) -> bytes | None:
-        """Check and copy the fields; gives the host. `believed`: the client is a proxy that tells the truth."""
+        """Check and copy the fields, and return the host. `believed`: the client is a trusted proxy."""
         host: bytes | None = None
         traced: list[Header] | None = None
         copied = self._fields
         for name, value in fields:
             look = LOOK.get(name, COPY)
             if look == COPY:
-                # An app server may take `_` for `-`; no name of ours passes in either spelling, and none that tells
-                # of a client from who is not believed.
+                # An app server may treat `_` like `-`. So internal fields are dropped in both spellings, and so are
+                # forwarded fields from an untrusted client. All of these names begin with `x` (120).
                 if name[0] == 120:
                     spelt = name.replace(b"_", b"-")
                     if spelt.startswith(INTERNAL_PREFIX) or (not believed and forwarded.tells_of_a_client(spelt)):
@@ -252,7 +257,7 @@ class Request:
             elif look == CODING:
                 self._read_coding(value)
             elif look == CONNECTION:
-                # Apps see it under a plain server. It changes nothing on the hop.
+                # An app sees this field when it runs on a plain server, too. It has no effect on the hop.
                 if value.lower() == b"keep-alive":
                     copied.append(b"connection: %b\r\n" % value)
             elif look == REQUEST_ID:
@@ -296,38 +301,38 @@ class Request:
             self._fields.append(b"expect: 100-continue\r\n")
 
     def check_body(self, most: int, name: str) -> None:
-        """Raises `ContentTooLarge` if the body is announced, or has come, with more than `most` bytes."""
+        """Raise `ContentTooLarge` if the announced or received size of the body is more than `most` bytes."""
         if max(self.length or 0, self.body.received) > most:
             has = f"{self.length} bytes" if self.length is not None else f"{self.body.received} bytes or more"
             raise ContentTooLarge(f"the body has {has}, the max_body_size of {name} is {most}")
 
     def become_websocket(self) -> None:
-        """Whatever follows the head now belongs to the tunnel."""
+        """Mark the request as a WebSocket handshake. All bytes after the head belong to the tunnel."""
         self.websocket = True
         self.keep_alive = False
         self._fields.append(b"connection: Upgrade\r\nupgrade: websocket\r\n")
 
 
 class RequestParser:
-    """Turns what one client sends into requests, in order.
+    """Parses the bytes from one client into requests, in order.
 
-    * It never raises for what a client sent: what is refused becomes a last request with a `refusal`.
-    * The parser below cannot be stopped within a `feed`: not more than `appetite` bytes are fed at a time.
+    * Invalid input raises no exception. It produces a last request with a `refusal`.
+    * The underlying parser cannot be stopped within a `feed`, so the caller feeds at most `appetite` bytes at a time.
     """
 
     def __init__(self, limits: HeadLimits, believed: bool = False) -> None:
-        """`believed`: forwarded fields are passed on, and told; else they are dropped."""
+        """`believed`: forwarded fields are passed on and recorded in the request. Otherwise they are dropped."""
         self.limits = limits
         self.believed = believed
-        #: Heads that are complete, in order; whoever begins one takes it out.
-        #: A list: an empty deque is larger than all else that an idle client costs here.
+        #: Requests with a complete head, in order. The connection removes a request when it begins its exchange.
+        #: A list, because an empty deque needs more memory than everything else that an idle parser holds.
         self.requests: list[Request] = []
-        #: The one whose body is arriving.
+        #: The request whose body is arriving.
         self.request: Request | None = None
         self.in_head = False
         self.refused = False
         self._head_bytes = 0
-        #: Bytes since the last one of a body: chunk extensions and trailers.
+        #: Bytes since the last byte of body data: chunk extensions and trailers.
         self._framing_bytes = 0
         self._url = b""
         self._fields: list[Header] = []
@@ -336,13 +341,13 @@ class RequestParser:
 
     def _new_parser(self) -> HttpRequestParser:
         parser = HttpRequestParser(self)
-        # Without this a request behind one with `connection: close` would cost that one its answer.
+        # Otherwise the parser rejects data after a request with `connection: close`, and that request gets no response.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
     @property
     def appetite(self) -> int:
-        """Bytes to feed at once."""
+        """The most bytes to pass to the next `feed`."""
         request = self.request
         if request is None:
             return SLICE
@@ -364,14 +369,14 @@ class RequestParser:
             if self._head_bytes > self.limits.head_bytes:
                 self.refuse(self._head_too_large())
         elif request is not None and request is self.request and not self.refused:
-            # The parser below holds a trailer until it is complete, and its length is nobody's business but ours.
+            # The underlying parser buffers a trailer until it is complete, and does not limit its length.
             self._framing_bytes = 0 if request.body.received > received else self._framing_bytes + len(data)
             if self._framing_bytes > self.limits.head_bytes:
                 most = self.limits.head_bytes
                 self.refuse(HeadTooLarge(f"the trailers, or what else is no body, are longer than {most} bytes"))
 
     def refuse(self, error: RequestError) -> None:
-        """Read nothing from here on: the request that is arriving carries the error, or one of its own."""
+        """Stop parsing. The error becomes the `refusal` of the arriving request, or else of a new last request."""
         self.refused = True
         request = self.request
         if request is None or request.complete:
@@ -382,7 +387,7 @@ class RequestParser:
         self.in_head = False
 
     def close(self) -> None:
-        """The client is gone."""
+        """Drop all state, because no more requests are read from the client."""
         self._parser = None
         self.requests.clear()
         self.request = None
@@ -404,7 +409,7 @@ class RequestParser:
             self.refuse(BadRequest(f"this is not HTTP: {error}"))
 
     def _after_upgrade(self, rest: bytes) -> None:
-        """The tunnel's first bytes; or, where the upgrade is not ours, all is parsed again without it."""
+        """Pass on the first bytes of the tunnel, or parse the request again without an upgrade that is ignored."""
         instead, self._instead = self._instead, None
         if instead is not None:
             self._parser = self._new_parser()
@@ -412,7 +417,7 @@ class RequestParser:
         elif rest and self.request is not None:
             self.request.body.append(rest)
 
-    # What the parser says
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self.in_head = True
@@ -470,12 +475,12 @@ class RequestParser:
             return
         request.body.end()
         request.complete = True
-        # A `connection: close` among the trailers: the parser reads nothing after it either.
+        # The trailers may contain `connection: close`, and then the parser reads nothing after the request.
         request.keep_alive = request.keep_alive and self._parser is not None and self._parser.should_keep_alive()
         self.request = None
 
     def _check_head(self) -> None:
-        """To the byte: what was fed last may hold more than the end of the head."""
+        """Check the exact size of the head, because the last fed bytes may contain more than its end."""
         size = len(self._url) + sum(len(name) + len(value) for name, value in self._fields)
         if size > self.limits.head_bytes:
             raise self._head_too_large()
@@ -486,7 +491,7 @@ class RequestParser:
 
 @lru_cache(1_024)
 def _is_host(value: bytes) -> bool:
-    """Whether it can be made part of a URL; where it cannot, an app that tries would answer 500."""
+    """Return whether the value can be a part of a URL. With another value, an app that builds URLs would answer 500."""
     found = HOST_GRAMMAR.fullmatch(value)
     if found is None:
         return False
@@ -500,7 +505,7 @@ def _is_host(value: bytes) -> bool:
 
 
 def _origin_form(url: bytes, host: bytes | None) -> bytes:
-    """What an absolute-form target means. Its authority must be the Host field's."""
+    """Convert an absolute-form target to origin form. Raise `BadRequest` if its authority is not that of `host`."""
     try:
         parsed = parse_url(url)
     except HttpParserError:
@@ -530,7 +535,7 @@ def _asks_for_websocket(fields: list[Header]) -> bool:
 
 
 def _without_upgrade(method: bytes, url: bytes, version: str, fields: list[Header]) -> bytes:
-    """The same head without the upgrade, for a parser that will then read the body."""
+    """Return the head without the upgrade, for a new parser that then reads the body."""
     lines = [b"%b %b HTTP/%b\r\n" % (method, url, version.encode())]
     for name, value in fields:
         if name in (b"upgrade", b"http2-settings"):

@@ -1,4 +1,4 @@
-"""The response to one request as its client gets it."""
+"""The response to one request, as it is sent to the client."""
 
 from collections.abc import Iterable
 
@@ -10,33 +10,33 @@ from app_toolkit.transport.pool import Answer
 from app_toolkit.types import Header
 
 SERVICE_RESTART = 1012
-"""The code for a WebSocket that ends for no fault of its client, which may connect again."""
+"""The close code of a WebSocket that the server ends. The client may connect again."""
 
 
 class ClientResponse:
-    """Composes the response and writes it to the client. The exchange says when."""
+    """Composes the response and writes it to the client, controlled by the exchange."""
 
     __slots__ = ("_client", "_frames", "_head", "_request", "answer", "continued", "keep", "size")
 
     def __init__(self, request: Request, client: Downstream) -> None:
         self._request = request
         self._client = client
-        #: Of the app, once its head is here.
+        #: The head of the app's response. None: it has not arrived.
         self.answer: Answer | None = None
         self._head = b""
-        #: Of a tunnel: what the replica has sent.
+        #: The WebSocket frames from the replica. None: the exchange is not a tunnel.
         self._frames: WebSocketFrames | None = None
-        #: Whether the client was told to send the body.
+        #: Whether a 100 allowed the client to send the body.
         self.continued = False
-        #: Whether the client's connection serves another request after this one.
+        #: Whether the client's connection may serve another request after this one.
         self.keep = False
-        #: Bytes of the body so far.
+        #: Bytes of the body that were written.
         self.size = 0
 
-    # The app's
+    # Responses of the app
 
     def inform(self, answer: Answer) -> None:
-        """Pass an interim answer on, if the client may see it."""
+        """Pass on an interim response, if the client may receive it."""
         request = self._request
         visible = request.version == "1.1"
         if answer.status == 100 and not request.websocket:
@@ -46,7 +46,7 @@ class ClientResponse:
             self._client.write(_head(answer.status_line, (), answer.fields, b"\r\n"))
 
     def prepare(self, answer: Answer) -> bool:
-        """Compose the head, for `start`. Gives whether it leaves at once; else it leaves with the first of the body."""
+        """Compose the head. Return whether to `start` at once, or else with the first bytes of the body."""
         request, client = self._request, self._client
         self.answer = answer
         self.keep = self._may_keep(answer)
@@ -54,13 +54,13 @@ class ClientResponse:
         if request.version == "1.0":
             fields = [field for field in fields if field[0] != b"transfer-encoding"]
         end = self._id_line(answer) if self.keep else b"connection: close\r\n" + self._id_line(answer)
-        # A WebSocket handshake is answered with a date by the replica.
+        # The replica's response to a WebSocket handshake already has a Date field.
         defaults = [] if request.websocket else client.default_headers
         self._head = _head(answer.status_line, defaults, fields, end)
         return answer.extent != "sized" and answer.extent != "none"
 
     def start(self) -> None:
-        """Write the head. From here on nothing can be taken back."""
+        """Write the head. From now on, the request cannot be retried."""
         head, self._head = self._head, b""
         self._client.write(head)
 
@@ -73,18 +73,18 @@ class ClientResponse:
             self._client.pass_on(data)
 
     def take_back(self) -> None:
-        """Forget an answer of which the client has seen nothing."""
+        """Drop a response of which no bytes have been sent to the client."""
         self.answer = None
         self._head = b""
 
     def cut(self) -> None:
-        """The response has begun and cannot be completed."""
+        """Close the connection because the response has begun and cannot be completed."""
         assert self.answer is not None
-        # Without a framing of its own a body ends with the connection: an orderly close would be a fake end.
+        # A body without framing ends with the connection. After an orderly close, it would look complete.
         unframed = self._request.version == "1.0" or self.answer.extent == "until_close"
         self._client.cut(reset=self._frames is None and unframed)
 
-    # A tunnel's
+    # Tunnels
 
     def open_tunnel(self, answer: Answer) -> None:
         self.answer = answer
@@ -93,7 +93,7 @@ class ClientResponse:
         self._client.write(head)
 
     def close_tunnel(self, why: str) -> None:
-        """Tell the client why, unless the replica has closed, or was lost in the middle of a frame."""
+        """Close the tunnel, with a close frame unless the replica has sent one or was lost within a frame."""
         frames = self._frames
         assert frames is not None
         if frames.may_close:
@@ -103,7 +103,7 @@ class ClientResponse:
         else:
             self._client.cut(reset=False)
 
-    # The proxy's own
+    # Responses of the proxy
 
     def give(self, own: OwnAnswer) -> None:
         request = self._request
@@ -120,7 +120,7 @@ class ClientResponse:
         self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
 
     def _may_keep(self, answer: Answer | None) -> bool:
-        """`answer`: None where the proxy answers."""
+        """Return whether the connection may serve another request. `answer`: None for a response of the proxy."""
         request = self._request
         if not request.keep_alive or self._client.closing:
             return False
@@ -129,12 +129,12 @@ class ClientResponse:
         if request.complete:
             return True
         if request.expects and not self.continued:
-            return False  # nobody knows whether the body still comes
+            return False  # the client may or may not send the body
         missing = request.missing
         return missing is None or missing <= DISCARDED_BODY
 
     def _id_line(self, answer: Answer) -> bytes:
-        """The end of a head; an app may answer with a request id of its own."""
+        """Return the end of a head, with the request id unless the app's response has one."""
         for name, _ in answer.fields:
             if name == b"x-request-id":
                 return b"\r\n"

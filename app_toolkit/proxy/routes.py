@@ -1,4 +1,4 @@
-"""Whose request it is: applications by their prefix, their route tables, and one router per ingress."""
+"""Routing: applications by their prefix, their route tables, and one router per ingress."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -32,7 +32,7 @@ class RoutePermit(Protocol):
 
 
 class IngressRouter(Protocol):
-    """What the proxy asks of a router. Permits and places in the queue go back to the router that gave them."""
+    """The router interface that the proxy uses. Permits and waiters are returned to the router that created them."""
 
     policy: Policy
 
@@ -72,7 +72,7 @@ class IngressRouter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoutedApplication:
-    """One application as the board shows it."""
+    """One application, as published by the controller."""
 
     name: str
     prefix: str
@@ -82,11 +82,11 @@ class RoutedApplication:
 
 
 class Routes:
-    """From a request to the router of the ingress that owns it.
+    """Finds the ingress that owns a request, and holds the router of each ingress.
 
-    * Snapshots come in any order and more than once; an older one than was seen changes nothing.
-    * An ingress that has routes and no replicas yet has a router all the same: its requests wait.
-    * A router lives while a route or a replica set names it; the requests of one that goes are failed.
+    * Snapshots may arrive in any order and repeatedly. A snapshot that is not newer than the last one is ignored.
+    * An ingress with routes and without replicas has a router, too, so its requests wait.
+    * A router is kept while a route or a replica set names its ingress. Then it is closed, and its waiters fail.
     """
 
     def __init__(
@@ -103,7 +103,12 @@ class Routes:
         self._published = Published(pool, node)
 
     def find(self, kind: str, method: str, path: str) -> str:
-        """The owner, by its name in `routers`. Raises `NotFound`; before any routes `NoReplica`."""
+        """Return the name of the owning ingress, a key of `routers`.
+
+        Raises:
+            NotFound: No application owns the path.
+            NoReplica: No routes have been published yet.
+        """
         if not self.ready:
             raise NoReplica("this proxy has no routes yet")
         for application in self.applications:
@@ -116,7 +121,7 @@ class Routes:
         raise NotFound(f"no application has a route prefix above {path[:200]!r}")
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Take what is new on the board; replica sets first, so that a new route finds its replicas."""
+        """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once."""
         for key in sorted(snapshots):
             snapshot = snapshots[key]
             seen = self._versions.get(key)
@@ -130,13 +135,13 @@ class Routes:
         self._close_unnamed()
 
     def expire(self, now: float) -> None:
-        """Fail those who have waited too long."""
+        """Fail the requests that have waited too long."""
         for router in self.routers.values():
             router.expire(now)
 
     @property
     def versions(self) -> dict[str, Version]:
-        """What of the board has been seen."""
+        """The versions of the last snapshots, by key."""
         return dict(self._versions)
 
     @property
@@ -145,12 +150,12 @@ class Routes:
 
     @property
     def queues(self) -> dict[str, int]:
-        """Who waits, by ingress. Safe from any thread."""
+        """The number of waiting requests, by ingress. Thread-safe."""
         return {name: router.waiting for name, router in list(self.routers.items())}
 
     @property
     def reached(self) -> dict[str, str]:
-        """The limits of full queues, by ingress. Safe from any thread."""
+        """The limits of full queues, by ingress. Thread-safe."""
         return {name: router.reached for name, router in list(self.routers.items()) if router.reached}
 
     @property
@@ -158,7 +163,7 @@ class Routes:
         return sum(router.ongoing for router in self.routers.values())
 
     def loads(self) -> Mapping[str, tuple[int, int]]:
-        """Who waits and who is served, of each ingress whose callers are to report it."""
+        """Return the numbers of waiting and ongoing requests of each ingress whose callers report their load."""
         reported = self._published.reported & self.routers.keys()
         return {name: (self.routers[name].waiting, self.routers[name].ongoing) for name in reported}
 

@@ -1,4 +1,4 @@
-"""The proxy as a server: uvicorn's lifecycle and sockets, with connections of our own."""
+"""The proxy as a server: uvicorn's lifecycle and sockets, with the proxy's own connection classes."""
 
 import asyncio
 import contextlib
@@ -32,35 +32,35 @@ log = logging.getLogger("app_toolkit.proxy")
 
 SWEEP_S = 0.5
 LOOK_S = 0.05
-"""How often a draining proxy looks whether its last request is answered."""
+"""Seconds between two checks whether a draining proxy has answered its last request."""
 UNLIMITED = 1_048_576
-"""Descriptors that are counted on where the system names no limit."""
+"""The assumed number of file descriptors if the system has no limit."""
 CLOSING_S = 0.5
-"""What clients get to read their last answer, or to answer the 1012 of their WebSocket."""
+"""Seconds for clients to read their last response, or to answer the close frame (1012) of their WebSocket."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyStatistics:
-    """The sizes of live sets, and what became of requests."""
+    """The number of waiting and ongoing requests and of connections, and the outcomes of requests."""
 
     waiting: int
     ongoing: int
     connections: int
     idle: int
     requests: Mapping[str, Counts]
-    """By ingress; `-` holds those that none owned."""
+    """The outcomes by ingress. `-` counts the requests that no ingress owned."""
     queues: Mapping[str, int]
-    """Who waits, by ingress."""
+    """The number of waiting requests, by ingress."""
     reached: Mapping[str, str]
     """The limits of full queues, by ingress: `1,000 of 1,000 max_queued_requests`."""
 
 
 class ProxyServer:
-    """Serves clients until it is stopped, as the options say. Raises `StartupError` for a certificate that is none.
+    """Serves clients until it is stopped. The constructor raises `StartupError` for an invalid certificate.
 
-    Either `await serve(sockets)`, which returns once it is stopped or was told to exit by a signal, or
-    `async with ProxyServer(...) as server`, which stops it at its end. `drain_timeout_s` is how long what runs
-    may take in the two cases that name no time.
+    Use either `await serve(sockets)`, which returns after `stop` or a signal, or `async with ProxyServer(...) as
+    server`, which stops the server at the end of the block. `drain_timeout_s` is the time that requests may take to end
+    after a signal and at the end of an `async with` block.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ProxyServer:
         drain_timeout_s: float = 20.0,
     ) -> None:
         self.proxy = proxy
-        #: The port of the first socket, once it serves.
+        #: The port of the first socket, once the server runs. Before, the configured port.
         self.port = options.port
         self._options = options
         self._limits = limits or HeadLimits()
@@ -101,7 +101,7 @@ class ProxyServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on these sockets, or on one of its own, bound as the options say. Raises `StartupError`."""
+        """Serve on these sockets, or on a new one bound to the configured address. Raise `StartupError`."""
         sockets = sockets or [bind(self._options)]
         self.port = int(sockets[0].getsockname()[1])
         sweeper = asyncio.create_task(self._keep_sweeping())
@@ -116,19 +116,19 @@ class ProxyServer:
             await self.proxy.aclose()
 
     async def accepting(self) -> None:
-        """Wait until it takes connections."""
+        """Wait until the server accepts connections."""
         await self._server.ready.wait()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, and wait until every request is answered; those that take longer end with an error.
+        """Accept no new connections, and wait until every request is answered. After the timeout, fail the remaining.
 
-        WebSockets stay open: they end with the replicas behind them, which say why.
+        WebSockets stay open until their replicas close them, which send the reason in their close frames.
         """
         self.proxy.draining = True
         self._server.should_exit = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                # Once in a life and for a moment: no exchange needs to tell anybody that it was the last.
+                # Polling is sufficient, because a proxy drains only once. An event would cost every exchange.
                 while any(connection.answers for connection in self.connections()):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         for connection in self.connections():
@@ -136,9 +136,9 @@ class ProxyServer:
                 connection.dismiss()
 
     async def stop(self, timeout_s: float) -> None:
-        """`drain`, and give WebSockets what is left of the time to end; those that do not are told 1012.
+        """Drain, wait for WebSockets until the timeout, and close the remaining ones with 1012.
 
-        Returns when nothing is left, at most `CLOSING_S` later.
+        Returns when all connections are closed, at most `CLOSING_S` after the timeout.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.drain(timeout_s)
@@ -166,7 +166,7 @@ class ProxyServer:
         await self._serving
 
     def sweep(self, now: float) -> None:
-        """Look at every clock, as happens twice a second; `now` as `time.monotonic()` counts."""
+        """Enforce all timeouts. Called every `SWEEP_S`. `now` is a time of `time.monotonic()`."""
         self.proxy.sweep(now)
         for connection in self.connections():
             connection.sweep(now)
@@ -194,11 +194,14 @@ class ProxyServer:
             await asyncio.sleep(SWEEP_S)
             try:
                 self.sweep(time.monotonic())
-            except Exception:  # the sweeper's edge: without it no clock would ever be looked at again
+            except Exception:  # without the sweeper, no timeout would be enforced any more
                 log.exception("a sweep of the proxy failed")
 
     def _told_to_exit(self) -> None:
-        """By a signal, where nobody drained us. uvicorn would end tasks at a deadline; our exchanges are none."""
+        """Begin to drain after a signal, unless the proxy is draining.
+
+        uvicorn's own shutdown timeout applies to tasks only, and exchanges are not tasks.
+        """
         if self.proxy.draining:
             return
         self.proxy.draining = True
@@ -206,7 +209,7 @@ class ProxyServer:
         self._deadline = loop.call_later(self._drain_timeout_s, self._dismiss_connections)
 
     def _dismiss_connections(self) -> None:
-        """The time is up for all that is left: it is told so, and has a moment for its end."""
+        """End all requests and WebSockets because the timeout has passed, and abort them after `CLOSING_S`."""
         connections = self.connections()
         for connection in connections:
             connection.dismiss()
@@ -220,12 +223,12 @@ class ProxyServer:
             connection.abort()
 
     def connections(self) -> list[ServedConnection]:
-        """Of every client, admitted or refused."""
+        """Return the connections of all clients, admitted or refused."""
         return [*self._state.connections, *self._reception.refused]
 
 
 class _Server(uvicorn.Server):
-    """Says when it serves, when it begins to stop, and when it has stopped."""
+    """Signals when the server is ready, when it begins to stop, and when it has stopped."""
 
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
         super().__init__(config)
@@ -259,16 +262,19 @@ def _config(backlog: int, arrive: Callable[..., AcceptedConnection]) -> uvicorn.
 
 
 def raise_descriptors() -> int:
-    """Raise this process's limit of open descriptors as far as it may itself; gives what it is then."""
+    """Raise the soft limit of open file descriptors of this process to the hard limit. Return the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
+    with contextlib.suppress(ValueError, OSError):  # some systems allow less than the reported hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return soft if soft != resource.RLIM_INFINITY else UNLIMITED
 
 
 def bind(options: HTTPOptions, *, shared: bool = False) -> socket.socket:
-    """A listening place as the options say, alone or `shared` with others of this user. Raises `StartupError`."""
+    """Return a socket bound to the configured address, exclusively or `shared` with other processes of this user.
+
+    Raises `StartupError` if the address cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     sock = socket.socket(family)
     try:
@@ -283,5 +289,5 @@ def bind(options: HTTPOptions, *, shared: bool = False) -> socket.socket:
 
 
 async def _unused(scope: Scope, receive: Receive, send: Send) -> None:
-    """uvicorn wants an app. Its protocol class alone would call it, and ours does not."""
+    """Satisfy uvicorn, which requires an app. Only uvicorn's own protocol classes would call the app."""
     raise AssertionError("the proxy has no app")

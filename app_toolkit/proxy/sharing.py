@@ -1,4 +1,4 @@
-"""One port for the proxies of one instance on one host, and for nobody else."""
+"""A port that the proxies of one instance on one host share exclusively."""
 
 import fcntl
 import os
@@ -13,20 +13,26 @@ from app_toolkit.proxy.server import bind
 
 
 class SharedPort:
-    """A listening place that others of the same instance may have as well.
+    """A listening socket whose port is shared with other processes of the same instance.
 
-    The kernel shares a port among all of one user who ask for it (`SO_REUSEPORT`), also with another instance. So
-    the first of ours asks for the port alone, which is refused where anybody has it, and then shares it with those
-    who know the folder: each holds a lock on a file there, which ends with its process, however that ends.
+    The kernel shares a port among all processes of one user that set `SO_REUSEPORT`, even those of different instances.
+    So the first process of an instance binds the port exclusively, which fails if the port is in use. Then it binds the
+    port again, shared with the processes that use the same folder. Each process holds a lock on a file there, which the
+    kernel releases when the process ends.
 
-    Between the two questions of the first another instance may take the port, if it shares, too. Nothing but that
-    moment is left open.
+    Between the two calls of bind, another instance may bind the port if it also sets `SO_REUSEPORT`. This race remains.
     """
 
     def __init__(self, options: HTTPOptions, folder: Path) -> None:
-        """`folder` is the own one of the instance on this host.
+        """Bind the port.
 
-        Raises `StartupError`, and `InsecurePath` if other users could change what is in it.
+        Parameters:
+            options: The address. Port 0: any free port.
+            folder: The folder of the instance on this host.
+
+        Raises:
+            StartupError: The address cannot be bound.
+            InsecurePath: Other users could change the content of the folder.
         """
         folder = private.folder(folder)
         if not options.port:
@@ -55,7 +61,7 @@ class SharedPort:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """One of ours at a time; a moment each."""
+    """Hold an exclusive lock on a file, so that the processes of the instance bind one after another."""
     turn = private.open_file(path, os.O_RDWR)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -65,7 +71,7 @@ def _turn(path: Path) -> Iterator[None]:
 
 
 def _is_free(file: int) -> bool:
-    """Whether nobody holds the lock; if so, we do."""
+    """Try to acquire the exclusive lock on a file. Return whether it was free."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,25 +1,25 @@
-"""The stages of a request at the proxy, and which of them may follow which."""
+"""The stages of a request at the proxy, and the transitions between them."""
 
 from collections.abc import Mapping
 from enum import IntEnum, auto
 
 
 class Stage(IntEnum):
-    """How far a request has come. An int, because it is looked up several times for each request."""
+    """The stage of a request. An int, because it is looked up several times for each request."""
 
     NEW = auto()
     ARRIVING = auto()
-    """Its body arrives. It asks for no replica yet."""
+    """The body of the request is arriving. The request does not ask for a permit yet."""
     WAITING = auto()
-    """It asks for a permit at a replica, or waits for one."""
+    """The request asks or waits for a permit at a replica."""
     CONNECTING = auto()
-    """It has a permit, and waits for a connection to the replica."""
+    """The request has a permit, and waits for a connection to the replica."""
     SENT = auto()
-    """The replica has it, and the client has seen nothing of a response."""
+    """The request was sent to the replica, and no response was sent to the client."""
     ANSWERED = auto()
-    """The response has begun. It is passed on as it comes."""
+    """The response has begun, and is passed on as it arrives."""
     TUNNEL = auto()
-    """It is an open WebSocket."""
+    """The exchange is an open WebSocket."""
     DONE = auto()
 
 
@@ -33,11 +33,11 @@ TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.TUNNEL: (Stage.DONE,),
     Stage.DONE: (),
 }
-"""Only an attempt that brought no answer leads back, to WAITING. Every stage but the last leads to DONE."""
+"""A request returns to WAITING only after an attempt without an answer. Every stage except DONE may lead to DONE."""
 
 
 class IllegalStage(AssertionError):
-    """A stage that may not follow the one before: a mistake in the proxy."""
+    """A transition that is not listed in `TRANSITIONS`: a bug in the proxy."""
 
     def __init__(self, stage: Stage, after: Stage) -> None:
         super().__init__(f"a request that is {stage.name} cannot become {after.name}")

@@ -1,4 +1,4 @@
-"""The certificate that the proxies show."""
+"""The TLS certificate of the proxies."""
 
 import ssl
 
@@ -7,7 +7,10 @@ from app_toolkit.errors import StartupError
 
 
 def context(options: HTTPOptions) -> ssl.SSLContext | None:
-    """What uvicorn makes of the same options; None where TLS is not asked for. Raises `StartupError`."""
+    """Return an SSL context like that of uvicorn with the same options. None: TLS is not configured.
+
+    Raises `StartupError` if the certificate or the key is invalid.
+    """
     certificate, key = options.ssl_certfile, options.ssl_keyfile
     if certificate is None:
         if key is not None:
@@ -21,7 +24,7 @@ def context(options: HTTPOptions) -> ssl.SSLContext | None:
         except OSError as error:
             raise StartupError(f"the {name} {path!r} cannot be read: {error.strerror}") from None
     try:
-        # Without a password of ours, a locked key would have OpenSSL ask for one at the terminal.
+        # Without a password callback, OpenSSL would ask for the password of an encrypted key at the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         where = repr(certificate) if key is None else f"{certificate!r} and {key!r}"

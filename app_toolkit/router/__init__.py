@@ -1,1 +1,1 @@
-"""Who waits for a replica, and which replica serves whom."""
+"""Routers, which queue requests and assign them to replicas, and the handles that call deployments."""

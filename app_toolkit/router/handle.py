@@ -1,4 +1,4 @@
-"""Handles, which user code calls like objects of the class, and the responses of their calls."""
+"""Handles, whose methods user code calls like those of the class, and the responses of these calls."""
 
 import asyncio
 import inspect
@@ -24,27 +24,27 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 default: Callable[[], Plane] | None = None
-"""Makes the plane of a process in which nobody has called `use`, at the first call. It is called under a lock, so it is
-not to wait for what may call handles itself."""
+"""Creates the data plane at the first call in a process in which `use` was not called. It runs under a lock, so it must
+not wait for code that calls handles."""
 
 ENDED = "the engine that served this process has ended"
 
 chosen = False
-"""Whether an engine has said what handles call through here."""
+"""Whether `use` has set the data plane of this process."""
 
 _plane: Plane | None = None
 _making = threading.Lock()
 
 
 def use(plane: Plane | None) -> None:
-    """From now on every handle of this process calls through this plane; None: through none, or the default one."""
+    """Set the data plane that all handles of this process use. None: the one that `default` creates, if it is set."""
     global _plane, chosen
     _plane = plane
     chosen = plane is not None
 
 
 def plane() -> Plane:
-    """The one that every handle of this process calls through. Raises `ConfigError` where there is none."""
+    """Return the data plane that all handles of this process use. Raise `ConfigError` if there is none."""
     global _plane
     if (here := _plane) is not None:
         return here
@@ -57,12 +57,12 @@ def plane() -> Plane:
 
 
 class Handle(Reference):
-    """Calls one deployment. It has the methods of the class, and no other public name.
+    """Calls one deployment. A handle has the methods of the class, and no other public name.
 
-    As a dependency, `Depends(writer.handle)`, it gives a route itself.
+    As a dependency, `Depends(writer.handle)`, a handle returns itself.
 
-    Await an `async def` method, and iterate over one that yields, from any event loop. A `def` method blocks until its
-    result arrives; where an event loop runs it raises `TypeError`. Safe in every thread.
+    Await an `async def` method, and iterate over a method that yields, from any event loop. A `def` method blocks until
+    its result arrives. In a thread with a running event loop, it raises `TypeError`. Handles are thread-safe.
     """
 
     _options: CallOptions
@@ -76,7 +76,7 @@ class Handle(Reference):
 
     def __getattr__(self, name: str) -> "Method":
         method = Method(self._deployment, name, _kind(self._deployment.cls, name), self._options)
-        self.__dict__[name] = method  # found without us from now on
+        self.__dict__[name] = method  # `__getattr__` is not called for this name again
         return method
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -93,21 +93,21 @@ class CallKeywords(TypedDict, total=False):
     """`CallOptions`, for type checkers and editors."""
 
     timeout_s: float | None
-    """seconds that each call may take, queue included. Default: None"""
+    """seconds that each call may take, including the time in the queue. Default: None"""
     retry: Retry | None
-    """calls that are retried when a replica is lost with them. Default: None"""
+    """calls that are retried if their replica is lost. Default: None"""
 
 
 def options(handle: T, **options: Unpack[CallKeywords]) -> T:
-    """Return the same handle with other options for its calls: `options(model, timeout_s=2).write(prompt)`.
+    """Return a handle to the same deployment with other options: `options(model, timeout_s=2).write(prompt)`.
 
     An option that is not given does not change.
 
     Parameters:
         handle: The handle.
-        timeout_s: Seconds that each call may take, queue included. Default: that of the deployment.
-        retry: Calls that are retried when a replica is lost with them: "all", "idempotent" (methods marked
-            `@idempotent`) or "none". Default: that of the deployment.
+        timeout_s: Seconds that each call may take, including the time in the queue. Default: that of the deployment.
+        retry: Calls that are retried if their replica is lost: "all", "idempotent" (methods marked `@idempotent`) or
+            "none". Default: that of the deployment.
 
     Raises:
         ConfigError: An option is unknown or out of bounds.
@@ -118,7 +118,7 @@ def options(handle: T, **options: Unpack[CallKeywords]) -> T:
 
 
 def deployment_of(handle: object) -> Deployable:
-    """What a handle stands for. Raises `TypeError` for anything else."""
+    """Return the deployment of a handle. Raise `TypeError` if the argument is not a handle."""
     return _handle(handle, "deployment_of(model)")._deployment
 
 
@@ -128,9 +128,9 @@ def _handle(value: object, usage: str) -> Handle:
     return value
 
 
-@lru_cache(maxsize=1024)  # `options` makes handles for single calls
+@lru_cache(maxsize=1024)  # because `options` often creates a handle for a single call
 def _kind(cls: type, name: str) -> Kind:
-    """Raises `AttributeError` for what callers may not call."""
+    """Return the kind of a method. Raise `AttributeError` if callers may not call it."""
     if name.startswith("_"):
         raise AttributeError(f"{cls.__name__}.{name} is private, and not for callers")
     if isinstance(inspect.getattr_static(cls, name, None), classmethod):
@@ -145,7 +145,7 @@ def _kind(cls: type, name: str) -> Kind:
 
 
 def methods_of(cls: type) -> dict[str, Kind]:
-    """What callers may call."""
+    """Return the methods that callers may call, with their kinds."""
     public = {name: getattr(cls, name, None) for name in dir(cls) if not name.startswith("_")}
     return {
         name: kind_of(cast(Callable[..., Any], method))
@@ -176,7 +176,7 @@ class Method:
         call = self.call(args, kwargs)
         if self.kind == "coroutine":
             answer: Any = self.answer(call)
-            answer.__qualname__ = self._called  # for the warning that it was never awaited, and for tasks
+            answer.__qualname__ = self._called  # shown in "was never awaited" warnings and in the repr of tasks
             return answer
         if self.kind == "stream":
             return self._items(call)
@@ -198,7 +198,7 @@ class Method:
         return plane().caller(self.deployment)
 
     async def answer(self, call: Call) -> Any:
-        """What the method gives, from whichever loop."""
+        """Return the result of the method. Can be awaited on any event loop."""
         call = await resolved(call)
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
@@ -206,7 +206,7 @@ class Method:
         return await asyncio.wrap_future(submit(caller.loop, caller.call, call))
 
     async def fetch(self, call: Call) -> Any:
-        """The same, and a value that comes as bytes stays `Sealed`."""
+        """Like `answer`, but return a value that arrives as bytes as `Sealed`."""
         call = await resolved(call)
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
@@ -230,12 +230,12 @@ class Method:
                     yield item
 
     def _sync_items(self, call: Call) -> Generator[Any, None, None]:
-        yield from Stream[Any](self, call)  # which is let go with this generator, and so closed
+        yield from Stream[Any](self, call)  # closed when this generator is garbage-collected
 
 
 @contextmanager
 def _among_readings(reading: Reading) -> Iterator[None]:
-    """The request that is being served, where one is, looks at it."""
+    """Register a stream with the request that is being served, if any. The request closes it at its end."""
     readings = READINGS.get()
     if readings is None:
         yield
@@ -255,10 +255,10 @@ def _close(items: AsyncGenerator[Any, None]) -> None:
 
 
 _closing: set[asyncio.Task[None]] = set()
-"""An event loop holds its tasks only weakly."""
+"""References to running tasks, because an event loop holds only weak ones."""
 
 
-# What yields is also something that gives a result, an iterator: the first that fits is meant.
+# A method that yields also matches the overloads for a result (an iterator). Type checkers use the first match.
 @overload
 def remote(  # type: ignore[overload-overlap]
     method: Callable[P, AsyncIterable[R]], *args: P.args, **kwargs: P.kwargs
@@ -274,8 +274,8 @@ def remote(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Respon
 def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
     """Start a call of a method and return at once: `remote(model.predict, x)`.
 
-    Works for all kinds of methods, in event loops and in threads. A `Response` among the arguments is waited for before
-    the call is sent, and only the called method unpickles it.
+    Works for all kinds of methods, in event loops and in threads. If an argument is a `Response`, the call is sent once
+    that response has its result, and only the called replica unpickles the result.
 
     Parameters:
         method: A method of a handle.
@@ -295,7 +295,7 @@ def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 async def resolved(call: Call) -> Call:
-    """The call with the results of those of its arguments that are responses, as they came."""
+    """Wait for the arguments that are responses, and return the call with their (sealed) results instead."""
     for value in (*call.args, *call.kwargs.values()):
         if isinstance(value, Response):
             break
@@ -318,7 +318,10 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 def submit(
     loop: asyncio.AbstractEventLoop, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
 ) -> "Future[R]":
-    """Run it on another thread's loop, in a copy of the context here. To cancel the future cancels the work."""
+    """Run a coroutine function on the event loop of another thread, in a copy of the current context.
+
+    If the returned future is cancelled, the coroutine is cancelled. Raises `NoReplica` if the loop is closed.
+    """
     run = _heard(work, *args, **kwargs)
     try:
         return asyncio.run_coroutine_threadsafe(run, loop)
@@ -328,7 +331,7 @@ def submit(
 
 
 async def _heard(work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-    # Once the future is cancelled, nobody asks the task for what it raises on its way out.
+    # If the future is cancelled, no code retrieves an exception that the task raises during its cancellation.
     task = asyncio.current_task()
     assert task is not None, "a coroutine on an event loop has a task"
     task.add_done_callback(_retrieve)
@@ -340,23 +343,23 @@ async def _follow(task: "asyncio.Task[R]") -> R:
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:
-    # An exception that nobody awaits is nobody's concern: asyncio is not to complain of it.
+    # This prevents asyncio's log message "Task exception was never retrieved".
     if not task.cancelled():
         task.exception()
 
 
 class Response(Generic[R]):
-    """The result of a call that is in flight: `await` it, or wait in a thread with `result()`.
+    """The result of an in-flight call: `await` it, or wait in a thread with `result()`.
 
-    You can await it more than once. If a caller that awaits it is cancelled, the call is cancelled. A call is also
-    cancelled when nobody holds its response any more, and when its event loop ends.
+    A response can be awaited more than once. If a task that awaits it is cancelled, the call is cancelled. The call is
+    also cancelled if the response is garbage-collected or if its event loop ends.
     """
 
     def __init__(self, method: Method, call: Call) -> None:
         self._method = method
         loop = running_loop()
         self._work: asyncio.Task[Any] | Future[Any]
-        #: The result, once somebody wants it here.
+        #: The unpickled result, once it was requested in this process.
         self._opened: tuple[R] | None = None
         if loop is None:
             self._work = submit(method.caller.loop, method.fetch, call)
@@ -368,11 +371,11 @@ class Response(Generic[R]):
         return f"<Response of {self._method!r}: {'done' if self._work.done() else 'under way'}>"
 
     def __await__(self) -> Generator[Any, None, R]:
-        # A generator, so that its frame holds the response for as long as somebody awaits it.
+        # A generator, because its frame holds a reference to the response while the response is awaited.
         return self._open((yield from self.sealed().__await__()))
 
     async def sealed(self) -> Any:
-        """The result, to be passed on: `Sealed` where it came as bytes."""
+        """Return the result for use as an argument of another call. It is `Sealed` if it arrived as bytes."""
         work = self._work
         if isinstance(work, asyncio.Task):
             if work.get_loop() is asyncio.get_running_loop():
@@ -391,11 +394,11 @@ class Response(Generic[R]):
         """Wait for the result in a thread.
 
         Parameters:
-            timeout_s: Seconds to wait; the call continues after that. Default: None, no limit.
+            timeout_s: Seconds to wait. The call continues after a timeout. Default: None, no limit.
 
         Raises:
             TimeoutError: The result did not arrive in time.
-            RuntimeError: An event loop runs in this thread, which would be blocked.
+            RuntimeError: An event loop runs in this thread, and waiting would block it.
         """
         _refuse_in_a_loop("response.result()", "await response")
         work = self._work
@@ -409,7 +412,7 @@ class Response(Generic[R]):
             raise TimeoutError(f"{self._method!r} gave no result within {timeout_s:g} s") from None
 
     def cancel(self) -> None:
-        """Cancel the call; a caller that awaits it gets `CancelledError`. Safe in every thread."""
+        """Cancel the call. A task that awaits it gets `CancelledError`. Thread-safe."""
         work = self._work
         if work.done():
             return
@@ -436,8 +439,8 @@ def _refuse_in_a_loop(what: str, way: str) -> None:
 class Stream(Generic[R]):
     """The items that a method yields: use `async for` in event loops and `for` in threads.
 
-    The method starts at once and is at most one item ahead of its reader. It is closed by `aclose()` and `cancel()`,
-    and when nobody holds the stream any more.
+    The method starts at once and is at most one item ahead of its reader. `aclose()` and `cancel()` close it, and so
+    does garbage collection of the stream.
     """
 
     def __init__(self, method: Method, call: Call) -> None:
@@ -474,7 +477,7 @@ class Stream(Generic[R]):
         return cast(R, found[0])
 
     def cancel(self) -> None:
-        """Close the method; a caller that waits for an item gets `CancelledError`. Safe in every thread."""
+        """Close the method. A task that waits for an item gets `CancelledError`. Thread-safe."""
         self._relay.cancel()
 
     async def aclose(self) -> None:
@@ -491,14 +494,17 @@ class Stream(Generic[R]):
 
 
 class _Relay:
-    """A stream's end on its caller's loop. One task steps the generator there, as contexts and timeouts in it need."""
+    """The part of a stream that runs on the event loop of its caller.
+
+    A single task iterates over the generator, because context variables and timeouts in it require that.
+    """
 
     def __init__(self, method: Method, call: Call) -> None:
         self._caller = method.caller
         self._call = call
         self.loop = self._caller.loop
         self._asked = asyncio.Semaphore(0)
-        # Never longer than what was asked for, and an end: None.
+        # Holds at most the requested items and a None for the end.
         self._found: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
         self._steps: asyncio.Task[None] | None = None
         self.reading = Reading(self.cancel)
@@ -508,7 +514,7 @@ class _Relay:
             self._begin()
             return
         context = copy_context()
-        context.run(ERRAND.set, None)  # which is not to last as long as this
+        context.run(ERRAND.set, None)  # the copied context must not keep the object alive
         try:
             self.loop.call_soon_threadsafe(self._begin, context=context)
         except RuntimeError:  # the loop is closed
@@ -530,11 +536,11 @@ class _Relay:
         self._found.put_nowait(None)
 
     async def next(self) -> tuple[Any] | None:
-        """The next item, or None at the end. Raises what the method raised."""
+        """Return the next item in a tuple, or None at the end. Raise the exception that the method raised, if any."""
         self._asked.release()
         found = await self._found.get()
         if found is None:
-            self._found.put_nowait(None)  # for whoever asks once more
+            self._found.put_nowait(None)  # for another call of `next`
             assert self._steps is not None, "what has not begun has not ended"
             self._steps.result()
         return found

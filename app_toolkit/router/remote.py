@@ -1,4 +1,4 @@
-"""Calls over the wire: a router for each deployment that this process calls, and how a call gets its result."""
+"""Calls over the wire: one router for each deployment that this process calls, and the attempts of each call."""
 
 import asyncio
 import itertools
@@ -42,15 +42,15 @@ from app_toolkit.types import Address, NodeId
 logger = logging.getLogger("app_toolkit.router")
 
 AGAIN_S = 1.0
-"""After what the board could not be asked, until it is asked again."""
+"""Seconds before the published snapshots are requested again after an error."""
 
 SWEEP_S = 0.5
-"""How often idle connections are looked at."""
+"""Seconds between two checks for idle connections that have expired."""
 
 HERE = hop.peers(None, None, "http")
 
 EXPECT = b"%b: 1\r\nexpect: 100-continue\r\n" % hop.EXPECT
-"""Let us know when the replica waits for the arguments."""
+"""Header fields that make the replica send a 100 when it waits for the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,18 @@ class Called:
     """The calls of one process to one deployment."""
 
     waiting: int
-    """In the queue, without a permit."""
+    """Calls in the queue, without a permit."""
     ongoing: int
-    """With a permit at a replica."""
+    """Calls with a permit at a replica."""
     reached: str = ""
-    """The limit of the queue if it is full."""
+    """The limit of the queue if the queue is full, else empty."""
 
 
 class Callers:
     """The data plane of a process whose handles call over the wire.
 
-    What may be called are the `callees`, the classes of one application, and deployments that say themselves of which
-    application they are. Everything belongs to the event loop on which `run` runs; handles in other threads come over
-    to it.
+    Handles may call the `callees`, which are classes of one application, and deployments that name their application
+    themselves. All state belongs to the event loop that runs `run`. Handles in other threads submit their calls to it.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Callers:
         node: NodeId = NodeId(""),
         payloads: Payloads | None = None,
     ) -> None:
-        """`payloads`: the way of large ones; None: they cross the sockets like all others."""
+        """`payloads`: transfers large payloads out-of-band. None: they are sent over the sockets like all others."""
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
         self.token = hop.token(secret)
@@ -90,21 +89,25 @@ class Callers:
         self.application = application
         self.reports = Reports(self._loads)
         self._published = Published(self.pool, node)
-        #: What the board last said, also of deployments that nobody here calls yet.
+        #: The last published snapshots, including those of deployments that this process does not call yet.
         self._seen: dict[str, Snapshot] = {}
         self._meeting = threading.Lock()
-        #: By `APPLICATION/DEPLOYMENT`.
+        #: The callers by `APPLICATION/DEPLOYMENT`.
         self._callers = {f"{application}/{name}": RemoteCaller(self, name) for name in callees}
-        #: Of the keys on the board that are of use here.
+        #: The prefixes of the snapshot keys to watch.
         self._beginnings = {f"{REPLICAS}{application}/"} if callees else set[str]()
-        #: Done once there is another one of them.
+        #: Done once another prefix is added.
         self._met: asyncio.Future[None] = self.loop.create_future()
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
     def caller(self, deployment: Deployable) -> "RemoteCaller":
-        """Its calls wait while it has no replicas. Raises `ConfigError` for what is no part of the application."""
+        """Return the caller of a deployment. Calls wait while the deployment has no replicas.
+
+        Raises:
+            ConfigError: The deployment is not a part of the application of this process.
+        """
         application = deployment.application
         if application is not None:
             return self.caller_of(application, deployment.name)
@@ -117,7 +120,7 @@ class Callers:
         return caller
 
     def caller_of(self, application: str, deployment: str) -> "RemoteCaller":
-        """That of a deployment of any application, whether or not it is there. From any thread."""
+        """Return the caller of a deployment of any application. The deployment need not exist. Thread-safe."""
         name = f"{application}/{deployment}"
         caller = self._callers.get(name)
         if caller is not None:
@@ -135,14 +138,14 @@ class Callers:
         seen = self._seen.get(f"{REPLICAS}{name}")
         if seen is not None:
             self._take(f"{REPLICAS}{name}", seen)
-        self._beginnings.add(f"{REPLICAS}{name}/")  # and no other's: who is followed is in use
+        self._beginnings.add(f"{REPLICAS}{name}/")  # the slash keeps other names out: a watched deployment is in use
         if not self._met.done():
             self._met.set_result(None)
 
     async def run(self, watch: WatchSome, report: Report | None = None) -> None:
-        """Follow the board until cancelled, as soon as there is anybody to call.
+        """Follow the published snapshots until cancelled, once there is a deployment to call.
 
-        `report`: how to tell the load of those that are called; None: nobody wants to know.
+        `report`: sends the load of the called deployments to the controller. None: the load is not reported.
         """
         reporting: asyncio.Task[None] | None = None
         try:
@@ -154,7 +157,7 @@ class Callers:
             while True:
                 try:
                     await self._follow(watch)
-                except Exception:  # the edge between the board and who is called: the last known view stays
+                except Exception:  # calls go on with the last known snapshots
                     logger.exception("news of the board could not be taken")
                     await asyncio.sleep(AGAIN_S)
         finally:
@@ -164,7 +167,7 @@ class Callers:
                 await asyncio.gather(reporting, return_exceptions=True)
 
     async def _follow(self, watch: WatchSome) -> None:
-        """Until there is news, or there is more to ask for."""
+        """Wait for new snapshots and apply them. Return early if another prefix was added."""
         if self._met.done():
             self._met = self.loop.create_future()
         versions = {key: snapshot.version for key, snapshot in self._seen.items()}
@@ -177,7 +180,7 @@ class Callers:
             news.cancel()
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Take what is new on the board; an older snapshot than was seen changes nothing."""
+        """Apply new snapshots. A snapshot that is not newer than the last one of its key is ignored."""
         for key, snapshot in snapshots.items():
             seen = self._seen.get(key)
             if seen is None or seen.version < snapshot.version:
@@ -196,7 +199,7 @@ class Callers:
         caller.router.update(endpoints, self._published.failing.get(name))
 
     async def aclose(self) -> None:
-        """Fail who waits, and close the connections."""
+        """Fail the calls that wait, and close the connections."""
         self._closed = True
         for caller in self._callers.values():
             caller.router.close()
@@ -204,7 +207,7 @@ class Callers:
         await self.pool.aclose()
 
     def called(self) -> dict[str, Called]:
-        """What is under way, by `APPLICATION/DEPLOYMENT`. Safe from any thread."""
+        """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
         return {
             name: Called(each.router.waiting, each.router.ongoing, each.router.reached)
             for name, each in list(self._callers.items())
@@ -215,7 +218,7 @@ class Callers:
         return {name: (each.waiting, each.ongoing, 0, 0) for name, each in self.called().items() if name in reported}
 
     def mint_id(self) -> str:
-        """The id of a call that no request asks for."""
+        """Return a new id, such as for a call that is made outside of a request."""
         return f"{self._process}-{next(self._count):x}"
 
     def _sweep(self) -> None:
@@ -225,12 +228,12 @@ class Callers:
 
 
 class RemoteCaller:
-    """Brings calls to the replicas of one deployment.
+    """Sends calls to the replicas of one deployment.
 
-    * `core.attempts` decides what follows an attempt that brought no answer. A call may run twice if the call, or else
-      its deployment, says `retry="all"`, or says `retry="idempotent"` and the method is marked as idempotent.
-    * One deadline holds over waiting and all attempts: that of the call, of its deployment, or of the request in which
-      it is made, whichever is first.
+    * `core.attempts` decides the next step after an attempt without an answer. A call may run twice if the call, or
+      else its deployment, has `retry="all"`, or has `retry="idempotent"` and the method is marked as idempotent.
+    * One deadline applies to waiting and all attempts. It is the earliest of those of the call, of its deployment, and
+      of the request in which the call is made.
     """
 
     def __init__(self, callers: Callers, name: str) -> None:
@@ -240,7 +243,7 @@ class RemoteCaller:
         self._callers = callers
         self._pool = callers.pool
         self._budget = RetryBudget()
-        #: The methods that are marked as such.
+        #: The methods that are marked as idempotent.
         self.idempotent: frozenset[str] = frozenset()
 
     async def call(self, call: Call) -> Any:
@@ -276,7 +279,7 @@ class RemoteCaller:
             self.router.release(permit)
 
     async def _first_in_time(self, call: Call) -> tuple[float | None, Permit, Sent, Frame]:
-        """When the call must have ended, and what `_first` gives."""
+        """Return the deadline of the call, None if it has none, and the result of `_first`."""
         allowed = call.timeout_s, self.router.policy.request_timeout_s
         until = deadlines.until(self.loop.time(), allowed, DEADLINE.get())
         if until is None:
@@ -288,7 +291,7 @@ class RemoteCaller:
             raise self._late(call) from None
 
     async def _first(self, call: Call, until: float | None) -> tuple[Permit, Sent, Frame]:
-        """A permit, the exchange, and the first frame of its answer."""
+        """Make attempts until there is an answer. Return the permit, the exchange and the first frame of the answer."""
         body = calls.encode_call(call)
         request_id = REQUEST_ID.get() or self._callers.mint_id()
         attempts = Attempts(self.loop.time(), until)
@@ -329,7 +332,7 @@ class RemoteCaller:
         until: float | None,
         body: Sequence[Piece],
     ) -> tuple[Sent, Frame]:
-        """The exchange, and the first frame of its answer."""
+        """Send the call. Return the exchange, and the first frame of its answer."""
         payloads = self._callers.payloads
         key = "" if payloads is None else self._callers.mint_id()
         out_of_band = payloads is not None and calls.is_out_of_band(body)
@@ -348,7 +351,7 @@ class RemoteCaller:
     def _ended(
         self, call: Call, attempts: Attempts, permit: Permit, result: Result, request_id: str, error: Exception
     ) -> None:
-        """The attempt brought no answer. Returns where there is to be another one, and else raises why there is not."""
+        """Handle an attempt without an answer. Return if another attempt follows, else raise the error of the call."""
         endpoint, retry = permit.endpoint, call.retry or self.router.policy.retry
         attempt = Attempt(
             endpoint.id,
@@ -373,7 +376,7 @@ class RemoteCaller:
         return DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time")
 
     async def _deposited(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
-        """The first frame of the answer to arguments that go out-of-band."""
+        """Send the arguments out-of-band, and return the first frame of the answer."""
         assert self._callers.payloads is not None, "arguments go out-of-band only where there is a way"
         await sent.invited()
         deposit = self.loop.create_task(self._callers.payloads.deposit(permit.endpoint.id, sent.key, body))
@@ -384,7 +387,10 @@ class RemoteCaller:
             deposit.cancel()
 
     async def _collected(self, sent: Sent, permit: Permit, until: float | None = None) -> Frame:
-        """The frame that the replica keeps for us. Raises `DeadlineExceeded` where it is not here in time."""
+        """Get the frame that the replica keeps for this exchange.
+
+        Raises `DeadlineExceeded` if the frame does not arrive by the deadline `until`.
+        """
         assert self._callers.payloads is not None, "arguments go out-of-band only where there is a way"
         replica = permit.endpoint.id
         try:
@@ -399,7 +405,7 @@ class RemoteCaller:
         reached: asyncio.Future[PooledConnection] = self.loop.create_future()
 
         def take(connection: PooledConnection) -> None:
-            if reached.done():  # nobody waits for it any more
+            if reached.done():  # the waiting task was cancelled
                 self._pool.give_back(connection)
             else:
                 reached.set_result(connection)
@@ -412,10 +418,10 @@ class RemoteCaller:
         try:
             connection = await reached
         except asyncio.CancelledError:
-            if reached.done() and not reached.cancelled() and reached.exception() is None:  # it came a moment before
+            if reached.done() and not reached.cancelled() and reached.exception() is None:  # connected before that
                 self._pool.give_back(reached.result())
             raise
-        if not connection.usable:  # lost between the two lines above, when nobody listened
+        if not connection.usable:  # lost after it was connected and before this task resumed
             connection.abort()
             raise ReplicaGone(f"the connection to {address} ended as soon as it was there")
         return connection
@@ -423,7 +429,7 @@ class RemoteCaller:
     def _head(
         self, call: Call, permit: Permit, request_id: str, until: float | None, key: str, length: int | None = None
     ) -> bytes:
-        """`length`: that of the body; None: the arguments go out-of-band."""
+        """Return the head of a call. `length`: that of the body. None: the arguments are sent out-of-band."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
         identity = hop.encode(self._callers.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if permit.redeem():
@@ -441,13 +447,13 @@ class RemoteCaller:
 
 
 def _fail(sent: Sent, deposit: "asyncio.Task[None]") -> None:
-    """What was not brought to the replica is not answered."""
+    """Fail the exchange if its arguments could not be sent out-of-band."""
     if not deposit.cancelled() and isinstance(error := deposit.exception(), Exception):
         sent.fail(error)
 
 
 def _outcome(frame: Frame) -> Any:
-    """What the method gave; raises what it raised."""
+    """Return the result of the method, or raise the exception that it raised."""
     if frame.kind == "error":
         raise calls.decode_error(frame)
     return calls.decode_value(frame)

@@ -1,4 +1,4 @@
-"""One deployment's requests: who waits, who serves, and the one place that matches them."""
+"""The router of one deployment: the queue of its requests, the permits at its replicas, and their assignment."""
 
 import asyncio
 from bisect import insort
@@ -18,11 +18,12 @@ from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
 from app_toolkit.types import ReplicaId
 
 RUN = 16
-"""Permits in a row at one of several replicas that have no less to do: each finds warm what the one before it used. Far
-more would gain little, and a replica that answers fast because all it gives are errors must not draw everybody."""
+"""Consecutive permits at the same replica as long as it is not more loaded than another one. The requests then find
+caches and connections warm. A much larger number would gain little. It would also send more requests to a replica that
+responds fast because all of its responses are errors."""
 
 REST_S = 0.1
-"""How long a replica that was not reached is left alone: it may be the only one, so it is tried again."""
+"""Seconds until a replica that was not reached gets permits again. Short, because it may be the only replica."""
 
 NOBODY: Collection[ReplicaId] = ()
 
@@ -30,18 +31,18 @@ SINCE = attrgetter("since")
 
 
 class Router:
-    """Gives permits at replicas.
+    """Grants permits at replicas.
 
-    * A permit is given only at a replica with room: fewer than `max_ongoing_requests` of ours. Where others have
-      filled it, we join its wait queue, and then the replica says when there is room.
-    * Whoever waits longest is served first, and the newest first while clients give up (`core.queueing`).
-    * Nobody waits while a replica that it may use has room; at most `max_queued_requests` wait, and nobody longer than
-      `max_queue_wait_s` once `expire` is asked.
-    * A permit that was taken counts until it is given back, once, whatever became of its replica meanwhile.
-    * A new replica set keeps the permits at replicas that stay.
+    * A permit is granted only at a replica with room: this router has fewer than `max_ongoing_requests` permits there.
+      If other callers have filled a replica, the router joins its wait queue, and the replica reserves slots for it.
+    * The oldest request in the queue is served first, or the newest while clients give up (`core.queueing`).
+    * No request waits while a replica that it may use has room. At most `max_queued_requests` requests wait. `expire`
+      fails those that have waited for `max_queue_wait_s`.
+    * A permit counts until it is released, even if its replica is removed meanwhile. Releasing it again has no effect.
+    * A new replica set keeps the permits at replicas that remain.
 
-    `try_acquire` is synchronous and all that a request costs where a replica is free. Not safe across threads; every
-    method is called on the event loop that owns the router.
+    If a replica has room, the synchronous `try_acquire` is the only cost of a request. Not thread-safe: every method
+    must be called on the event loop that owns the router, except properties that are marked as thread-safe.
     """
 
     def __init__(
@@ -53,27 +54,33 @@ class Router:
         policy: Policy | None = None,
         rng: Random | None = None,
     ) -> None:
-        """`join`: joins the wait queue of a replica. None: a replica that is full rests, and is asked again.
+        """Create a router without replicas.
 
-        `unserved` is called whenever somebody begins to wait and there is no replica.
+        Parameters:
+            name: Names the deployment in error messages.
+            join: Joins the wait queue of a replica. None: a replica that refused a request as busy rests for `REST_S`.
+            unserved: Called whenever a request begins to wait while there is no replica.
+            policy: The limits of the deployment. None: the default ones.
+            rng: The random numbers for load balancing. None: a new generator.
         """
         self.name = name
-        #: May be replaced at any time; holds from then on.
+        #: May be replaced at any time, and applies from then on.
         self.policy = policy or Policy()
         self._join = join
         self._unserved = unserved
         self._rng = rng or Random()
-        # A router's whole state is who waits and who serves. `_assign` alone matches them.
-        #: By what they avoid, so that those who avoid what is free are passed over together. Oldest first in each.
+        # The state of a router is its waiters and its permits. `_assign` assigns permits to waiters.
+        #: The waiters by the replicas that they avoid, so that waiters that cannot use a free replica are skipped
+        #: together. Oldest first.
         self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
         self._order = ServingOrder()
         self._targets: dict[ReplicaId, Upstream] = {}
         self._all: Sequence[Upstream] = ()
-        #: Who was picked last, of `_all`, and how often in a row.
+        #: The replica of `_all` that was picked last, and the number of times in a row.
         self._last: Upstream | None = None
         self._run = 0
         self._leaving: set[Upstream] = set()
-        #: Why no replica is there and none will come; None: one may.
+        #: Why no replica runs and none will start. None: there are replicas, or one may start.
         self._failing: str | None = None
         self._closed = False
 
@@ -86,16 +93,21 @@ class Router:
         streamed: bool = False,
         stays: bool = False,
     ) -> Permit | None:
-        """A permit at a replica with room, or None. Nobody is overtaken: what is free is of no use to those who wait.
+        """Acquire a permit at a replica with room. Return None if there is no such replica.
 
-        `avoid` names replicas that this request has already seen fail; they are used only where no other exists.
-        `prefer` is the replica that serves this client. It is taken unless it has no room, or another one has clearly
-        less to do. `streamed`: the previous response to this client was a stream. `stays`: this client will keep the
-        replica, so of equals it gets another one than the client before it.
+        The request does not overtake waiting requests, because these cannot use the free replicas.
+
+        Parameters:
+            avoid: Replicas that have failed for this request. They are used only if there is no other replica.
+            prefer: The replica that serves this client. It is used unless it has no room, or another replica has
+                clearly less load.
+            streamed: Whether the previous response to this client was a stream.
+            stays: Whether the client will keep the replica. Then, of two replicas with equal load, it gets the one that
+                was not picked last.
         """
         if self._closed:
             return None
-        # Nearly always the first look finds one, and costs the same among a thousand replicas as among two.
+        # Nearly always, this finds a replica in constant time, whatever the number of replicas.
         if not avoid:
             kept = None if prefer is None else self._targets.get(prefer)
             if kept is not None and kept.has_room:
@@ -116,13 +128,20 @@ class Router:
         again: bool = False,
         failed: Failed = lambda error: None,
     ) -> Waiter:
-        """A place in the queue for whom `try_acquire` had nothing; `granted` is called, synchronously, with the permit.
+        """Add a request to the queue, after `try_acquire` returned None.
 
-        `failed` is called instead, with the error, if it expires, the router is closed, or no replica will come.
+        Parameters:
+            granted: Called synchronously with the permit.
+            since: When the request began to wait. It is placed behind those that have waited longer.
+            avoid: As for `try_acquire`.
+            again: The request had a permit before, so `max_queued_requests` does not apply to it.
+            failed: Called with an error, instead of `granted`, if the request expires, the router is closed, or no
+                replica will start.
 
-        `since` is when it began to wait, and its place is behind those who have waited longer. `again`: a request
-        that had a permit and was refused is not counted against the bound.
-        Raises `QueueFull`, `CannotStart` where no replica will come, or `NoReplica` once the router is closed.
+        Raises:
+            QueueFull: `max_queued_requests` requests wait.
+            CannotStart: No replica will start.
+            NoReplica: The router is closed.
         """
         if self._closed:
             raise NoReplica(f"{self.name} is not served any more")
@@ -140,38 +159,41 @@ class Router:
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Give up a place in the queue; nothing happens where it has been granted or expired."""
+        """Remove a waiter from the queue. Does nothing if it was granted a permit or has failed."""
         if not waiter.done:
             self._remove(waiter)
             self._order.gave_up()
 
     def open(self, permit: Permit) -> None:
-        """The response is an open stream or a WebSocket: the permit ends, and is counted as open until `release`."""
+        """Release the slot of a permit whose response is an open stream or a WebSocket.
+
+        The permit counts as open until `release`.
+        """
         if permit in permit.target.permits:
             self.release(permit)
             permit.target.opened.add(permit)
 
     def release(self, permit: Permit) -> None:
-        """End a permit, or an open stream; nothing happens where it has ended."""
+        """Release a permit, or an open stream. Does nothing if it was released before."""
         target = permit.target
         target.opened.discard(permit)
         if self._end(permit):
             if permit.redeem() and target.position is not None:
-                self._reserved(target, target.position)  # for somebody else
+                self._reserved(target, target.position)  # for another waiter
             self._assign()
 
     def ended(self, permit: Permit, result: Result) -> None:
-        """End the permit of an attempt that brought no answer, and take the replica for what that says of it."""
+        """Release the permit of an attempt without an answer, and treat the replica as the result requires."""
         match result:
             case Result.BUSY:
                 self.refused(permit)
-            case Result.CROWDED | Result.REFUSED | Result.UNREADABLE:  # it has room for other requests
+            case Result.CROWDED | Result.REFUSED | Result.UNREADABLE:  # the replica has room for other requests
                 self.release(permit)
             case _:
                 self.rest(permit)
 
     def refused(self, permit: Permit) -> None:
-        """The replica was filled by others: end the permit, and join its wait queue."""
+        """Release a permit at a replica that other callers have filled, and join its wait queue."""
         target = permit.target
         if self._end(permit):
             if self._join is None:
@@ -181,7 +203,7 @@ class Router:
             self._assign()
 
     def rest(self, permit: Permit) -> None:
-        """The replica was not reached, drains or died: end the permit, and leave the replica alone for a moment."""
+        """Release a permit at a replica that was lost, drains, or was not reached. The replica rests for `REST_S`."""
         if self._end(permit):
             self._leave_queue(permit.target)
             self._let_rest(permit.target)
@@ -198,7 +220,10 @@ class Router:
 
     @asynccontextmanager
     async def permit(self, *, avoid: Collection[ReplicaId] = NOBODY) -> AsyncIterator[Permit]:
-        """`try_acquire` plus waiting, for coroutines. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
+        """Acquire a permit, wait for one if necessary, and release it at the end of the `async with` block.
+
+        Raises `QueueFull`, `QueueTimeout` or `NoReplica`.
+        """
         permit = self.try_acquire(avoid)
         if permit is None:
             permit = await self.acquire(asyncio.get_running_loop().time(), avoid=avoid)
@@ -208,11 +233,11 @@ class Router:
             self.release(permit)
 
     async def acquire(self, since: float, *, avoid: Collection[ReplicaId] = NOBODY, again: bool = False) -> Permit:
-        """`wait`, for coroutines: the permit, to be given back. Raises `QueueFull`, `QueueTimeout` or `NoReplica`."""
+        """Wait for a permit, which the caller must release. Raise `QueueFull`, `QueueTimeout` or `NoReplica`."""
         granted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
 
         def take(permit: Permit) -> None:
-            if granted.done():  # whoever waited was cancelled, and has not left the queue yet
+            if granted.done():  # the waiting task was cancelled, and has not left the queue yet
                 self.release(permit)
             else:
                 granted.set_result(permit)
@@ -228,7 +253,7 @@ class Router:
         except TimeoutError:
             raise self.waited_too_long() from None
         except asyncio.CancelledError:
-            # Granted and cancelled in the same iteration of the loop: the permit is ours to release.
+            # Granted and cancelled in the same iteration of the event loop: release the permit here.
             if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self.release(granted.result())
             raise
@@ -243,7 +268,7 @@ class Router:
         )
 
     def expire(self, now: float) -> list[Waiter]:
-        """Fail those who have waited too long. Gives them."""
+        """Fail the requests that have waited for `max_queue_wait_s`, and return their waiters."""
         longest = self.policy.max_queue_wait_s
         late = [
             waiter
@@ -258,9 +283,9 @@ class Router:
     # The replica set
 
     def update(self, endpoints: Iterable[Endpoint], failing: str | None = None) -> list[Waiter]:
-        """Take a new replica set. A replica that stays keeps its permits; one that left keeps them until they end.
+        """Apply a new replica set. Permits remain valid until they are released, even at a removed replica.
 
-        `failing`: why there is no replica, and none will come. Those who wait for one fail then; gives them.
+        `failing`: why no replica runs and none will start. In that case, fail all waiters and return them.
         """
         before, self._targets = self._targets, {}
         for endpoint in endpoints:
@@ -285,7 +310,7 @@ class Router:
         return CannotStart(self._failing or f"no replica of {self.name} runs")
 
     def close(self) -> list[Waiter]:
-        """Serve nobody any more. Those who wait fail; gives them."""
+        """Grant no more permits. Fail all waiters and return them."""
         self._closed = True
         for target in self._targets.values():
             self._leave_queue(target)
@@ -293,14 +318,14 @@ class Router:
         return self._dismiss(lambda: NoReplica(f"{self.name} is not served any more"))
 
     def _dismiss(self, error: Callable[[], RequestError]) -> list[Waiter]:
-        """Empty the queue."""
+        """Empty the queue, and fail all waiters."""
         waiters = [waiter for queue in self._queues.values() for waiter in queue]
         self._queues.clear()
         for waiter in waiters:
             waiter.done = True
         return _fail(waiters, error)
 
-    # Looking in
+    # Statistics
 
     @property
     def waiting(self) -> int:
@@ -308,7 +333,7 @@ class Router:
 
     @property
     def newest_first(self) -> bool:
-        """Whether the newest of those who wait is served next, because clients give up."""
+        """Whether the newest waiter is served next, because clients give up."""
         return self._order.newest_first
 
     @property
@@ -317,13 +342,13 @@ class Router:
 
     @property
     def reached(self) -> str:
-        """`1,000 of 1,000 max_queued_requests` while the queue is full, or else nothing. Safe from any thread."""
+        """`1,000 of 1,000 max_queued_requests` while the queue is full, else an empty string. Thread-safe."""
         waiting, most = self.waiting, self.policy.max_queued_requests
         return f"{waiting:,} of {most:,} max_queued_requests" if waiting >= most > 0 else ""
 
     @property
     def positions(self) -> int:
-        """The number of replicas in whose wait queue this caller is."""
+        """The number of replicas in whose wait queue this router has a position."""
         return sum(target.position is not None for target in self._targets.values())
 
     @property
@@ -333,13 +358,13 @@ class Router:
     def __repr__(self) -> str:
         return f"<Router {self.name} [{self.waiting} waiting, {self.ongoing} ongoing | {self.replicas} replicas]>"
 
-    # The match
+    # Assignment
 
     def _free(self) -> list[Upstream]:
         return [target for target in self._targets.values() if target.has_room]
 
     def _kept(self, own: Upstream, streamed: bool) -> Upstream:
-        """The replica of a client, or another one that has room and clearly less to do."""
+        """Return the replica of a client, or another replica that has room and clearly less load."""
         if len(self._all) < 2:
             return own
         other = another(self._all, own, self._rng)
@@ -362,7 +387,7 @@ class Router:
         return others or (free if all(id in avoid for id in self._targets) else others)
 
     def _assign(self) -> None:
-        """Give permits to those who wait, in their order; who avoids what is free stays, and holds up nobody."""
+        """Grant permits to waiters in order, except for waiters that avoid the free replicas."""
         while self._queues:
             free = self._free()
             waiter = self._next_for(free)
@@ -373,7 +398,7 @@ class Router:
             self._serve(waiter, permit)
 
     def _next_for(self, free: Sequence[Upstream]) -> Waiter | None:
-        """The waiter to serve next, of those who may use one of these."""
+        """Return the next waiter that may use one of these replicas. None: there is none."""
         queues = [queue for avoid, queue in self._queues.items() if self._usable(free, avoid)]
         if self._order.newest_first:
             return max((queue[-1] for queue in queues), key=SINCE, default=None)
@@ -391,7 +416,7 @@ class Router:
         if not queue:
             del self._queues[waiter.avoid]
 
-    # Replicas that gave no permit
+    # Replicas that are full or rest
 
     def _join_queue(self, target: Upstream, join: Join) -> None:
         position = target.position = join(
@@ -399,7 +424,7 @@ class Router:
         )
 
     def _reserved(self, target: Upstream, position: QueuePosition) -> None:
-        """Use a reservation for the next request that does not avoid the replica. If there is none, leave the queue."""
+        """Use a reservation for the next waiter that does not avoid the replica. If there is none, leave the queue."""
         if target.position is not position:
             return
         waiter = self._next_for([target]) if target.below_limit else None
@@ -436,7 +461,7 @@ class Router:
 
 
 def _fail(waiters: Iterable[Waiter], error: Callable[[], RequestError]) -> list[Waiter]:
-    """Fail them, oldest first, each with an error of its own."""
+    """Fail waiters, oldest first, each with a new error. Return them."""
     failed = sorted(waiters, key=SINCE)
     for waiter in failed:
         waiter.failed(error())

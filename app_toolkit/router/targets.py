@@ -1,4 +1,4 @@
-"""What a router keeps: replicas as one caller sees them, permits at them, and places in the queue."""
+"""The state of a router: its replicas, the permits at them, and the waiters in its queue."""
 
 from asyncio import TimerHandle
 from collections.abc import Callable
@@ -9,21 +9,23 @@ from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
 
 Failed = Callable[[Exception], None]
-"""Told why a request that waits gets no permit."""
+"""Called with the error if a waiting request gets no permit."""
 
 
 @dataclass(eq=False, slots=True)
 class Upstream:
-    """One replica as one caller sees it."""
+    """The state of one replica at one router."""
 
     endpoint: Endpoint
-    #: The requests of this caller that the replica runs: exact, because we begin and end them.
+    #: The permits for the requests of this caller that run at the replica.
     permits: set["Permit"] = field(default_factory=set)
-    #: Permits whose responses are open streams or WebSockets: they hold no slot.
+    #: The permits whose responses are open streams or WebSockets. They hold no slot.
     opened: set["Permit"] = field(default_factory=set)
-    #: The position in its wait queue if others filled the replica. It reserves slots then, and is not asked.
+    #: The position in the replica's wait queue, if other callers have filled the replica. Then the replica reserves
+    #: slots, and no permits are granted without a reservation. None: there is no position.
     position: QueuePosition | None = None
-    #: It was not reached, or is draining: left alone until this timer fires.
+    #: Until this timer fires, no permits are granted, because the replica was lost, was not reached, drains, or ended
+    #: the position. None: the replica does not rest.
     rest: TimerHandle | None = None
 
     @property
@@ -49,12 +51,12 @@ class Upstream:
 
 @dataclass(eq=False, slots=True)
 class Permit:
-    """The right to run one request at one replica. Whoever takes it gives it back."""
+    """The right to run one request at one replica. The caller that acquires a permit must release it."""
 
     target: Upstream
-    #: The replica reserved the slot, and no request has redeemed the reservation yet.
+    #: Whether the replica has reserved the slot, and no request has redeemed the reservation yet.
     reserved: bool = False
-    #: Its response is a stream that has kept its slot, because the replica has `max_open_streams` open.
+    #: Whether the response is a stream that keeps its slot, because the replica has `max_open_streams` open.
     kept: bool = False
 
     @property
@@ -62,14 +64,14 @@ class Permit:
         return self.target.endpoint
 
     def redeem(self) -> bool:
-        """Whether the request that is sent now redeems a reservation. True once."""
+        """Return whether the request that is sent next must redeem a reservation. True only once."""
         reserved, self.reserved = self.reserved, False
         return reserved
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One request's place in the queue. `done` once it was granted, failed or given up."""
+    """The place of one request in the queue. It is `done` once it was granted a permit, has failed, or has left."""
 
     granted: Callable[[Permit], None]
     failed: Failed

@@ -1,18 +1,19 @@
-"""A call and its outcome as bytes: the body of a request, and of its answer.
+"""The wire format of calls: serialized arguments in the body of a request, and serialized results in its response.
 
-Either is a sequence of frames. A request has one, the arguments, and behind it those of earlier answers that are passed
-on among them, as they came. An answer has a value or an error; or any number of
-items, and then the end or an error. A frame is a head (its kind, the number of its buffers, the lengths of all that
-follows), one pickle (protocol 5), and the buffers that the pickle refers to: the data of NumPy arrays and of Arrow
+Both bodies are sequences of frames. A request has one frame with the arguments. If results of other calls are among
+the arguments, their unchanged frames follow. A response has a value or an error, or else any number of items followed
+by the end or an error. A frame consists of a head (its kind, the number of its buffers, the lengths of the following
+parts), one pickle (protocol 5), and the buffers that the pickle refers to: the data of NumPy arrays and of Arrow
 tables, and long `bytes`.
 
-* Nobody unpickles a frame by receiving it. Who decodes one has made sure that it comes from one of us.
-* A frame of `OUT_OF_BAND_BYTES` or more goes out-of-band (`interfaces.Payloads`) if caller and replica have such a way,
-  in the pieces that the socket would have got. In an answer, a frame of the kind "out_of_band" takes its place.
-* Buffers are not copied. The writer must not change what he sends until it has left. What the reader gets is his alone
-  and cannot be written to: an array is copied by whoever wants to change it. Long `bytes` are copied once where they
-  came with other things, as a `bytearray` is in any case.
-* What `pickle` cannot do (lambdas, what is defined in `__main__`) cloudpickle sends by value.
+* Receiving a frame does not unpickle it. Code that decodes a frame must first make sure that its sender is
+  authenticated.
+* A frame of `OUT_OF_BAND_BYTES` or more is sent out-of-band (`interfaces.Payloads`) if caller and replica support it,
+  in the same pieces as over a socket. In a response, a frame of the kind "out_of_band" replaces it.
+* Buffers are not copied. The sender must not change a buffer until it is sent. The receiver owns its buffers, and they
+  are read-only: to change an array, copy it. Long `bytes` are copied once if they arrived together with other data. A
+  `bytearray` is always copied once.
+* Objects that `pickle` does not support (lambdas, definitions of `__main__`) are serialized by value with cloudpickle.
 """
 
 import os
@@ -35,22 +36,22 @@ from app_toolkit.interfaces import Call
 FrameKind = Literal["call", "value", "error", "item", "end", "out_of_band"]
 
 MOST_BYTES = 1024**3
-"""That one frame may have. What announces more is refused before any of it is kept."""
+"""The most bytes in one frame. A frame that announces more is rejected before any of it is buffered."""
 
 MOST_BUFFERS = 65_536
-"""Of one frame; what an object has beyond them is a part of its pickle."""
+"""The most buffers in one frame. Further buffers of an object become a part of its pickle."""
 
 LARGE = 64 * 1024
-"""Bytes from which on a piece is written by itself, not joined with its neighbours."""
+"""A part of this many bytes or more is written separately, and not joined with adjacent parts."""
 
 OUT_OF_BAND_BYTES = 32 * 1024 * 1024
-"""A frame of this size or more goes out-of-band, if there is a way."""
+"""A frame of this size or more is sent out-of-band, if caller and replica support it."""
 
 ALIGNED = 16
-"""Where the data of an array may begin: no type of NumPy's asks for more."""
+"""The alignment of array data in bytes. No NumPy type requires more."""
 
 LONGEST_TEXT = 10_000
-"""Characters that are told of an error which cannot be sent otherwise."""
+"""The most characters of an error's text, which is sent if the error cannot be serialized."""
 
 Piece = bytes | memoryview
 
@@ -62,7 +63,7 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class Frame(NamedTuple):
-    """One frame, complete and not unpickled."""
+    """One complete frame that is not unpickled."""
 
     kind: FrameKind
     pickled: Piece
@@ -70,12 +71,12 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size of the pickle and the buffers, in bytes."""
         return len(self.pickled) + sum(map(len, self.buffers))
 
 
 class Sealed:
-    """A value that came, and that nobody here has unpickled. As an argument of a call it goes on as it is."""
+    """A received value that is not unpickled. As an argument of a call, it is passed on unchanged."""
 
     __slots__ = ("frame",)
 
@@ -83,36 +84,39 @@ class Sealed:
         self.frame = frame
 
     def open(self) -> Any:
-        """Raises `RemoteError` where it cannot be read here."""
+        """Unpickle the value. Raise `RemoteError` if it cannot be unpickled in this process."""
         return decode_value(self.frame)
 
 
 class Passed:
-    """Stands, itself, where a sealed value belongs among arguments."""
+    """A placeholder for a sealed value among pickled arguments. The class itself is used, not an instance."""
 
 
 class FrameReader:
-    """Reads frames from a stream of bytes that is cut anywhere."""
+    """Reads frames from a stream of bytes that arrives in arbitrary chunks."""
 
     def __init__(self) -> None:
         self._chunks: deque[memoryview] = deque()
         self._have = 0
         self._need = _HEAD.size
-        # Of the frame that has begun
+        # The current frame
         self._kind: FrameKind | None = None
         self._lengths: list[int] = []
-        #: Buffers whose lengths have not come.
+        #: The number of buffers whose lengths have not arrived.
         self._unknown = 0
 
     @property
     def between(self) -> bool:
-        """Whether what has come ends where a frame does."""
+        """Whether the received bytes end at the end of a frame."""
         return self._kind is None and not self._have
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that are complete now. `data` is kept, also by a frame of it, and must not change.
+        """Add data, and return the frames that are now complete.
 
-        Raises `ValueError` where these are no frames of ours, or one is too large.
+        The reader and its frames refer to `data`, so `data` must not change.
+
+        Raises:
+            ValueError: The data is not a valid frame, or a frame is too large.
         """
         if data:
             self._chunks.append(memoryview(data))
@@ -146,9 +150,10 @@ class FrameReader:
         self._need = _checked(sum(self._lengths))
 
     def _take(self, size: int) -> Piece:
-        """The next so many bytes, which have come; a long part that came in one piece is not copied where it lies well.
+        """Remove and return the next `size` bytes, which have arrived.
 
-        One that can be written to is ours alone, and may be cut.
+        A long part that arrived in one chunk is not copied if its alignment allows that. A writable chunk is owned by
+        the reader, and may be split without a copy.
         """
         self._have -= size
         if size >= LARGE:
@@ -170,12 +175,12 @@ class FrameReader:
 
 
 def _is_aligned(chunk: memoryview) -> bool:
-    """Whether an array may begin where this does, which can be written to."""
+    """Return whether array data may begin at the start of this chunk, which must be writable."""
     return addressof(c_char.from_buffer(chunk)) % ALIGNED == 0
 
 
 def frame_of(pieces: Iterable[Piece]) -> Frame:
-    """The one frame that these pieces are. Raises `ValueError` where they are none, or more."""
+    """Return the frame that consists of these pieces. Raise `ValueError` if they are not exactly one frame."""
     found = frames_of(pieces)
     if len(found) != 1:
         raise ValueError("it is not one whole frame")
@@ -183,7 +188,7 @@ def frame_of(pieces: Iterable[Piece]) -> Frame:
 
 
 def frames_of(pieces: Iterable[Piece]) -> list[Frame]:
-    """Raises `ValueError` where these pieces are no whole frames."""
+    """Return the frames that consist of these pieces. Raise `ValueError` if a frame is invalid or incomplete."""
     frames = FrameReader()
     found = [frame for piece in pieces for frame in frames.feed(piece)]
     if not frames.between:
@@ -192,17 +197,19 @@ def frames_of(pieces: Iterable[Piece]) -> list[Frame]:
 
 
 def is_out_of_band(pieces: Iterable[Piece]) -> bool:
-    """Whether a frame in these pieces is too large for a socket that is not the only way."""
+    """Return whether a frame in these pieces is large enough to be sent out-of-band."""
     return sum(map(len, pieces)) >= OUT_OF_BAND_BYTES
 
 
-# What a caller sends, and what the replica makes of it
+# Calls: encoded by callers, decoded by replicas
 
 
 def encode_call(call: Call) -> list[Piece]:
-    """The body of a call, in the order in which it is sent; the method's name is not in it.
+    """Return the body of a call in pieces. It does not contain the name of the method.
 
-    Raises `TypeError` for arguments that cannot be sent, `ContentTooLarge` for too many bytes of them.
+    Raises:
+        TypeError: The arguments cannot be serialized.
+        ContentTooLarge: The serialized arguments exceed `MOST_BYTES`.
     """
     what = f"the arguments of {call.method}"
     if call.passes_on:
@@ -227,7 +234,7 @@ def _encode_with_results(call: Call, what: str) -> list[Piece]:
 
 
 def decode_call(method: str, frames: Sequence[Frame]) -> Call:
-    """Raises `TypeError` where the arguments cannot be read here."""
+    """Decode a call of `method`. Raise `TypeError` if the arguments cannot be unpickled in this process."""
     what = f"the arguments of {method}"
     args, kwargs = _decode(frames[0], what)
     if len(frames) > 1:
@@ -237,16 +244,16 @@ def decode_call(method: str, frames: Sequence[Frame]) -> Call:
     return Call(method, args, kwargs)
 
 
-# What a replica answers, and what the caller makes of it
+# Results: encoded by replicas, decoded by callers
 
 
 def encode_value(value: Any) -> list[Piece]:
-    """Raises as `encode_call` does; that is an answer, too: `encode_error`."""
+    """Encode the result of a method. Raise as `encode_call` does. Encode that error with `encode_error` instead."""
     return _encode("value", _apart(value), "what the method gave")
 
 
 def encode_item(item: Any) -> list[Piece]:
-    """Raises as `encode_call` does."""
+    """Encode an item that a method yielded. Raise as `encode_call` does."""
     return _encode("item", _apart(item), "what the method yielded")
 
 
@@ -255,12 +262,12 @@ def encode_end() -> list[Piece]:
 
 
 def encode_elsewhere() -> list[Piece]:
-    """Stands for a frame that is to be collected out-of-band."""
+    """Encode the frame that replaces one that the caller must collect out-of-band."""
     return [_head("out_of_band", [0])]
 
 
 def encode_error(error: BaseException) -> list[Piece]:
-    """Never raises: of an error that cannot be sent its text is."""
+    """Encode an error. Never raises: if the error cannot be serialized, only its text is sent."""
     text = "".join(traceback.format_exception_only(error)).strip()[:LONGEST_TEXT]
     try:
         pickled, _ = _pickle(_Error(error), apart=False)
@@ -270,7 +277,7 @@ def encode_error(error: BaseException) -> list[Piece]:
 
 
 def decode_value(frame: Frame) -> Any:
-    """Of a value or an item. Raises `RemoteError` where it cannot be read here."""
+    """Decode a value or an item. Raise `RemoteError` if it cannot be unpickled in this process."""
     try:
         return _decode(frame, "what the method gave")
     except TypeError as error:
@@ -278,12 +285,14 @@ def decode_value(frame: Frame) -> Any:
 
 
 def decode_error(frame: Frame) -> Exception:
-    """The error itself, with its traceback at the replica as a note; a `RemoteError` that names it where it cannot be
-    sent, or read here."""
+    """Return the error, with its traceback at the replica as a note.
+
+    Return a `RemoteError` with its text if the error could not be serialized, or cannot be unpickled in this process.
+    """
     text, trace, pickled = _decode(frame, "an error")
     error: object = None
     if pickled is not None:
-        with suppress(Exception):  # whatever its class does when it is made anew
+        with suppress(Exception):  # the error's class may raise any exception when it is unpickled
             error = pickle.loads(pickled)
     if not isinstance(error, Exception):
         error = RemoteError(text)
@@ -292,7 +301,7 @@ def decode_error(frame: Frame) -> Exception:
 
 
 class _Apart:
-    """Long bytes: as they are they would be a part of the pickle, and copied with it."""
+    """Wraps long bytes to send them as a buffer. Otherwise they would be copied into the pickle."""
 
     def __init__(self, value: bytes | bytearray) -> None:
         self._value = value
@@ -302,7 +311,7 @@ class _Apart:
 
 
 class _Error:
-    """An error that is not made anew by its class: that would be called with what happens to be in `args`."""
+    """Wraps an error to unpickle it without a call of its `__init__`, whose parameters may not match `args`."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -326,12 +335,12 @@ def _itself(error: BaseException) -> BaseException:
 
 
 def _traceback(error: BaseException) -> str:
-    """The user's part of it, with what it came from."""
+    """Return the traceback of an error from the first frame of user code on, with its causes."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     shown = traceback.TracebackException(type(error), error, trace)
-    shown.__notes__ = None  # they travel with it
+    shown.__notes__ = None  # the notes are sent with the error
     return "At the replica: " + "".join(shown.format()).rstrip()
 
 
@@ -340,22 +349,22 @@ def _apart(value: Any) -> Any:
 
 
 def _pickle(value: Any, *, apart: bool = True) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """`apart`: leave buffers out of it, and give them beside it."""
+    """Return a pickle and its buffers. `apart`: keep the data of buffers out of the pickle."""
     buffers: list[pickle.PickleBuffer] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         if len(buffers) == MOST_BUFFERS:
-            return True  # into the pickle
+            return True  # pickle the data in-band
         buffers.append(buffer)
         return False
 
     callback = keep if apart else None
     try:
         pickled = pickle.dumps(value, 5, buffer_callback=callback)
-        if b"__main__" not in pickled:  # what it names is another module at the reader's
+        if b"__main__" not in pickled:  # the receiver has another module of this name
             return pickled, buffers
     except Exception:
-        pass  # cloudpickle can, or knows why nobody can
+        pass  # cloudpickle succeeds, or raises the final error
     buffers.clear()
     return cloudpickle.dumps(value, 5, callback), buffers
 
@@ -366,7 +375,7 @@ def _encode(kind: FrameKind, value: Any, what: str) -> list[Piece]:
         parts: list[Piece] = [pickled, *(buffer.raw() for buffer in buffers)]
     except Exception as error:
         raise TypeError(f"{what} cannot be sent: {type(error).__name__}: {error}") from error
-    # What lies behind the pickle begins where an array may; nobody reads a pickle beyond its end.
+    # Pad the pickle to align the buffers behind it. `pickle.loads` ignores bytes after the end of a pickle.
     parts[0] = pickled + bytes(-(_HEAD.size + _LENGTH * len(buffers) + len(pickled)) % ALIGNED)
     size = sum(map(len, parts))
     if size > MOST_BYTES:
@@ -375,7 +384,7 @@ def _encode(kind: FrameKind, value: Any, what: str) -> list[Piece]:
 
 
 def _pieces(kind: FrameKind, parts: Sequence[Piece]) -> list[Piece]:
-    """A frame as it is sent: what is short together, what is long by itself."""
+    """Return the pieces of a frame. Short parts are joined, and long parts are separate pieces."""
     pieces: list[Piece] = []
     together: list[Piece] = [_head(kind, [len(part) for part in parts])]
     for part in parts:

@@ -1,9 +1,9 @@
-"""What is sent in one go leaves in one go.
+"""Transports that join the writes of one event loop iteration.
 
-uvicorn writes the head of an answer, its body and every chunk of a stream one by one, and each is a system call here
-and one more at the proxy. A corked transport keeps what is written within one turn of the event loop, and writes it at
-the end of that turn. Many connections then are written to one right after another, so that a process that reads them
-all, a replica or a proxy, is woken up for all of them and not for each.
+uvicorn writes the head of a response, its body and every chunk of a stream separately, and each write is one system
+call here and another one at the proxy. A corked transport buffers all writes of one iteration of the event loop, and
+writes them at its end. All connections are then written to in direct succession, so a process that reads several of
+them, such as a replica or a proxy, wakes up once for all of them.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from weakref import WeakKeyDictionary
 logger = logging.getLogger("app_toolkit.transport")
 
 MOST = 64 * 1024
-"""Bytes that are kept; beyond, the transport itself must see them, for it alone can make the writer wait."""
+"""The most bytes in the buffer. More bytes are passed to the inner transport, which pauses the writer if necessary."""
 
 
 class EndOfTurn:
-    """When the turn of a loop ends, everything that its corked transports kept is written, one after another.
+    """Flushes all corked transports of one event loop at the end of an iteration, one after another.
 
-    Who is on the other side of them wakes up once, and finds all of it.
+    A process at the other end of several of them wakes up once.
     """
 
     def __init__(self) -> None:
         self._corked: list[CorkedTransport] = []
 
     def flush(self, transport: "CorkedTransport") -> None:
-        """Flush it then; a transport asks once in a turn."""
+        """Schedule a flush of a transport. Each transport calls this at most once in an iteration."""
         if not self._corked:
             asyncio.get_running_loop().call_soon(self._flush)
         self._corked.append(transport)
@@ -38,7 +38,7 @@ class EndOfTurn:
         for transport in corked:
             try:
                 transport.flush()
-            except Exception:  # of one connection, which the others must not pay for
+            except Exception:  # an error of one connection must not affect the others
                 logger.exception("a connection is aborted that could not be written to")
                 transport.abort()
 
@@ -47,7 +47,7 @@ _ends: WeakKeyDictionary[asyncio.AbstractEventLoop, EndOfTurn] = WeakKeyDictiona
 
 
 class CorkedTransport(asyncio.Transport):
-    """Another transport, whose writes are joined."""
+    """Wraps a transport, and joins its writes."""
 
     def __init__(self, inner: asyncio.Transport) -> None:
         self._inner = inner
@@ -63,17 +63,17 @@ class CorkedTransport(asyncio.Transport):
             return
         if not self._pieces:
             self._end_of_turn.flush(self)
-        self._pieces.append(data if type(data) is bytes else bytes(data))  # who wrote it may use it again
+        self._pieces.append(data if type(data) is bytes else bytes(data))  # the writer may reuse a mutable buffer
         self._size += size
 
     def write_through(self, data: Any) -> None:
-        """At once, behind what is kept: nothing is to come in this turn that it could be joined with."""
+        """Write the buffered bytes and `data` at once. Use it if no other write follows in this iteration."""
         self.flush()
         if not self._inner.is_closing():
             self._inner.write(data)
 
     def uncork(self) -> asyncio.Transport:
-        """The other transport, for who writes on it from now on; this one is not to be written on any more."""
+        """Flush, and return the inner transport. This transport must not be written to afterwards."""
         self.flush()
         return self._inner
 
@@ -84,7 +84,7 @@ class CorkedTransport(asyncio.Transport):
     def flush(self) -> None:
         pieces = self._pieces
         if pieces:
-            # One that was lost meanwhile takes nothing, and some event loops raise at whoever tries.
+            # The connection may have been lost meanwhile, and some event loops then raise an error on a write.
             if not self._inner.is_closing():
                 self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             self._forget()
@@ -105,7 +105,7 @@ class CorkedTransport(asyncio.Transport):
         self._pieces.clear()
         self._size = 0
 
-    # All else is the other's
+    # Delegated to the inner transport
 
     def is_closing(self) -> bool:
         return self._inner.is_closing()

@@ -1,10 +1,10 @@
-"""Where one WebSocket frame ends and the next begins in a stream that nobody here decodes."""
+"""The boundaries of WebSocket frames, found without decoding their payloads, and close frames."""
 
 CLOSE = 0x8
 MASKED = 0x80
 LONGEST_HEAD = 14
 LONGEST_REASON = 123
-"""Bytes; with the code, the most that a control frame may carry."""
+"""The most bytes in the reason of a close frame. With the code, they fill the payload of a control frame."""
 
 
 UNSENDABLE = frozenset({1004, 1005, 1006})
@@ -12,7 +12,7 @@ UNSENDABLE = frozenset({1004, 1005, 1006})
 
 
 def why_not_closed_with(code: object, reason: object) -> str | None:
-    """Why a close frame cannot have this code or reason, which an app gave; None: it can."""
+    """Return why a close frame cannot have this code or reason, which come from an app. None: it can."""
     if not isinstance(code, int):
         return f"code {code!r:.100} is no integer"
     if not isinstance(reason, str):
@@ -29,34 +29,34 @@ def why_not_closed_with(code: object, reason: object) -> str | None:
 
 
 class WebSocketFrames:
-    """Follows one direction of a WebSocket from its handshake on, by the heads of its frames alone.
+    """Tracks the frames in one direction of a WebSocket, from its handshake on.
 
-    Payloads are jumped over, so the cost is per frame and per chunk, never per byte.
+    Payloads are skipped, so the cost depends on the number of frames and chunks, and not on the number of bytes.
     """
 
     __slots__ = ("_head", "_left", "closed")
 
     def __init__(self) -> None:
-        #: What has come of a frame's head, where that is not all of it.
+        #: The received part of an incomplete frame head, else empty.
         self._head = b""
-        #: Bytes of the last frame that still have to come.
+        #: Bytes of the last frame that have not arrived.
         self._left = 0
-        #: A close frame has begun.
+        #: Whether a close frame has begun.
         self.closed = False
 
     @property
     def may_close(self) -> bool:
-        """Whether a close frame may follow now: between two frames, and not after another close frame."""
+        """Whether a close frame may be sent now, which is between two frames and not after another close frame."""
         return not (self._left or self._head or self.closed)
 
     def follow(self, data: bytes) -> None:
-        """The next bytes of the stream, cut from it anywhere."""
+        """Process the next bytes of the stream, which may begin and end within a frame."""
         size = len(data)
-        at = self._left  # where the next frame begins
+        at = self._left  # the offset of the next frame
         if self._head:
             at = self._complete_head(data)
         while at < size:
-            # Most frames are short and come whole, head and all.
+            # Fast path for short frames without a mask.
             if size - at > 1 and data[at + 1] < 126:
                 length: int | None = 2 + data[at + 1]
             else:
@@ -71,7 +71,7 @@ class WebSocketFrames:
         self._left = at - size
 
     def _complete_head(self, data: bytes) -> int:
-        """Gives where the frame ends whose head had begun; the end of `data` where that is not known yet."""
+        """Continue an incomplete head. Return the offset of the frame's end, or `len(data)` if it is unknown."""
         begun = len(self._head)
         head = self._head + data[: LONGEST_HEAD - begun]
         length = _length(head)
@@ -85,14 +85,14 @@ class WebSocketFrames:
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """A server's close frame; the reason has at most 123 bytes."""
+    """Return a server's close frame. The reason has at most 123 bytes."""
     payload = code.to_bytes(2, "big") + reason.encode()
     assert len(payload) <= 2 + LONGEST_REASON
     return bytes((0x80 | CLOSE, len(payload))) + payload
 
 
 def _length(head: bytes) -> int | None:
-    """Of the frame that begins so, head and payload; None: that cannot be known yet."""
+    """Return the length of the frame with this head, including the head. None: the head is incomplete."""
     if len(head) < 2:
         return None
     mask = 4 if head[1] & MASKED else 0

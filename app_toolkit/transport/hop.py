@@ -1,24 +1,27 @@
-"""What a caller and a replica say to each other beside the request itself: a few internal header fields.
+"""The internal header fields of the hop between a caller and a replica.
 
-The hop is plain HTTP/1.1. The caller puts its own fields before all others, and first of them `x-app-toolkit-hop`; it
-carries a token of the secret and what the replica's server cannot know by itself (who the client is, which scheme it
-used, how long the request may still take). The replica answers with `x-app-toolkit-refused` and 503 where no user code
-ran; user code cannot answer so. Nothing under the internal prefix ever crosses the edge in either direction.
+The hop is plain HTTP/1.1. The caller puts its internal fields before all others, beginning with `x-app-toolkit-hop`.
+That field contains a token derived from the secret, and information that the replica's server cannot determine itself
+(the address of the client, its scheme, the time until the deadline). If the replica refuses a request, it responds with
+503 and `x-app-toolkit-refused`, and no user code ran. User code cannot send this field. Fields with the internal prefix
+never cross the edge, in either direction.
 
-A caller that was refused because others filled the replica joins its wait queue: one more exchange, a GET whose second
-field is `x-app-toolkit-queue`. The response does not end. Each byte of it reserves a slot. A request that redeems the
-reservation has `x-app-toolkit-redeem` as its second field. Both fields carry the name of the caller.
+A caller whose request was refused because other callers have filled the replica joins its wait queue. This is a
+separate exchange: a GET whose second field is `x-app-toolkit-queue`, and whose response does not end. Each byte of the
+response reserves a slot. A request that redeems a reservation has `x-app-toolkit-redeem` as its second field. Both
+fields contain the name of the caller.
 
-A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method; its body is what
-`transport.calls` makes of the arguments. Nobody believes that field who has not compared the token. A key beside the
-method says that the caller can reach the replica on another way, too, which large payloads take; the word `out_of_band`
-behind it, that the arguments will. Then there is no body, and the `100 Continue` says that the replica waits for them.
+A call of a deployment's method is a POST with `x-app-toolkit-call`, which names the method. Its body contains the
+arguments as encoded by `transport.calls`. The replica must compare the token before it uses this field. A key after the
+method means that the caller and the replica can exchange large payloads out-of-band. The word `out_of_band` after the
+key means that the arguments are sent out-of-band. Then the request has no body, and the replica sends `100 Continue`
+when it waits for the arguments.
 
-The response to a request has `x-app-toolkit-stream` if it is a stream. The replica decides whether the stream leaves
-the ongoing requests, and its caller does as the field says.
+If the response to a request is a stream, it has `x-app-toolkit-stream`. The replica decides whether the stream still
+counts as an ongoing request, and the caller does as the field says.
 
-Of a request that belongs to a trace, `x-app-toolkit-trace` says which (`core.trace`); the client's own fields are
-passed on beside it.
+If a request belongs to a trace, `x-app-toolkit-trace` contains the trace (`core.trace`). The client's own trace fields
+are also passed on.
 """
 
 import hashlib
@@ -35,29 +38,32 @@ REDEEM = b"x-app-toolkit-redeem"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
 STREAM = b"x-app-toolkit-stream"
-"""Of a response: it is a stream. Its value says whether it is `OPEN`, and its slot is free, or has `KEPT` its slot."""
+"""Marks a response as a stream. The value is `OPEN` if the stream holds no slot, and `KEPT` if it keeps its slot."""
 
 OPEN, KEPT = b"open", b"kept"
 
 CLOSES = b"x-app-toolkit-closes"
-"""Of a response: the app wants its client's connection closed. A replica that stops closes its own connection alone."""
+"""Marks a response after which the app asks to close the client's connection. The app's `Connection: close` is sent as
+this field, because on the hop, `Connection: close` concerns the connection of the caller."""
 
 PROBE = b"x-app-toolkit-probe"
-"""Of a request: it only asks whether the gate answers."""
+"""Marks a request that only probes whether the replica's server responds."""
 
 EXPECT = b"x-app-toolkit-expect"
-"""The caller, not the client, asked for `100 Continue`: it holds the body back until user code wants it."""
+"""Marks a request whose `Expect: 100-continue` comes from the caller and not from the client. The caller holds the body
+back until user code reads it."""
 
 OUT_OF_BAND = "out_of_band"
 
 Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
-"""Why a replica did not run a request. The first three are a hand-over, the others an operator's mistake."""
+"""Why a replica refused a request. After one of the first three, the request waits or is reassigned. The others are
+configuration errors."""
 
 REFUSALS: frozenset[bytes] = frozenset(word.encode() for word in get_args(Refusal))
 
 
 class Hop(NamedTuple):
-    """The origin of a request, as the edge saw it, and its deadline."""
+    """The decoded hop field: the origin of a request as seen by the edge, and the time until its deadline."""
 
     request_id: str
     timeout_ms: int | None
@@ -68,13 +74,13 @@ class Hop(NamedTuple):
 
 
 class CallField(NamedTuple):
-    """What a call's field says."""
+    """The decoded field of a call."""
 
     method: str
     key: str
-    """Under which payloads of this exchange go out-of-band; empty: its caller knows no other way."""
+    """The key of out-of-band payloads of this exchange. Empty: the caller does not support them."""
     out_of_band: bool
-    """Whether the arguments do."""
+    """Whether the arguments are sent out-of-band."""
 
 
 def encode_call(method: str, key: str, *, out_of_band: bool) -> bytes:
@@ -88,20 +94,20 @@ def decode_call(value: str) -> CallField:
 
 
 def is_internal(name: bytes) -> bool:
-    """Whether a field, in small letters, is ours; apps that turn `-` into `_` must not be fooled either."""
+    """Return whether a field name in lower case is internal. `_` counts as `-`, because some apps treat them alike."""
     return name.replace(b"_", b"-").startswith(INTERNAL_PREFIX)
 
 
 def peers(client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: str) -> bytes:
-    """Where a request came from, and how: the part of a hop that one client connection's requests usually share."""
+    """Encode both addresses and the scheme of a client connection, which its requests usually share."""
     return b" ".join([*_peer(client), *_peer(server), scheme.encode()])
 
 
 def token(secret: bytes) -> bytes:
-    """What callers show with each request: it says that the hop fields are ours.
+    """Return the token that authenticates the hop fields of each request.
 
-    It is not the secret itself, because it crosses the network in the clear: whoever reads it there still cannot open a
-    connection.
+    The token is not the secret itself, because it is sent in clear text. A process that reads the token on the network
+    cannot open a connection with it.
     """
     return hmac.new(secret, b"app-toolkit hop", hashlib.sha256).hexdigest()[:32].encode()
 
@@ -109,13 +115,13 @@ def token(secret: bytes) -> bytes:
 def encode(
     token: bytes, request_id: bytes, http_version: bytes, connection: bytes, timeout_ms: int | None = None
 ) -> bytes:
-    """The field's value; `connection` is what `peers` gave, `timeout_ms` the time that the request has left."""
+    """Encode the hop field. `connection` is the result of `peers`, `timeout_ms` the time until the deadline, if any."""
     left = b"-" if timeout_ms is None else b"%d" % timeout_ms
     return b"%b %b %b %b %b %b" % (PROTOCOL, token, request_id, left, http_version, connection)
 
 
 def decode(value: bytes, token: bytes) -> Hop | Refusal:
-    """The hop, or why it is refused. The token is compared in constant time before anything else is believed."""
+    """Decode the hop field, or return why it is refused. The token is compared, in constant time, before the rest."""
     protocol, _, rest = value.partition(b" ")
     if protocol != PROTOCOL:
         return "protocol"
@@ -129,7 +135,7 @@ def decode(value: bytes, token: bytes) -> Hop | Refusal:
 
 @lru_cache(4_096)
 def _read_peers(connection: str) -> tuple[tuple[str, int] | None, tuple[str, int] | None, str]:
-    """What `peers` said; the requests of one client's connection say the same."""
+    """Decode the result of `peers`. Cached, because the requests of a client connection share it."""
     client, client_port, server, server_port, scheme = connection.split(" ")
     return (
         None if client == "-" else (client, int(client_port)),
@@ -141,5 +147,5 @@ def _read_peers(connection: str) -> tuple[tuple[str, int] | None, tuple[str, int
 def _peer(address: tuple[str, int] | None) -> tuple[bytes, bytes]:
     if address is None:
         return b"-", b"0"
-    # An IPv6 scope id, and whatever a proxy before ours calls its client, may hold anything; no space, then.
+    # An IPv6 scope id, or a client address from a forwarded field, may contain spaces.
     return address[0].replace(" ", "").encode("latin-1", "replace") or b"-", b"%d" % address[1]

@@ -1,4 +1,4 @@
-"""Pooled HTTP/1.1 connections to replicas: one exchange at a time, then reused or aborted."""
+"""A pool of HTTP/1.1 connections to replicas. Each serves one exchange at a time, and is then reused or closed."""
 
 import asyncio
 import logging
@@ -29,23 +29,29 @@ logger = logging.getLogger("app_toolkit.transport")
 
 MAX_HEAD = 64 * 1024
 DIAL_S = 5.0
-"""A replica accepts in milliseconds; a black hole on the network must not hold a request for longer."""
+"""Seconds that connecting may take. A replica accepts in milliseconds, and a network that drops packets must not hold a
+request for longer."""
 
 IDLE_S = 300.0
-"""Far below the keep-alive timeout of a replica, because only the pool may close an idle connection."""
+"""Seconds after which the pool closes an idle connection. Far below the keep-alive timeout of a replica, because only
+the pool may close an idle connection."""
 
 SMALL = 32 * 1024
-"""Bytes of a request that fit into what the kernel of the other machine takes in by itself."""
+"""Bytes of a request that fit into the receive buffer of the kernel of the other machine."""
 
 HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"upgrade"))
 
 Extent = Literal["none", "sized", "chunked", "until_close"]
-"""How the end of a body is known."""
+"""How the end of a body is determined."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """The head of a response. `fields` go end to end, names in lower case; `refusal` is the gate's word."""
+    """The head of a response.
+
+    `fields` are the end-to-end fields, with names in lower case. `refusal` is the reason (`hop.Refusal`) if the replica
+    refused the request. None: it did not.
+    """
 
     status: int
     status_line: bytes
@@ -54,38 +60,39 @@ class Answer:
     refusal: bytes | None
     reusable: bool
     stream: bytes | None = None
-    """`hop.OPEN` or `hop.KEPT` if the replica says that the body is a stream."""
+    """`hop.OPEN` or `hop.KEPT` if the replica marked the response as a stream. None: it is not a stream."""
     closes: bool = False
-    """The app has said `Connection: close`: its client's connection is to be closed."""
+    """Whether the app sent `Connection: close`, so that the connection of the client must be closed."""
 
 
 class Listener(Protocol):
-    """The other side of a connection during one exchange.
+    """Receives the events of a connection during one exchange.
 
-    The calls come in this order: `informed` any number of times, `answered` once, `received` any number of
-    times, `ended` once. `lost` comes instead of what is missing. After either, or an `abort`, nothing comes.
+    The order of the calls is: `informed` any number of times, `answered` once, `received` any number of times, `ended`
+    once. If the connection breaks, `lost` is called instead of the remaining ones. Nothing is called after `ended`,
+    `lost` or `PooledConnection.abort`.
     """
 
     def informed(self, answer: Answer) -> None:
-        """An interim answer, 1xx without 101."""
+        """An interim response arrived: 1xx, except 101."""
 
     def answered(self, answer: Answer) -> None: ...
 
     def received(self, data: bytes) -> None:
-        """Bytes of the body, as they came or decoded; after 101, bytes of the tunnel."""
+        """Bytes of the body arrived, with or without its framing. After a 101, they are bytes of the tunnel."""
 
     def ended(self, reusable: bool) -> None:
-        """The answer is complete. A connection that is reusable may go back to the pool."""
+        """The response is complete. If `reusable`, the connection may be given back to the pool."""
 
     def lost(self, error: ReplicaGone) -> None:
-        """The connection broke, or what came over it was not HTTP."""
+        """The connection broke, or the response was not valid HTTP."""
 
     def writing_paused(self, paused: bool) -> None:
-        """The replica does not take what is written, or does again."""
+        """The write buffer is full because the replica reads too slowly, or writing may resume (`paused` is false)."""
 
 
 class _Framing:
-    """What the parser says of one response; bytes of the body are none of its business."""
+    """Callbacks for the parser of one response that ignore the bytes of the body."""
 
     def __init__(self) -> None:
         self.fields: list[Header] = []
@@ -103,7 +110,7 @@ class _Framing:
         self.excess = self.ended
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.in_head:  # what comes later is a trailer
+        if self.in_head:  # trailers are ignored
             self.fields.append((name.lower(), value))
 
     def on_message_complete(self) -> None:
@@ -111,7 +118,7 @@ class _Framing:
 
 
 class _Decoding(_Framing):
-    """The same, for listeners that want the body without its framing."""
+    """Callbacks that also collect the body without its framing."""
 
     def on_body(self, data: bytes) -> None:
         self.body.append(data)
@@ -120,19 +127,20 @@ class _Decoding(_Framing):
 class PooledConnection(asyncio.Protocol):
     """One connection to one replica.
 
-    * It serves one exchange at a time, from `begin` until the listener hears its end or ends it itself.
-    * An answer that nobody asked for, and a byte beyond the end of one, end the connection.
+    * It serves one exchange at a time, from `begin` until the listener is called with its end, or until `abort` or
+      `close`.
+    * Data without an exchange, or beyond the end of a response, closes the connection.
     """
 
     def __init__(self, address: Address, idle_lost: Callable[["PooledConnection"], None]) -> None:
-        # For its life
+        # For the lifetime of the connection
         self.address = address
         self.idle_since = 0.0
         self._idle_lost = idle_lost
         self.transport: CorkedTransport | None = None
         self._framing = _Framing()
         self._parser: HttpResponseParser | None = None
-        #: Whether the other machine has to acknowledge what is written within a time.
+        #: Whether the other machine must acknowledge written bytes within `sockets.UNACKNOWLEDGED_S`.
         self._watched = False
         # For one exchange
         self._listener: Listener | None = None
@@ -145,10 +153,16 @@ class PooledConnection(asyncio.Protocol):
     def usable(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
 
-    # What a listener does
+    # Methods for listeners
 
     def begin(self, listener: Listener, *, head_only: bool = False, decode: bool = False) -> None:
-        """The next answer is for `listener`; `head_only`: to a HEAD; `decode`: without the body's framing."""
+        """Begin an exchange, whose response goes to `listener`.
+
+        Parameters:
+            listener: Receives the events of the exchange.
+            head_only: The request is a HEAD, so the response has no body.
+            decode: Remove the framing of the body.
+        """
         self._listener = listener
         self._bodyless = head_only
         self._head = b""
@@ -165,7 +179,7 @@ class PooledConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def pass_on(self, data: bytes) -> None:
-        """Write what is said in a tunnel."""
+        """Write data of a tunnel at once."""
         if self.transport is not None:
             self._count(len(data))
             self.transport.write_through(data)
@@ -175,7 +189,10 @@ class PooledConnection(asyncio.Protocol):
             self.write(piece)
 
     def _count(self, size: int) -> None:
-        """Nobody has to take a large body within a time: the replica reads it as its app does."""
+        """Count written bytes, and stop expecting acknowledgements in time once a body is large.
+
+        The replica reads a large body only as fast as its app does.
+        """
         self._written += size
         if self._watched is not (self._written <= SMALL) and self.transport is not None:
             self._watched = not self._watched
@@ -192,18 +209,18 @@ class PooledConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abort(self) -> None:
-        """End the exchange and the connection at once; the replica sees its client go away."""
+        """End the exchange and the connection at once. The replica sees a disconnect of its client."""
         self._listener = None
         if self.transport is not None:
             self.transport.abort()
 
     def close(self) -> None:
-        """End the exchange, and the connection once what was written has left."""
+        """End the exchange, and close the connection once all written bytes are sent."""
         self._listener = None
         if self.transport is not None:
             self.transport.close()
 
-    # What the event loop says
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = CorkedTransport(cast(asyncio.Transport, transport))
@@ -222,7 +239,7 @@ class PooledConnection(asyncio.Protocol):
             listener.lost(lost)
 
     def _why_lost(self, exc: Exception | None) -> ReplicaGone:
-        # A Unix socket that closes, or was never accepted, with unread bytes in it is reset (unix(7)).
+        # A Unix socket is reset if it is closed, or was never accepted, while it holds unread bytes (unix(7)).
         unread = isinstance(exc, ConnectionResetError) and self.address.startswith("unix:")
         if unread and self._answer is None and not self._head:
             return NotRead(f"the replica at {self.address} ended before it had read the request")
@@ -243,7 +260,7 @@ class PooledConnection(asyncio.Protocol):
         else:
             self._read(data, listener)
 
-    # Reading an answer
+    # Reading a response
 
     def _read(self, data: bytes, listener: Listener) -> None:
         if self._answer is None:
@@ -257,8 +274,11 @@ class PooledConnection(asyncio.Protocol):
         self._read_body(data, listener)
 
     def _hear_out(self) -> None:
-        """A write that fails ends the reading, too. Take what had come before: a close frame, or the answer of who does
-        not want the rest of a body."""
+        """Read the bytes that arrived before a write failed.
+
+        After a failed write, the event loop stops reading. The bytes may be a close frame, or a response to a request
+        whose body the replica did not read to its end.
+        """
         if self.transport is None:
             return
         for data in last_words(self.transport):
@@ -267,7 +287,7 @@ class PooledConnection(asyncio.Protocol):
             self._read(data, self._listener)
 
     def _read_heads(self, data: bytes) -> bytes:
-        """Take heads up to the final one; gives what follows it."""
+        """Parse heads up to the final one, and return the bytes that follow it."""
         while self._answer is None:
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
@@ -296,7 +316,7 @@ class PooledConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(head)
         except HttpParserUpgrade:
-            pass  # after a 101 nothing more goes through the parser
+            pass  # after a 101, the parser is not used
         except HttpParserError as error:
             self._broken(f"an answer is not HTTP: {error}")
             return None
@@ -304,12 +324,12 @@ class PooledConnection(asyncio.Protocol):
             self._broken("an answer does not begin with its version")
             return None
         self._framing.in_head = False
-        # A replica that speaks 1.0 is answered for by us, who speak 1.1.
+        # The client gets a 1.1 response even if the replica sent a 1.0 response.
         status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n")]
         answer = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields, self._bodyless)
         answer.reusable = answer.reusable and head.startswith(b"HTTP/1.1")
         if self._bodyless and answer.status >= 200:
-            # The parser would wait for the body that the length announces, and take the next answer for it.
+            # The parser would treat the next response as the body that Content-Length announces.
             answer.extent = "none"
             self._framing.ended = True
             self._parser = None
@@ -339,7 +359,7 @@ class PooledConnection(asyncio.Protocol):
         self._end(listener)
 
     def _end(self, listener: Listener) -> None:
-        """The answer ends where it is whole, and nobody has ended it before."""
+        """End the exchange if the response is complete and the listener has not ended the exchange."""
         if self._framing.ended and self._listener is listener:
             assert self._answer is not None
             self._listener = None
@@ -354,7 +374,7 @@ class PooledConnection(asyncio.Protocol):
 
 
 def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> Answer:
-    """Sort the fields: those of this hop are taken out, and say where the body ends, if it can have one."""
+    """Return the head of a response, without hop-by-hop and internal fields. Derive the framing from the fields."""
     answer = Answer(status, status_line, [], "until_close", None, True)
     kept = answer.fields
     for field in fields:
@@ -367,10 +387,10 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
         elif name in HOP_BY_HOP:
             if name == b"connection" and b"close" in field[1].lower():
                 answer.reusable = False
-            if status not in (101, 426):  # the two that name a protocol to the client
+            if status not in (101, 426):  # these name a protocol to the client in Upgrade
                 continue
         elif name.startswith(INTERNAL_PREFIX):
-            if status == 503 and name == REFUSED:  # of an app's own 503 the gate takes it away
+            if status == 503 and name == REFUSED:  # the replica removes this field from an app's own response
                 answer.refusal = field[1]
             elif name == STREAM:
                 answer.stream = field[1]
@@ -384,7 +404,7 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
 
 
 class _Idle:
-    """The connections to one replica that wait for their next exchange, the one used last at the right end."""
+    """The idle connections to one replica, in the order of their last use."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -400,16 +420,17 @@ class _Idle:
 
 
 class Pool:
-    """Connections to replicas that wait for their next exchange.
+    """The idle connections to replicas.
 
-    * At most so many per replica as `allow` said; none to an address that was not allowed or is forgotten.
+    * The pool keeps at most as many connections to a replica as `allow` set. It keeps none to an address that was not
+      allowed or was forgotten.
     * Only the pool closes an idle connection, after `IDLE_S`.
 
-    Not safe across threads.
+    Not thread-safe.
     """
 
     def __init__(self, secret: bytes = b"") -> None:
-        """`secret` is what replicas ask for."""
+        """`secret` authenticates TCP connections to replicas."""
         self._secret = secret
         self._replicas: dict[Address, _Idle] = {}
         self._dials: set[asyncio.Task[None]] = set()
@@ -421,19 +442,19 @@ class Pool:
         idle.shrink(most)
 
     def forget(self, address: Address) -> None:
-        """Close the idle connections to a replica that left; those in use are closed when they come back."""
+        """Close the idle connections to a removed replica. Those in use are closed when they are given back."""
         idle = self._replicas.pop(address, None)
         if idle is not None:
             idle.shrink(0)
 
     def distrust(self, address: Address) -> None:
-        """Close the idle connections to a replica that broke one: they may be as dead, and not know it yet."""
+        """Close the idle connections to a replica to which a connection broke, because they may be broken, too."""
         idle = self._replicas.get(address)
         if idle is not None:
             idle.shrink(0)
 
     def take(self, address: Address) -> PooledConnection | None:
-        """An idle connection; None if there is none."""
+        """Return an idle connection, the last used one first. None: there is none."""
         idle = self._replicas.get(address)
         while idle is not None and idle.connections:
             connection = idle.connections.pop()
@@ -442,7 +463,7 @@ class Pool:
         return None
 
     def give_back(self, connection: PooledConnection) -> None:
-        """Take a connection whose exchange has ended as reusable."""
+        """Keep a connection whose exchange has ended as reusable, or close it if the replica has enough idle ones."""
         idle = self._replicas.get(connection.address)
         if idle is None or not connection.usable or len(idle.connections) >= idle.most:
             connection.close()
@@ -451,16 +472,16 @@ class Pool:
         idle.connections.append(connection)
 
     def dial(self, address: Address, reached: "Reached", failed: "Failed") -> None:
-        """Open a connection.
+        """Open a connection, and call `reached` with it, or `failed` with an error.
 
-        One of the two is called, unless the pool is closed before. Who no longer wants it gives it back.
+        Neither is called if the pool is closed before. A caller that no longer needs the connection gives it back.
         """
         task = asyncio.get_running_loop().create_task(self._dial(address, reached, failed))
         self._dials.add(task)
         task.add_done_callback(self._dials.discard)
 
     def expire(self, now: float) -> None:
-        """Close what has been idle for too long; `now` as `time.monotonic()` counts."""
+        """Close the connections that have been idle for more than `IDLE_S`. `now` is a time of `time.monotonic()`."""
         for idle in self._replicas.values():
             idle.expire(now - IDLE_S)
 
@@ -471,7 +492,7 @@ class Pool:
         await asyncio.gather(*dials, return_exceptions=True)
         for address in list(self._replicas):
             self.forget(address)
-        # Connections are closed when the loop turns, and their transports behind them.
+        # The event loop closes connections in its next iteration, and their transports in the one after it.
         for _ in range(2):
             await asyncio.sleep(0)
 
@@ -513,8 +534,12 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 async def connect(address: Address, talker: Callable[[], P], secret: bytes = b"") -> tuple[asyncio.Transport, P]:
     """Connect a protocol to the replica at `unix:/path` or `tcp:host:port`.
 
-    Nothing is sent to, and nothing of the protocol's is read from, a process of another user (`unix`) or one that has
-    not proved that it knows the secret (`tcp`). Raises `OSError`, or `ValueError` for another form of address.
+    No data of the protocol is sent or read before the other process is authenticated: on a Unix socket, it must belong
+    to the same user or root; over TCP, it must prove that it has the secret.
+
+    Raises:
+        OSError: The replica cannot be reached or authenticated.
+        ValueError: The address has another form.
     """
     loop = asyncio.get_running_loop()
     kind, _, where = address.partition(":")
@@ -526,7 +551,7 @@ async def connect(address: Address, talker: Callable[[], P], secret: bytes = b""
     try:
         connection.setblocking(False)
         if kind == "unix":
-            connection.connect(where)  # at once, or not at all
+            connection.connect(where)  # on a Unix socket, this succeeds or fails at once
             check_peer(connection)
             transport, protocol = await loop.create_unix_connection(talker, sock=connection)
             send_ahead(transport)

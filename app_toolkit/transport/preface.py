@@ -1,17 +1,17 @@
-"""How the two ends of a connection between nodes find out that both know the secret.
+"""Mutual authentication of caller and replica on a connection between nodes.
 
-Over TCP anybody may listen, and anybody may connect. So neither end says, or reads, anything else before the other one
-has answered its challenge:
+Over TCP, any process may listen or connect. So neither end sends or reads any other data before the other end has
+answered its challenge:
 
     caller:   app-toolkit http 2 NONCE
     replica:  NONCE PROOF
     caller:   PROOF
 
-A proof is an HMAC-SHA256, keyed with the secret, of the side that proves, the caller's first line, the address that
-the caller has dialled, and both nonces. So nobody learns the secret from it; it is worth nothing on another
-connection; it cannot be sent back to the side that made it; and a replica at another address cannot be asked for it.
+A proof is an HMAC-SHA256, keyed with the secret, of the name of the proving side, the caller's first line, the address
+to which the caller has connected, and both nonces. So a proof does not reveal the secret. It is not valid on another
+connection, it cannot be reflected to its sender, and it cannot be obtained from a replica at another address.
 
-On a Unix socket the kernel says who is at the other end (`sockets.check_peer`). There a connection begins with HTTP.
+On a Unix socket, the kernel authenticates the other end (`sockets.check_peer`), and the connection begins with HTTP.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from typing import Any, Literal
 Side = Literal["caller", "replica"]
 
 BEGINNING = b"app-toolkit http 2 "
-"""Of a caller's first line; its nonce and an end of line follow."""
+"""The beginning of a caller's first line. Its nonce and a newline follow."""
 
 NONCE = 32
 PROOF = 64
-"""Bytes, all of them hexadecimal digits."""
+"""The lengths of a nonce and a proof, in hexadecimal digits."""
 
 ANSWER = NONCE + 1 + PROOF + 1
 LAST = PROOF + 1
-"""Bytes of the replica's line, and of the caller's second one."""
+"""The lengths of the replica's line and of the caller's second line, in bytes."""
 
 
 class Unproven(ConnectionError):
-    """The other end does not know the secret."""
+    """The other end did not prove that it has the secret."""
 
 
 def first_line() -> bytes:
@@ -48,23 +48,28 @@ def new_nonce() -> bytes:
 
 
 def prove(secret: bytes, side: Side, asked: bytes, address: Any, nonce: bytes) -> bytes:
-    """That a side knows the secret.
+    """Return the proof that a side has the secret.
 
-    `asked` is the caller's first line, `nonce` the replica's; `address`, of the replica, is as the kernel knows it.
+    Parameters:
+        secret: The secret.
+        side: The proving side.
+        asked: The caller's first line.
+        address: The replica's address, as returned by the socket.
+        nonce: The replica's nonce.
     """
     signed = b"%b %b %b %b" % (side.encode(), str(address[:2]).encode(), nonce, asked)
     return hmac.new(secret, signed, hashlib.sha256).hexdigest().encode()
 
 
 def answer(secret: bytes, asked: bytes, address: Any) -> tuple[bytes, bytes]:
-    """The replica's line, and the caller's second one that it has to wait for."""
+    """Return the replica's line, and the second line that the caller must send."""
     nonce = new_nonce()
     expected = prove(secret, "caller", asked, address, nonce)
     return b"%b %b\n" % (nonce, prove(secret, "replica", asked, address, nonce)), b"%b\n" % expected
 
 
 def read_answer(secret: bytes, asked: bytes, address: Any, answered: bytes) -> bytes:
-    """The caller's second line. Raises `Unproven` unless the first one was answered by who knows the secret."""
+    """Return the caller's second line. Raise `Unproven` if the replica's line does not contain a valid proof."""
     nonce = answered[:NONCE]
     if not hmac.compare_digest(answered, b"%b %b\n" % (nonce, prove(secret, "replica", asked, address, nonce))):
         raise Unproven("the process that listens there does not know the secret of this instance")
@@ -72,7 +77,7 @@ def read_answer(secret: bytes, asked: bytes, address: Any, answered: bytes) -> b
 
 
 async def introduce(connection: socket.socket, secret: bytes) -> None:
-    """The caller's side of it, on a connection that does not block. Raises `Unproven` and other `OSError`s."""
+    """Authenticate both ends, as the caller, on a non-blocking socket. Raise `Unproven` or another `OSError`."""
     loop = asyncio.get_running_loop()
     asked = first_line()
     await loop.sock_sendall(connection, asked)

@@ -1,4 +1,4 @@
-"""Replica sets as a caller reads them off the board, and its pool in step with them."""
+"""The published replica sets as a caller uses them."""
 
 import os
 from collections.abc import Mapping, Set
@@ -10,19 +10,22 @@ from app_toolkit.types import Address, NodeId
 
 
 class Published:
-    """The replicas that one caller knows of, by deployment. Connections to those that left are closed."""
+    """The published replicas of each deployment. Keeps a pool up to date with them."""
 
     def __init__(self, pool: Pool, node: NodeId) -> None:
         self._pool = pool
         self._node = node
         self._sets: dict[str, set[Address]] = {}
-        #: Deployments of which no replica starts, and why.
+        #: Deployments of which no replica starts, with the reason.
         self.failing: dict[str, str] = {}
         #: Deployments whose callers report their load.
         self.reported: set[str] = set()
 
     def take(self, name: str, value: Mapping[str, Any] | None) -> list[Endpoint]:
-        """Take what the board says of a deployment, None where it is gone; gives the replicas that can be reached."""
+        """Apply the published value of a deployment, None if it was removed. Return the reachable replicas.
+
+        Idle connections to removed replicas are closed.
+        """
         before = self._sets.pop(name, set())
         self.reported.discard(name)
         self.failing.pop(name, None)
@@ -65,10 +68,10 @@ def _endpoint(replica: Mapping[str, Any], address: Address) -> Endpoint:
 
 
 def way(replica: Mapping[str, Any], node: NodeId) -> Address | None:
-    """The address by which a caller on this node reaches a replica as the board shows it; None: there is none.
+    """Return the address by which a caller on this node reaches a published replica. None: there is none.
 
-    On the same node that is the replica's own socket, unless its file cannot be opened from here (another container,
-    another user). The file's name is made of the replica's id: who answers there is that replica.
+    On the same node, this is the replica's Unix socket, unless its file is not accessible (another container or user).
+    The name of the file contains the id of the replica, so no other replica listens there.
     """
     address, remote = Address(replica["address"]), replica.get("remote_address")
     if replica.get("node", "") != node:

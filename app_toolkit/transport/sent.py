@@ -1,4 +1,4 @@
-"""The caller's end of a call: one exchange with a replica, whose answer is frames."""
+"""The caller's end of a call: one exchange with a replica, whose response consists of frames."""
 
 import asyncio
 import json
@@ -11,20 +11,21 @@ from app_toolkit.transport.calls import Frame, FrameReader
 from app_toolkit.transport.pool import Answer, Pool, PooledConnection
 
 HELD = 1024 * 1024
-"""Bytes of a stream that are read ahead of whoever takes the items; beyond, the replica waits."""
+"""Bytes of a stream that are read before its items are consumed. Then reading pauses (backpressure)."""
 
 DEADLINE_EXCEEDED = DeadlineExceeded.status
 
 
 class Refused(Exception):
-    """The replica's gate did not let the call in; its argument is the gate's word."""
+    """The replica refused the call. The argument is the reason (`hop.Refusal`)."""
 
 
 class Sent:
-    """One call on its way over one connection.
+    """One call in flight on one connection.
 
-    `frame` gives one frame after another; the connection goes back to the pool by itself once the answer is complete,
-    and `abandon` ends it before: the replica sees its caller go away. Belongs to one event loop.
+    `frame` returns the frames of the response one by one. Once the response is complete, the connection is given back
+    to the pool. `abandon` aborts the connection before that, which the replica sees as a disconnect. Belongs to one
+    event loop.
     """
 
     __slots__ = (
@@ -59,15 +60,18 @@ class Sent:
         connection.write_all(pieces)
 
     async def invited(self) -> None:
-        """Returns once the replica waits for the arguments, or has answered without them. Raises as `frame` does."""
+        """Wait until the replica waits for the arguments, or has responded without them. Raise as `frame` does."""
         while not (self._invited or self._frames):
             await self._news()
 
     async def frame(self) -> Frame:
-        """The next frame.
+        """Return the next frame.
 
-        Raises `Refused` before user code ran, `ReplicaGone` where the connection broke, and the error that the gate
-        answered instead of a result.
+        Raises:
+            Refused: The replica refused the call, and no user code ran.
+            ReplicaGone: The connection broke.
+            DeadlineExceeded: The replica responded that the deadline has passed.
+            ReplicaLost: The replica responded with another error status, or with invalid frames.
         """
         while not self._frames:
             await self._news()
@@ -88,17 +92,17 @@ class Sent:
             self._waiter = None
 
     def fail(self, error: Exception) -> None:
-        """End it with an error for whoever waits for a frame."""
+        """Abort the exchange. Calls of `frame` and `invited` raise the error."""
         self._fail(error)
         self.abandon()
 
     def abandon(self) -> None:
-        """Nobody wants what is still to come; nothing happens where nothing is."""
+        """Abort the exchange because its caller needs no more frames. Does nothing if the response is complete."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
 
-    # What the replica's connection says
+    # Callbacks of the connection
 
     def informed(self, answer: Answer) -> None:
         self._invited = True
@@ -149,7 +153,7 @@ class Sent:
         self._fail(Refused(self._refusal.decode()) if self._refusal is not None else error)
 
     def writing_paused(self, paused: bool) -> None:
-        pass  # a call's arguments are held by whoever calls, until the call has ended
+        pass  # the caller holds the arguments until the call has ended, so pausing would save no memory
 
     def _fail(self, error: Exception) -> None:
         self._error = error
@@ -167,7 +171,7 @@ def _of_status(status: int) -> Exception:
 
 
 def _told(error: Exception, document: bytes) -> Exception:
-    """The same error in the words of the replica, where it gave any."""
+    """Return the error with the message of the replica's response, if it has one."""
     try:
         detail = str(json.loads(document)["detail"])
     except (ValueError, KeyError, TypeError):

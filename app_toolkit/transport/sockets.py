@@ -1,4 +1,4 @@
-"""What the kernel is told of the sockets between two of our processes."""
+"""Options and checks of the sockets between callers and replicas."""
 
 import asyncio
 import contextlib
@@ -14,30 +14,31 @@ from weakref import WeakSet
 from app_toolkit.errors import NotWell
 
 IDLE_S = 10
-"""Silence before the first probe."""
+"""Idle seconds before the first TCP keep-alive probe."""
 
 BETWEEN_S = 5
 PROBES = 3
-"""Unanswered ones after which the connection is broken: 25 s after its last byte."""
+"""Unanswered probes, `BETWEEN_S` seconds apart, after which the connection breaks: 25 s after its last byte."""
 
 UNACKNOWLEDGED_S = IDLE_S + PROBES * BETWEEN_S
-"""How long the other machine may leave unacknowledged what was sent: as long as it may be silent. The kernel does not
-probe meanwhile, and would by itself go on trying for a quarter of an hour. It has sent it again six times by then."""
+"""Seconds that sent bytes may remain unacknowledged, as long as a connection may be idle and not answer probes. While
+bytes are unacknowledged, the kernel sends no probes, and by default retransmits for about 15 minutes. In this time, it
+retransmits six times."""
 
 SENT_AHEAD = 512 * 1024
-"""Bytes that it is asked to hold on one machine (it counts twice as many, and has a limit of its own). With the usual
-208 KiB the two wake each other twice as often while a large body goes over."""
+"""The requested send buffer of a Unix socket, in bytes. The kernel doubles the value, and has a limit. With the default
+of 208 KiB, the two processes wake each other twice as often during the transfer of a large body."""
 
 LAST_WORDS = 1024 * 1024
-"""Bytes that are still read where a write has failed: what a socket holds, and not without end."""
+"""The most bytes that are read after a write has failed. This is enough for the receive buffer of a socket."""
 
 CREDENTIALS = struct.Struct("iII")
-"""A process, its user and its group."""
+"""The kernel's `struct ucred`: process id, user id and group id."""
 
 
 @runtime_checkable
 class File(Protocol):
-    """Whatever has a descriptor, -1 once it is closed."""
+    """An object with a file descriptor, which is -1 once the object is closed."""
 
     def fileno(self) -> int: ...
 
@@ -46,7 +47,7 @@ _not_inherited: WeakSet[File | asyncio.BaseTransport] = WeakSet()
 
 
 def close_in_children(ours: File | asyncio.BaseTransport) -> None:
-    """Keep it out of processes that user code forks: whoever is at its other end would wait for them to end."""
+    """Close a socket in processes that user code forks. Otherwise the connection would stay open until they end."""
     _not_inherited.add(ours)
 
 
@@ -55,19 +56,19 @@ def _close_inherited() -> None:
     for ours in _not_inherited:
         inner = ours if isinstance(ours, File) else ours.get_extra_info("socket")
         if inner is not None and inner.fileno() >= 0:
-            # Replaced, not closed: the objects that own these numbers live on in the child.
+            # Replaced, not closed, because objects in the child still refer to these descriptors.
             os.dup2(nothing, inner.fileno(), inheritable=False)
     os.close(nothing)
 
 
-if hasattr(os, "register_at_fork"):  # else nobody forks there
+if hasattr(os, "register_at_fork"):  # missing on platforms without fork
     os.register_at_fork(after_in_child=_close_inherited)
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Raises `PermissionError` if another user is at the other end of a Unix socket, where the system can say so.
+    """Raise `PermissionError` if the process at the other end of a Unix socket belongs to another user.
 
-    Root may be there: it can read and change this process anyway.
+    Root is allowed, because it can read and change this process anyway. Does nothing on systems without `SO_PEERCRED`.
     """
     if hasattr(socket, "SO_PEERCRED"):
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
@@ -77,9 +78,9 @@ def check_peer(connection: socket.socket) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let it probe a TCP connection on which nobody speaks, to learn that the other machine is gone.
+    """Enable keep-alive probes on a TCP connection, to detect that the other machine is unreachable.
 
-    Those that a listening socket accepts are probed as it would be.
+    Connections that a listening socket accepts inherit these options.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
@@ -88,10 +89,10 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def expect_acknowledgement(transport: asyncio.BaseTransport, wanted: bool) -> None:
-    """Break a TCP connection on which somebody speaks once the other machine is gone, where the system can; or do not.
+    """Set whether a TCP connection breaks if sent bytes remain unacknowledged for `UNACKNOWLEDGED_S`.
 
-    Wanted where the other end reads all that is sent: a reader that lives, and takes nothing for so long, is broken off
-    with it.
+    Enable this only if the other end reads all bytes without delay, because the connection also breaks if a running
+    process reads nothing for this time. Does nothing on systems without `TCP_USER_TIMEOUT`.
     """
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -100,10 +101,10 @@ def expect_acknowledgement(transport: asyncio.BaseTransport, wanted: bool) -> No
 
 
 def last_words(transport: asyncio.BaseTransport) -> Iterable[bytes]:
-    """What the kernel still holds for a connection that was lost; at most `LAST_WORDS` bytes."""
+    """Read the bytes in the kernel's receive buffer of a lost connection, at most `LAST_WORDS` bytes."""
     left = LAST_WORDS
     connection: socket.socket = transport.get_extra_info("socket")
-    # No more came, or a reset behind it, or no descriptor is left to look with.
+    # An OSError means: no more bytes, a reset, or no free file descriptor for `dup`.
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as rest:
         while left > 0:
             data = rest.recv(min(left, 65_536), socket.MSG_DONTWAIT)
@@ -114,14 +115,14 @@ def last_words(transport: asyncio.BaseTransport) -> Iterable[bytes]:
 
 
 def send_ahead(transport: asyncio.BaseTransport) -> None:
-    """Let it hold more of what is sent over a Unix socket; for TCP it finds the right size by itself."""
+    """Enlarge the send buffer of a Unix socket. For TCP, the kernel adjusts the size itself."""
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family == socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD)
 
 
 def check_descriptors() -> None:
-    """Raises `NotWell` if this process cannot open another file: it accepts no connection then."""
+    """Raise `NotWell` if this process cannot open another file, because it then cannot accept connections."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

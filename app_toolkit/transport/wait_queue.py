@@ -22,12 +22,12 @@ class WaitQueues:
             hop.QUEUE,
             name,
         )
-        #: What follows the value of the hop field of a request that redeems a reservation.
+        #: Appended to the value of the hop field of a request that redeems a reservation.
         self.redeem = b"\r\n%b: %b" % (hop.REDEEM, name)
         self._positions: set[_Position] = set()
 
     def join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
-        """As `interfaces.Join` says. If the replica is not reached, the position ends."""
+        """Join a wait queue, as described for `interfaces.Join`. If the replica is not reached, the position ends."""
         position = _Position(self._pool, self._head, reserved, ended, self._positions.discard)
         self._positions.add(position)
         connection = self._pool.take(endpoint.address)
@@ -47,7 +47,7 @@ class WaitQueues:
 
 
 class _Position:
-    """One exchange, and its listener."""
+    """A position in the wait queue of one replica, and the listener of its exchange."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class _Position:
             connection.abort()
 
     def reached(self, connection: PooledConnection) -> None:
-        if self._left:  # while it was dialled
+        if self._left:  # the position was left while the connection was opened
             self._pool.give_back(connection)
             return
         self._connection = connection
         connection.begin(self, decode=True)
         connection.write(self._head)
 
-    # What the replica's connection says
+    # Callbacks of the connection
 
     def informed(self, answer: Answer) -> None:
         pass
