@@ -11,7 +11,7 @@ from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 EMPTY_S = 30.0
-"""Seconds that a node without replicas keeps its proxies. A replica that crashed may be back on that node by then."""
+"""Seconds for which a node without replicas keeps its proxies, because a crashed replica may start there again."""
 
 
 class Proxies:

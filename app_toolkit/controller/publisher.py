@@ -12,7 +12,7 @@ LEASE_S = 10.0
 """Seconds after its last watch for which a caller counts as alive. A live caller watches again at once."""
 
 LONGEST_WATCH_S = 30.0
-"""The maximum duration of a watch in seconds, so that the lease of a caller that dies in it ends in a known time."""
+"""The maximum duration of a watch in seconds. It limits the lease of a caller that dies during a watch."""
 
 TOMBSTONES = 1_000
 """The maximum number of removed keys that are kept, so that the callers that watched them are notified."""

@@ -234,7 +234,7 @@ class StateStore:
         before = await self.store.get(key)
         if before == value:
             return
-        await self.check_epoch()  # else `before` may be what a later controller has written
+        await self.check_epoch()  # otherwise a later controller may have written `before`
         try:
             await self.store.compare_and_set(key, before, value)
         except Conflict:
@@ -260,7 +260,7 @@ def _parsed(key: str, value: bytes | None, parse: Callable[[bytes], T]) -> tuple
         return parse(decode_checkpoint(key, value).content), None
     except CorruptValue as error:
         return None, error
-    except (ValueError, ConfigError):  # not chained: the message may quote the content, which may contain secrets
+    except (ValueError, ConfigError):  # whose message may quote the content, which may contain secrets
         return None, CorruptValue("its content is not what this version of the toolkit writes")
 
 

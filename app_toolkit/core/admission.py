@@ -134,7 +134,7 @@ class Admission(Generic[T]):
         self.eager = False
 
     def forget(self, token: T) -> None:
-        """Remove a request that was admitted, or whose client has disconnected."""
+        """Remove a request that was admitted or cancelled."""
         self.pending.pop(token, None)
         self.entering.discard(token)
 

@@ -24,7 +24,7 @@ def check(
     state store. Their route prefixes are not known, so no other application may take a new prefix until they are
     applied again or deleted.
 
-    `http`: the new options of the proxies; None: they stay. `listening`: the present options. `holder`: the owner of
+    `http`: the new options of the proxies; None: no change. `listening`: the present options. `holder`: the owner of
     the lease that holds the application of this name.
     """
     for other in there:

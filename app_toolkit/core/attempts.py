@@ -1,7 +1,7 @@
 """Decides the next step of a request after an attempt without a response: wait, reassign, retry, or fail.
 
-An attempt sends a request to one replica. The proxy, calls over the network and the embedded engines all use this
-module.
+An attempt sends a request to one replica. The proxy, calls over the network and the engines that run in one process all
+use this module.
 """
 
 from collections.abc import Mapping

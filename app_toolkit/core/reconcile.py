@@ -1,4 +1,4 @@
-"""Plan the actions that move a replica set towards its spec.
+"""Plans the actions that move a replica set towards its spec.
 
 `plan` is a pure function of the spec, the record and the time. A restarted controller therefore plans what the
 controller before it would have planned. A *replica set* is the set of replicas of one deployment,
@@ -6,10 +6,10 @@ controller before it would have planned. A *replica set* is the set of replicas 
 
 * New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
   only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
-* A replica that was found after a restart counts as serving until it has reported its state. It is left alone until
-  then.
+* A replica that was found after a restart counts as serving until it has reported its state. Until then, the only
+  possible action is a kill after its startup timeout.
 * A running replica applies changed reloadable options while it runs. If it cannot, it is replaced, and the new replica
-  starts first. Options that no replica can apply therefore end no replica that serves.
+  starts first. Options that no replica can apply therefore do not stop a replica that serves.
 * Planning is idempotent: once the actions of a plan are noted, another plan at the same time is empty.
 """
 

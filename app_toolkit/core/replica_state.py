@@ -23,7 +23,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to one replica."""
+    """An event that concerns one replica."""
 
     replica: ReplicaId
 

@@ -80,8 +80,8 @@ class RouteTable:
 def strip_prefix(prefix: str, path: str) -> str | None:
     """Return the path without the route prefix of an application; None: the path does not have this prefix.
 
-    The prefix `/` matches every path and is not removed. If the path is equal to the prefix, the result is empty, as for
-    a mounted ASGI app.
+    The prefix `/` matches every path and is not removed. If the path is equal to the prefix, the result is empty, as
+    for a mounted ASGI app.
     """
     if prefix == "/":
         return path

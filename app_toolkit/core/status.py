@@ -113,7 +113,7 @@ class Load:
     ongoing: int
     """Requests and calls that its replicas have admitted."""
     buffered: int
-    """Ongoing items that wait for a batch to close."""
+    """The part of `ongoing` that waits for a batch to close."""
     streams: int = 0
     """Open streams at its replicas, which hold no slots."""
     replicas: Mapping[str, int] = field(default_factory=dict, compare=False)
