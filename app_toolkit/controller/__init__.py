@@ -1,1 +1,1 @@
-"""The loop around the decisions."""
+"""The controller: reconciles the running replicas and proxies with the desired state."""

@@ -21,20 +21,20 @@ HEAD = re.compile(rb"app_toolkit (\d{1,9}) (\d{1,18}) ([0-9a-f]{64})", re.ASCII)
 class Checkpoint:
     content: bytes
     epoch: int
-    """The epoch of the controller that wrote it."""
+    """The epoch of the controller that wrote the value."""
 
 
 def encode_checkpoint(key: str, checkpoint: Checkpoint) -> bytes:
-    """The value to store under this key."""
+    """Return the value to store under this key."""
     version, epoch = b"%d" % SCHEMA_VERSION, b"%d" % checkpoint.epoch
     checksum = _checksum(key, version, epoch, checkpoint.content)
     return b"app_toolkit %b %b %b\n%b" % (version, epoch, checksum, checkpoint.content)
 
 
 def decode_checkpoint(key: str, value: bytes) -> Checkpoint:
-    """The checkpoint in a value that is stored under this key.
+    """Return the checkpoint in a value that is stored under this key.
 
-    Raises `CorruptValue` if it is not a value of a controller, or one of a later schema version.
+    Raises `CorruptValue` if no controller wrote the value under this key, or if it has a later schema version.
     """
     line, end, content = value.partition(b"\n")
     head = HEAD.fullmatch(line)

@@ -1,4 +1,4 @@
-"""The loop around the decisions: take events, plan, act, publish what differs."""
+"""The controller loop: takes events, plans, performs the actions and publishes changed snapshots."""
 
 import asyncio
 import math
@@ -29,31 +29,35 @@ from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import Kind, ReplicaId
 
 GAP_S = 5.0
-"""After so long without a tick we may have been stopped, and replaced: first the store is asked."""
+"""Seconds without a tick after which this process may have been suspended and replaced. The controller then checks its
+epoch in the state store before anything else."""
 
 ROUNDS = 3
-"""How often in a row the store may take longer than `GAP_S` for its answer, until the tick is given up."""
+"""How often in a row the state store may take longer than `GAP_S` to answer before the tick fails."""
 
 RECOVERY_S = 10.0
-"""How long what was found after a restart may hold back the publication of its replica set."""
+"""The maximum number of seconds for which replicas that were found after a restart delay the publication of their
+replica set."""
 
 RETRY_S = 1.0
-"""Until the store is asked again after it could not be reached."""
+"""Seconds until the next tick after a tick failed, for example because the state store could not be reached."""
 
 
 class Controller:
-    """Keeps what runs like what was applied.
+    """Reconciles the running replicas and proxies with the desired state.
 
-    * What is wanted is in the store before anything is done about it; what runs is found again after a
-      restart.
-    * It plans for a replica set only when something happened to it or came due; nothing polls.
-    * A replica set whose handling fails is quarantined until it is applied again; the others go on.
-    * One that has been replaced by a later epoch does nothing more.
-    * What a lease holds goes with it; once the last has ended and no application is left, everything is put away.
+    * The desired state is in the state store before the controller acts on it. After a restart, the controller finds
+      the running replicas again.
+    * The controller plans for a replica set only after an event or when an action is due. Nothing polls.
+    * If the handling of a replica set fails, the replica set is quarantined until its application is applied again. The
+      other replica sets are not affected.
+    * A controller that has been replaced by a later epoch does nothing more.
+    * If a lease ends, its applications are deleted. Once the last lease has ended and no application is left, the
+      instance shuts down.
 
-    `start` once, then `run` until it returns: after `shutdown`, after the last lease, or when it was
-    replaced. Every method belongs to one event loop; only what the launcher emits may come from another
-    thread.
+    Call `start` once, then `run`. `run` returns after `shutdown`, after the last lease has ended, or when another
+    controller has replaced this one. Call every method on one event loop. Only the launcher may emit events from
+    another thread.
     """
 
     def __init__(self, store: Store, launcher: Launcher, clock: Clock) -> None:
@@ -68,13 +72,13 @@ class Controller:
         self.ticked = clock.now()
         self._next: float | None = None
         self._shutdown_deadline: float | None = None
-        """When nobody is waited for any more; None: nothing is put away."""
+        """When the shutdown ends even if some processes still run; None: there is no shutdown."""
         self._ended = asyncio.Event()
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Take the next epoch, read what is wanted, and find who is there."""
+        """Take the next epoch, read the desired state from the state store, and find the running replicas."""
         self.epoch = await self.state_store.take_epoch()
         self.publisher = Publisher(self.epoch, self._clock)
         self.inbox = Inbox(self._clock)
@@ -97,7 +101,7 @@ class Controller:
         self._respecify()
 
     async def run(self) -> None:
-        """Tick until there is nothing more to look after, or another controller does."""
+        """Tick until the shutdown is complete or another controller has replaced this one."""
         try:
             while not self._ended.is_set():
                 try:
@@ -107,7 +111,7 @@ class Controller:
                     self.event_log.append("", "Replaced", cause=str(error))
                     break
                 except Exception as error:
-                    # What can fail here is the store. Nothing is done unless it can be asked.
+                    # Only the state store can fail here. The controller does nothing while the store does not answer.
                     self.event_log.append("", "TickFailed", cause=f"{type(error).__name__}: {error}")
                     await self._clock.sleep(RETRY_S)
                     continue
@@ -121,15 +125,15 @@ class Controller:
             await self._launcher.aclose()
 
     async def shutdown(self) -> None:
-        """Retire everything, the proxies first, so that no request is refused that could have been served.
+        """Shut down everything, the proxies first, so that no request is refused that could have been served.
 
-        Gives back once all have exited, or their deadlines have passed; then `run` returns.
+        Returns once all processes have exited or their deadlines have passed. Then `run` returns.
         """
         if not self._ended.is_set():
             await self.desired.begin_shutdown("it was shut down")
         await self._ended.wait()
 
-    # What is wanted
+    # Desired state
 
     async def apply(
         self,
@@ -139,15 +143,23 @@ class Controller:
         code: Mapping[str, bytes] | None = None,
         expected: int | None = None,
     ) -> int:
-        """Make this the application of its name, held by the lease of `owner`; `http` None leaves the proxies.
+        """Apply an application under its name, and return its new revision number.
 
-        Gives the application's revision, which counts what was applied under its name; `expected` is what it must have
-        been before, 0 where there must be none.
+        The number counts the revisions that were applied under this name. To apply an unchanged application only lifts
+        the quarantine of its replica sets and clears the backoff of their restarts.
 
-        `code`: what its replicas unpack, by its hashes, where the store may not have it yet. Applied again unchanged,
-        it only lifts a quarantine and whatever holds back its restarts. Raises `ConfigError` where another application
-        has its prefix, or may have it, or calls a deployment that it would lose, `RevisionConflict` where somebody else
-        was faster, `StaleEpoch` where this controller was replaced.
+        Parameters:
+            spec: The application.
+            http: The options of the proxies; None: they do not change.
+            owner: The lease that holds the application; None: no lease.
+            code: The packed code that the replicas unpack, by hash, if the state store may not have it yet.
+            expected: The revision number that the application must have before; 0: it must not exist; None: any.
+
+        Raises:
+            ConfigError: Another application has the same route prefix or may have it, or calls a deployment that the
+                application would lose.
+            RevisionConflict: The application has another revision number than `expected`.
+            StaleEpoch: This controller was replaced.
         """
         self._check_open()
         self._check_unused(spec)
@@ -156,9 +168,9 @@ class Controller:
         return revision
 
     async def rollback(self, name: str, expected: int | None = None) -> Reverted:
-        """Apply the last good version other than the present one.
+        """Apply the last stable revision other than the current one.
 
-        Raises `ConfigError` where there is no such version, or no such application; else as `apply`.
+        Raises `ConfigError` if there is no such revision or no such application, and the errors of `apply`.
         """
         self._check_open()
         there = self.desired.rollout(name)
@@ -169,16 +181,16 @@ class Controller:
         return Reverted(name, there.current_revision, rollout.rollback_revision(there), revision)
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
-        """Want so many replicas of a deployment; gives the application's revision.
+        """Set the number of replicas of a deployment, and return the application's new revision number.
 
-        Raises `ConfigError` where there is no such deployment, it follows its load, or it cannot have so many.
+        Raises `ConfigError` if there is no such deployment, it is autoscaled, or the number is out of bounds.
         """
         self._check_open()
         there = self.desired.rollout(application)
         return await self._apply_again(there, applications.scaled(there.current, deployment, num_replicas), None)
 
     async def _apply_again(self, there: Rollout, version: ApplicationSpec, expected: int | None) -> int:
-        """Apply what was made of an application as it stands, for whoever holds it."""
+        """Apply a changed version of an application that exists, under the lease that holds it."""
         owner = self.desired.leases.holder(there.name)
         return await self.apply(version, None, owner, None, there.revision if expected is None else expected)
 
@@ -187,20 +199,29 @@ class Controller:
             self._replica_sets.lift(name)
 
     def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
-        """What was applied last under each name, and how the proxies listen."""
+        """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
 
     def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
-        """What callers may call of a deployment, by name. Raises `ConfigError` where there is none of that name."""
+        """Return the methods of a deployment that callers may call, by name.
+
+        Raises `ConfigError` if there is no such deployment.
+        """
         return applications.methods(self.desired.applications, application, deployment)
 
     def application(self, name: str) -> tuple[ApplicationSpec, int]:
-        """The version that is to run, and its revision number. Raises `ConfigError` where there is none."""
+        """Return the current revision of an application, and the number of the revision that was applied last.
+
+        Raises `ConfigError` if there is no such application.
+        """
         there = self.desired.rollout(name)
         return there.current, there.revision
 
     async def delete(self, application: str, deployment: str | None = None) -> None:
-        """Retire an application, or one deployment of it. Raises `ConfigError` where there is none, or it is in use."""
+        """Delete an application, or one deployment of it.
+
+        Raises `ConfigError` if it does not exist, or if another application or deployment calls it.
+        """
         self._check_open()
         if deployment is not None:
             there = self.desired.rollout(application)
@@ -226,7 +247,7 @@ class Controller:
                 raise ConfigError(f"{name!r} cannot be deleted: it is called by {', '.join(sorted(callers))}")
 
     def _callers_of(self, name: str) -> set[str]:
-        """Other applications whose replicas hold handles to this deployment, or to any of this application."""
+        """Return the other applications whose replicas have handles to this application, or to this deployment."""
         replica_sets = map(replica_set_of, map(ReplicaId, self.publisher.callers_of(f"{REPLICAS}{name}/")))
         callers = {
             applications.application_of(replica_set) for replica_set in replica_sets if not are_proxies(replica_set)
@@ -234,17 +255,20 @@ class Controller:
         return callers & self.desired.rollouts.keys() - {applications.application_of(name)}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
-        """Take or renew a lease. Where it runs out, what was applied under it is deleted.
+        """Begin or renew a lease. If it expires, the applications that were applied under it are deleted.
 
-        Once the last lease has ended and no application is left, the instance puts itself away; where there never was
-        a lease it stays until it is shut down.
+        Once the last lease has ended and no application is left, the instance shuts down. An instance that never had a
+        lease stays until `shutdown`.
         """
         self._check_open()
         self.desired.hold(owner, ttl_s)
         self.inbox.wake()
 
     async def leave(self, owner: str) -> None:
-        """End a lease, and what it holds; gives back once that is gone, and the instance, too, if nothing is left."""
+        """End a lease and delete its applications.
+
+        Returns once their replicas have ended. If nothing is left, returns once the instance has shut down.
+        """
         leases = self.desired.leases
         held = leases.end(owner, self._clock.now())
         self.inbox.wake()
@@ -255,7 +279,7 @@ class Controller:
                 return
             number, _ = await self.status_after(number, LEASE_S)
 
-    # Looking in
+    # Status and callers
 
     def status(self) -> InstanceStatus:
         return instance_status(
@@ -272,7 +296,10 @@ class Controller:
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
-        """The status and its number once that is above `number`; what there is after `timeout_s`."""
+        """Wait until the number of the status is above `number`, and return the number and the status.
+
+        Returns the present ones after `timeout_s` seconds, or when the controller has ended.
+        """
         until = self._clock.now() + timeout_s
         while self._changes.number <= number and not self._ended.is_set() and self._clock.now() < until:
             await self._changes.wait(until)
@@ -285,15 +312,15 @@ class Controller:
         timeout_s: float = 20.0,
         prefix: str | tuple[str, ...] = "",
     ) -> Mapping[str, Snapshot]:
-        """`Publisher.watch`. A process of ours comes under its own `ReplicaId`, and is forgotten when it exits."""
+        """Call `Publisher.watch`. Replicas and proxies use their own id as `caller`, and are removed when they exit."""
         self._check_open()
-        # The watch takes down what was seen before it waits; whoever is woken here runs only then.
+        # The watch stores the acknowledged versions before it waits. The controller loop, woken here, runs after that.
         if self._endpoints.is_awaited:
             self.inbox.wake()
         return await self.publisher.watch(caller, seen, timeout_s, prefix)
 
     def report(self, caller: str, loads: Loads) -> bool:
-        """What a caller has under way, just now. False: not all of it was heard, and is to be said again."""
+        """Take the report of a caller about its present load. Return False if the caller must report again."""
         self._check_open()
         heard = self._scaling.hear(caller, loads, self._clock.now())
         if self._scaling.is_stirred:
@@ -301,7 +328,7 @@ class Controller:
         return heard
 
     def forget(self, caller: str) -> None:
-        """A caller has gone: what it has not seen of the publisher holds nobody back, and its load is no more."""
+        """Remove a caller that has ended: nothing waits for its acknowledgements, and its load no longer counts."""
         self._forget(caller)
         self.inbox.wake()
 
@@ -311,7 +338,7 @@ class Controller:
         self.inbox.awake()
         await self._catch_up()
         await self.desired.keep()
-        await self._catch_up()  # we may have been stopped while the store was asked
+        await self._catch_up()  # the process may have been suspended while it waited for the state store
         now = self._clock.now()
         for event in self.inbox.take():
             self._hear(event, now)
@@ -331,7 +358,7 @@ class Controller:
         await self._act()
 
     async def _catch_up(self) -> None:
-        """After a gap: are we still the one, and what may we hold against whom?"""
+        """After a gap between ticks, check the epoch, and extend deadlines and leases by the time of the gap."""
         rounds = _rounds()
         while (now := self._clock.now()) - self.ticked > GAP_S:
             next(rounds)
@@ -359,13 +386,13 @@ class Controller:
         self._scaling.forget(caller, self._clock.now())
 
     def _follow(self, now: float) -> None:
-        """Let the proxies be where replicas are."""
+        """Choose the nodes that have proxies, by the nodes that have replicas."""
         self._replica_sets.moved = False
         known = self._replica_sets.known
         self.desired.follow(replica_sets.occupied(known), replica_sets.living_proxies(known), now)
 
     async def _advance(self) -> None:
-        """Let the rollouts go on to whose replicas something happened."""
+        """Continue the rollouts whose replica sets have changed."""
         if not self.desired.in_progress:
             return
         happened = {applications.application_of(name) for name in self._replica_sets.touched}
@@ -375,18 +402,19 @@ class Controller:
 
     def _publish(self, name: str, now: float) -> None:
         if self._endpoints.publish(name, self._replica_sets.known[name], now):
-            self.inbox.wake()  # perhaps nobody has to let go of it
+            self.inbox.wake()  # the removed replica can be released at once if no caller uses it
         if self._replica_sets.drop_gone(name):
             self._endpoints.remove(name)
             if are_proxies(name) and self._shutdown_deadline is not None:
-                self._respecify()  # nobody asks the others any more
+                self._respecify()  # with fewer proxies, the shutdown may continue with its next step
 
     async def _act(self) -> None:
-        """Perform what was planned. A process begins or ends only on the word of who is still the controller."""
+        """Perform the planned actions. Before any process is started or killed, check that this controller has not been
+        replaced."""
         actions = self._replica_sets.actions
         if any(isinstance(action, (Start, Kill)) for action in actions):
             asked, rounds = -math.inf, _rounds()
-            while self._clock.now() - asked > GAP_S:  # an answer that we slept over is none
+            while self._clock.now() - asked > GAP_S:  # an answer that took longer than this may be out of date
                 next(rounds)
                 asked = self._clock.now()
                 await self.state_store.check_epoch()
@@ -403,7 +431,7 @@ class Controller:
         )
         return min((at for at in times if at is not None), default=None)
 
-    # What follows from a change of what is wanted
+    # Changes of the desired state
 
     def _respecify(self) -> None:
         step = self.desired.shutdown_step
@@ -418,7 +446,7 @@ class Controller:
         self.inbox.wake()
 
     def _continue_shutdown(self, now: float) -> None:
-        """Go on with putting everything away, and end once that is done or its time is over."""
+        """Continue the shutdown, and end once no replica set is left or the deadline has passed."""
         if self._shutdown_deadline is None:
             return
         known = self._replica_sets.known
@@ -441,6 +469,6 @@ class Controller:
 
 
 def _rounds() -> Iterator[int]:
-    """Raises `ControlError` where one more would be one too many."""
+    """Yield `ROUNDS` numbers, then raise `ControlError`."""
     yield from range(ROUNDS)
     raise ControlError(f"the store took longer than {GAP_S:g} s to say whose the epoch is, {ROUNDS} times in a row")

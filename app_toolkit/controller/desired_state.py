@@ -1,4 +1,4 @@
-"""What is wanted, and everything that changes it: a command, a lease that ends, proxies that follow the replicas."""
+"""The desired state, and everything that changes it: commands, expired leases, and the nodes that have replicas."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +23,7 @@ from app_toolkit.types import NodeId
 
 @dataclass(frozen=True, slots=True)
 class _Specs:
-    """The replica sets of one application, as it stood when they were worked out."""
+    """The replica sets of one application, with the values that they were computed from."""
 
     rollout: Rollout
     spread: bool
@@ -31,29 +31,30 @@ class _Specs:
 
 
 class DesiredState:
-    """Applications, how the proxies listen, who holds what, and whether everything is to be put away.
+    """The applications, the options of the proxies, the leases, and the step of a shutdown.
 
-    * A change is checked, then it is in the store, then `changed` is called, and only then is anything done about it.
-    * One change at a time.
-    * What is put away stays in `rollouts`, for whoever looks in meanwhile; the store has forgotten it.
-    * Of what is corrupt in the store nobody knows what is wanted: it is left alone until that is said anew.
+    * A change is checked and stored in the state store before it takes effect. `changed` is called after each change.
+    * Changes are serialized.
+    * During a shutdown, `rollouts` keeps the applications for the status. The state store has already deleted them.
+    * If a value in the state store is corrupt, its desired state is not known. The replica sets that belong to it stay
+      as they are until the application or the options of the proxies are applied again.
     """
 
     def __init__(
         self, written: StateStore, home: NodeId, clock: Clock, event_log: EventLog, changed: Callable[[], None]
     ) -> None:
         self.rollouts: dict[str, Rollout] = {}
-        """Of each application, by its name."""
+        """The rollout of each application, by name."""
         self.proxies = Proxies(home)
         self.leases = Leases()
         self.shutdown_step: ShutdownStep | None = None
-        """The step of putting everything away; None: it is not to be."""
+        """The step of the shutdown; None: there is no shutdown."""
         self._state_store = written
         self._stored_port = 0
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[str, _Specs] = {}
         self._followed: dict[str, ReplicaSetSpec] = {}
-        """The proxies that were last told to be wanted."""
+        """The specs of the proxies that `specs` returned last."""
         self._clock = clock
         self._event_log = event_log
         self._changed = changed
@@ -61,10 +62,10 @@ class DesiredState:
         self.in_progress: set[str] = set()
         """The applications whose rollout is not settled."""
         self._corrupt: dict[str, str] = {}
-        """Keys of the store, and why nobody knows what they said."""
+        """The keys of the state store that cannot be read, each with the reason."""
 
     def begin(self, stored: StoredState, now: float) -> None:
-        """Take over what the controller before this one has left; every lease begins anew."""
+        """Take over the state that the previous controller stored. Every lease begins anew."""
         self._corrupt = dict(stored.corrupt)
         self.rollouts = stored.rollouts
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
@@ -75,7 +76,7 @@ class DesiredState:
         self.leases.read(stored.leases, now)
 
     def specs(self) -> dict[str, ReplicaSetSpec]:
-        """The replica sets that are wanted now, by name."""
+        """Return the specs of the replica sets that are desired now, by name."""
         self._followed = self._proxies()
         self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
         deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
@@ -86,7 +87,7 @@ class DesiredState:
 
     @property
     def corrupt(self) -> dict[str, str]:
-        """The applications of which nobody knows what is wanted, and why."""
+        """The applications that cannot be read from the state store, each with the reason."""
         return {name: why for key, why in self._corrupt.items() if (name := application_of_key(key)) is not None}
 
     @property
@@ -95,14 +96,14 @@ class DesiredState:
         return bool(self.rollouts or self.corrupt)
 
     def unmanaged(self, replica_sets: Iterable[str]) -> dict[str, str]:
-        """Why some of these replica sets stay as they are: their desired state cannot be read. By name."""
+        """Return those of these replica sets whose desired state cannot be read, each with the reason."""
         if not self._corrupt:
             return {}
         keys = {name: HTTP if are_proxies(name) else application_key(application_of(name)) for name in replica_sets}
         return {name: self._corrupt[key] for name, key in keys.items() if key in self._corrupt}
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
-        """To work them out takes a while; of an application that stands as it stood they are known."""
+        """Compute the replica sets of an application, or reuse those from before: computing them takes a while."""
         before, spread = self._specs.get(stands.name), self.proxies.spread
         if before is not None and before.rollout is stands and before.spread == spread:
             return before
@@ -110,11 +111,14 @@ class DesiredState:
 
     @property
     def applications(self) -> dict[str, ApplicationSpec]:
-        """The version of each that is to run, by name."""
+        """The current revision of each application, by name."""
         return {name: each.current for name, each in self.rollouts.items()}
 
     def rollout(self, name: str) -> Rollout:
-        """Raises `ConfigError` where there is no application of that name."""
+        """Return the rollout of an application.
+
+        Raises `ConfigError` if there is no such application, or if it cannot be read from the state store.
+        """
         if name in self.corrupt:
             raise ConfigError(f"application {name!r} has to be deployed again before: {self.corrupt[name]}")
         if name not in self.rollouts:
@@ -123,11 +127,11 @@ class DesiredState:
 
     @property
     def due(self) -> float | None:
-        """When a lease ends, or a node loses its proxies, if nothing happens before."""
+        """When the next lease expires or the next node loses its proxies, if nothing happens before; None: never."""
         leases = self.leases.due if self.shutdown_step is None else None
         return min((at for at in (leases, self.proxies.due) if at is not None), default=None)
 
-    # By command. Each raises `StaleEpoch` where this controller was replaced.
+    # Commands. Each raises `StaleEpoch` if this controller was replaced.
 
     async def apply(
         self,
@@ -137,13 +141,13 @@ class DesiredState:
         code: Mapping[str, bytes],
         expected: int | None,
     ) -> int:
-        """Gives the application's revision."""
+        """Apply an application, and return its new revision number."""
         async with self._changing:
             self._check_open()
             last = self.rollouts.get(spec.name)
             revision = 0 if last is None else last.revision
             if expected not in (None, revision):
-                # Whoever asks again, because the controller died before it could answer, has what it asked for.
+                # The client repeats a request that was applied before: the controller died before it could answer.
                 if last is not None and expected == revision - 1 and last.desired == spec:
                     return revision
                 raise RevisionConflict(
@@ -159,7 +163,7 @@ class DesiredState:
                 self._corrupt.pop(HTTP, None)
             after = rollout.applied(last, spec)
             if owner is not None and last is None and spec.name not in self.corrupt:
-                await self._hold(owner, spec.name)  # first: what nobody is known to hold stays
+                await self._hold(owner, spec.name)  # first: without a stored lease, the application would stay forever
             await self._state_store.put_application(after, code)
             self._corrupt.pop(application_key(spec.name), None)
             self._stands(after)
@@ -168,7 +172,7 @@ class DesiredState:
             if owner is not None:
                 await self._hold(owner, spec.name)
             await self._delete_code()
-            await self._state_store.check_epoch()  # else nobody may know of what was written
+            await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
 
     async def delete(self, name: str) -> None:
@@ -184,10 +188,10 @@ class DesiredState:
             self._event_log.append(name, "Deleted")
             self._changed()
             await self._delete_code()
-            await self._state_store.check_epoch()  # else it may be there again
+            await self._state_store.check_epoch()  # a later controller may have read the store before this change
 
     async def begin_shutdown(self, why: str) -> None:
-        """Want nothing any more, step by step; where that has begun it goes on."""
+        """Begin a shutdown, and delete the desired state from the state store. Does nothing if a shutdown has begun."""
         async with self._changing:
             if self.shutdown_step is not None:
                 return
@@ -201,17 +205,17 @@ class DesiredState:
         self._check_open()
         self.leases.hold(owner, ttl_s, self._clock.now())
 
-    # In the course of things
+    # Called by the controller loop
 
     async def advance(self, name: str, known: Mapping[str, ReplicaSet]) -> bool:
-        """Let the rollout of an application go on; whether it went back to the good version just now."""
+        """Continue the rollout of an application. Return whether it was rolled back to the stable revision now."""
         before = self.rollouts.get(name)
         after = before and rollout.step(before, known)
         if before is None or after is None or after is before:
             return False
         async with self._changing:
             if self.shutdown_step is not None or self.rollouts.get(name) is not before:
-                return False  # something else was applied meanwhile
+                return False  # another revision was applied meanwhile, or a shutdown has begun
             await self._state_store.put_application(after)
             self._stands(after)
             self._tell(before, after)
@@ -235,13 +239,13 @@ class DesiredState:
 
     async def _delete_code(self) -> None:
         if self.corrupt:
-            return  # which may name any of it
+            return  # a corrupt application may use any of the stored code
         await self._state_store.delete_code_except_of(
             [spec for each in self.rollouts.values() for spec in each.revisions]
         )
 
     async def keep(self) -> None:
-        """End what its lease no longer holds, and write down what the next controller must know."""
+        """Delete the applications of expired leases, and store the leases and the port of the proxies."""
         if self._is_http_lost:
             await self._forget_http()
         if self.shutdown_step is None:
@@ -250,26 +254,32 @@ class DesiredState:
             await self._put_port()
 
     def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
-        """Let the proxies be where replicas are."""
+        """Choose the nodes that have proxies.
+
+        Parameters:
+            occupied: The nodes that have replicas.
+            living: The number of proxies by node.
+            now: The time on the clock of the controller.
+        """
         self.proxies.follow(occupied, living, now)
         if self._proxies() != self._followed or self._is_http_lost:
             self._changed()
 
     def continue_shutdown(self, step: ShutdownStep) -> None:
-        """Go on to this step of the shutdown, where one has begun."""
+        """Set the step of the shutdown, if one has begun."""
         if self.shutdown_step is not None and step is not self.shutdown_step:
             self.shutdown_step = step
             self._changed()
 
     @property
     def _is_http_lost(self) -> bool:
-        """Whether nobody knows how the proxies are to listen, and none is left that could stay as it is."""
+        """Whether the options of the proxies cannot be read, and no proxy is left that runs with them."""
         return HTTP in self._corrupt and not self.proxies.any_living
 
     async def _forget_http(self) -> None:
         async with self._changing:
             if not self._is_http_lost:
-                return  # that was said anew meanwhile
+                return  # the options were applied again meanwhile
             await self._state_store.delete_http()
             del self._corrupt[HTTP]
             http = self.proxies.http
@@ -278,15 +288,19 @@ class DesiredState:
             self._changed()
 
     async def _end_leases(self) -> None:
-        """A lease that is over stays until what it holds is gone: where the store fails, the next tick goes on."""
+        """Delete the applications of expired leases, and store the leases.
+
+        An expired lease is removed only after its applications are deleted. If the state store fails, the next tick
+        continues.
+        """
         now = self._clock.now()
         over = self.leases.expired(now)
         for held in over.values():
             for name in held:
-                # Else it was deleted a moment before the controller died.
+                # The previous controller may have deleted the application and died before it stored the leases.
                 if name in self.rollouts or name in self.corrupt:
                     await self.delete(name)
-        still = self.leases.expired(now)  # somebody may have been heard meanwhile
+        still = self.leases.expired(now)  # an owner may have renewed its lease meanwhile
         over = {owner: held for owner, held in over.items() if owner in still}
         if over and not self._is_any and len(over) == len(self.leases):
             await self.begin_shutdown(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
@@ -312,7 +326,7 @@ class DesiredState:
             self._stored_leases = plain
 
     async def _put_port(self) -> None:
-        """So that a proxy started by the next controller listens where this one's did."""
+        """Store the port, so that the proxies that the next controller starts listen on the same port."""
         port = self.proxies.port
         if port != self._stored_port:
             await self._state_store.put_port(port)

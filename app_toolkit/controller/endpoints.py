@@ -1,4 +1,4 @@
-"""Publishes the endpoints of each deployment, and waits until callers have acknowledged that a replica is gone."""
+"""Publishes the endpoints of each deployment, and waits until callers have acknowledged the removal of a replica."""
 
 from collections.abc import Collection, Mapping
 
@@ -17,30 +17,30 @@ class EndpointPublisher:
     def __init__(self, publisher: Publisher, recover_until: float) -> None:
         self._publisher = publisher
         self._recover_until: float | None = recover_until
-        """The end of the recovery, in which replicas that were found report their state; None: it has ended."""
+        """When the recovery ends, in which found replicas report their state; None: it has ended."""
         self._unrouting: dict[ReplicaId, Version] = {}
         """The replicas that are no longer published, with the version of the first snapshot without them."""
         self._unknown: set[str] = set()
-        """The applications whose endpoints are not known."""
+        """The corrupt applications, whose endpoints may not be known."""
 
     @property
     def due(self) -> float | None:
-        """When a replica may be released or the recovery ends, if nothing happens before."""
+        """When a replica may be released or the recovery ends, if nothing happens before; None: never."""
         expiry = self._publisher.next_expiry() if self._unrouting else None
         return min((at for at in (expiry, self._recover_until) if at is not None), default=None)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether any replica waits until callers have acknowledged that it is gone."""
+        """Whether any removed replica waits for acknowledgements of callers."""
         return bool(self._unrouting)
 
     def publish(self, name: str, replica_set: ReplicaSet, now: float) -> bool:
-        """Publish the endpoints of a replica set if they have changed. Returns whether any replica has been removed."""
+        """Publish the endpoints of a replica set if they have changed. Return whether any replica was removed."""
         if are_proxies(name):
             return False
         replicas = replica_set.record.replicas
         if self._recover_until is not None and replica_sets.recovering({name: replica_set}):
-            return False  # fewer endpoints than were published last are worse than those
+            return False  # the snapshot would have fewer endpoints than the last published one, which callers still use
         key = _key(name)
         value = snapshots.endpoints(
             replica_set.spec, replicas, now, replica_set.record.failures, replica_set.record.last_error
@@ -57,7 +57,7 @@ class EndpointPublisher:
         self._publisher.remove(_key(name))
 
     def released(self, known: Mapping[str, ReplicaSet]) -> list[ReplicaId]:
-        """The removed replicas that no caller uses any more. Each is returned once."""
+        """Return the removed replicas that no caller uses any more. Each is returned once."""
         gone = []
         for id, version in list(self._unrouting.items()):
             name = replica_set_of(id)
@@ -71,10 +71,10 @@ class EndpointPublisher:
         return gone
 
     def end_recovery(self, known: Mapping[str, ReplicaSet], now: float, corrupt: Collection[str] = ()) -> bool:
-        """End the recovery once all replicas have reported their state, or the time is over; whether it ends now.
+        """End the recovery once all replicas have reported their state or the time is over.
 
-        From then on every replica set is published, and keys that are not published do not exist. Callers keep the
-        endpoints of applications that are `corrupt`.
+        From then on, every replica set is published, and callers are notified of the removal of all other keys. Callers
+        keep the endpoints of applications that are `corrupt`. Returns whether the recovery has ended in this call.
         """
         if self._recover_until is not None and now < self._recover_until and replica_sets.recovering(known):
             return False

@@ -1,4 +1,4 @@
-"""The queue of events that wakes the controller."""
+"""The queue of events for the controller. An event wakes the controller."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ SIZE = 100_000
 
 
 class Inbox:
-    """Belongs to the event loop that it is created on. Only `put` may be called from another thread."""
+    """The queue. Belongs to the event loop on which it was created. Only `put` may be called from another thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,17 +28,17 @@ class Inbox:
             self._loop.call_soon_threadsafe(self.wake)
 
     def wake(self) -> None:
-        """End the present sleep, or the next one before it begins."""
+        """End the present sleep. If there is none, the next sleep ends at once."""
         if not self._woken.done():
             self._woken.set_result(None)
 
     def awake(self) -> None:
-        """Start anew: only what happens from now on ends the next sleep."""
+        """Reset the queue, so that only later calls of `wake` end the next sleep."""
         if self._woken.done():
             self._woken = self._loop.create_future()
 
     def take(self) -> Iterator[Event]:
-        """The events that are queued now. Later ones stay for the next call."""
+        """Remove and yield the events that are queued now. Later events stay for the next call."""
         for _ in range(len(self._events)):
             yield self._events.popleft()
 

@@ -13,11 +13,11 @@ class _Lease:
     until: float
     ttl_s: float
     applications: set[str]
-    """The applications that are deleted when it ends."""
+    """The applications that are deleted when the lease ends."""
 
 
 class Leases:
-    """The leases by owner. An application belongs to one lease at most."""
+    """The leases by owner. An application belongs to at most one lease."""
 
     def __init__(self) -> None:
         self._leases: dict[str, _Lease] = {}
@@ -29,11 +29,11 @@ class Leases:
         return len(self._leases)
 
     def read(self, stored: Mapping[str, Any], now: float) -> None:
-        """Read a value of `plain`. Each lease begins anew."""
+        """Read a value that `plain` returned. Each lease begins anew."""
         self._leases = {owner: _Lease(now + ttl_s, ttl_s, set(held)) for owner, (ttl_s, held) in stored.items()}
 
     def plain(self) -> dict[str, Any]:
-        """The leases as plain data, without the times: those are on the clock of this controller."""
+        """Return the leases as plain data, without the times, which are on the clock of this controller."""
         return {owner: [lease.ttl_s, sorted(lease.applications)] for owner, lease in self._leases.items()}
 
     def hold(self, owner: str, ttl_s: float, now: float) -> None:
@@ -42,7 +42,7 @@ class Leases:
         lease.until, lease.ttl_s = now + ttl_s, ttl_s
 
     def end(self, owner: str, now: float) -> set[str]:
-        """End a lease now. Returns its applications."""
+        """Let a lease expire now, and return its applications."""
         lease = self._leases.get(owner)
         if lease is None:
             return set()
@@ -60,7 +60,7 @@ class Leases:
         return next((owner for owner, lease in self._leases.items() if application in lease.applications), None)
 
     def expired(self, now: float) -> dict[str, list[str]]:
-        """The applications of each expired lease, by owner. An expired lease stays until it is removed."""
+        """Return the applications of each expired lease, by owner. An expired lease stays until `remove`."""
         return {owner: sorted(lease.applications) for owner, lease in self._leases.items() if lease.until <= now}
 
     def remove(self, owner: str) -> None:
@@ -68,10 +68,10 @@ class Leases:
 
     @property
     def due(self) -> float | None:
-        """When the next lease ends."""
+        """When the next lease expires; None: there is no lease."""
         return min((lease.until for lease in self._leases.values()), default=None)
 
     def extend(self, seconds: float) -> None:
-        """Extend every lease by the time in which none could be renewed."""
+        """Extend every lease by the time in which the controller did not run and no lease could be renewed."""
         for lease in self._leases.values():
             lease.until += seconds

@@ -1,4 +1,4 @@
-"""The desired proxies: on which nodes, how many, and on which port."""
+"""The desired state of the proxies: their nodes, their number and their port."""
 
 import hashlib
 import json
@@ -11,17 +11,17 @@ from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 EMPTY_S = 30.0
-"""Seconds that a node without replicas keeps its proxies. A replica that crashed may be back on that node by then."""
+"""Seconds for which a node without replicas keeps its proxies, because a crashed replica may start there again."""
 
 
 class Proxies:
-    """The desired state of the proxies: each node with replicas has some, and so has the node of the controller.
+    """The desired state of the proxies, which run on the node of the controller and on each node with replicas.
 
-    * The node of the controller has proxies as long as there is any application: requests wait there for the first
+    * The node of the controller has proxies as long as there is any application. Requests wait there for the first
       replica, and the address of the instance does not change.
-    * Another node has proxies while a replica runs there, and `EMPTY_S` longer. A proxy that dies in this time is not
-      replaced, so no process is started on a node that has left the cluster.
-    * All proxies of an instance listen on one port. If it may be any free port, the first proxy chooses it.
+    * Another node has proxies while a replica runs there, and for `EMPTY_S` seconds after that. A proxy that dies in
+      these seconds is not replaced, so no process is started on a node that has left the cluster.
+    * All proxies of an instance listen on the same port. If any free port may be used, the first proxy chooses it.
     """
 
     def __init__(self, home: NodeId) -> None:
@@ -34,21 +34,21 @@ class Proxies:
         self._living: dict[NodeId, int] = {}
 
     def move(self, http: HTTPOptions, *, stay: bool = False) -> None:
-        """Set the options. `stay`: if the port may be any free one, keep the present port."""
+        """Set the options. `stay`: keep the present port if the options allow any free port."""
         self.http, self.port = http, self.port if stay else 0
 
     def learn(self, address: Address) -> None:
-        """Note the port of a proxy that has started at this address."""
+        """Store the port of a proxy that has started at this address."""
         self.port = int(address.rpartition(":")[2])
 
     def found(self, node: NodeId, until: float) -> None:
-        """Note proxies that were found after a restart. They stay until this time plus `EMPTY_S`, even without a
-        replica on their node."""
+        """Add the node of proxies that were found after a restart. Its proxies stay until `until` plus `EMPTY_S`, even
+        if no replica runs there."""
         if node != self.home:
             self._until[node] = until + EMPTY_S
 
     def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
-        """Choose the nodes. `occupied`: the nodes with replicas. `living`: the number of proxies by node."""
+        """Choose the nodes that have proxies. `occupied`: the nodes with replicas. `living`: proxies by node."""
         for node in occupied:
             if node != self.home:
                 self._until[node] = None
@@ -63,12 +63,12 @@ class Proxies:
 
     @property
     def due(self) -> float | None:
-        """When the next node loses its proxies, if nothing happens before."""
+        """When the next node loses its proxies, if nothing happens before; None: none does."""
         return min((until for until in self._until.values() if until is not None), default=None)
 
     @property
     def any_living(self) -> bool:
-        """Whether any proxy serves, or may."""
+        """Whether any proxy serves or may serve clients."""
         return bool(self._living)
 
     @property
@@ -77,7 +77,7 @@ class Proxies:
         return bool(self._until)
 
     def specs(self) -> dict[str, ReplicaSetSpec]:
-        """The specs of the replica sets by name, that of the controller's node first."""
+        """Return the specs of the replica sets by name. The node of the controller is first."""
         known = self.http.port or self.port
         replica_sets = {proxies_of(self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)}
         for node, until in self._until.items():
@@ -94,6 +94,6 @@ class Proxies:
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),
             options=RayActorOptions(num_cpus=0),
-            apart=True,  # old and new proxies need the same port, and may disagree whether it is shared
-            routed=False,  # clients do not watch endpoints, so a proxy drains at once
+            apart=True,  # old and new proxies use the same port, and may have different options for sharing it
+            routed=False,  # clients do not watch snapshots, so a proxy drains at once
         )

@@ -12,28 +12,28 @@ LEASE_S = 10.0
 """Seconds after its last watch for which a caller counts as alive. A live caller watches again at once."""
 
 LONGEST_WATCH_S = 30.0
-"""The maximum duration of a watch in seconds, so that the lease of a caller that dies in it ends in a known time."""
+"""The maximum duration of a watch in seconds. It limits the lease of a caller that dies during a watch."""
 
 TOMBSTONES = 1_000
-"""Removed keys that are remembered, so that the callers that watched them are notified."""
+"""The maximum number of removed keys that are kept, so that the callers that watched them are notified."""
 
 
 @dataclass(slots=True)
 class _Caller:
     until: float
     acknowledged: dict[str, Version] = field(default_factory=dict)
-    """The versions that it has confirmed."""
+    """The versions that the caller has acknowledged, by key."""
     sent: dict[str, Version] = field(default_factory=dict)
-    """The versions that it was sent since. It may not use them yet."""
+    """The versions that were sent to the caller since then, by key. The caller may not use them yet."""
     watching: int = 0
 
 
 class Publisher:
-    """Versioned snapshots by key.
+    """Publishes versioned snapshots by key.
 
-    * The version of a key changes only if its value does. It is newer than any version of an earlier epoch.
+    * The version of a key changes only if its value changes. It is newer than any version of an earlier epoch.
     * A watch never misses the last snapshot of a key. It may miss earlier ones.
-    * A snapshot is acknowledged once every live caller that was ever sent its key has confirmed it.
+    * A snapshot is acknowledged once every live caller to which its key was ever sent has acknowledged it.
     * A key of an earlier epoch is reported as removed only after `settle`, when all keys have been published.
 
     Belongs to one event loop.
@@ -49,7 +49,7 @@ class Publisher:
         self._unsettled: tuple[str, ...] = ()
         self._callers: dict[str, _Caller] = {}
         self._watches: set[asyncio.Future[None]] = set()
-        # Callers of the controller before this one are alive, but not known here until they watch again.
+        # Callers of the previous controller are alive, but this publisher does not know them until they watch again.
         self._unknown_until = clock.now() + LEASE_S if epoch > 1 else clock.now()
 
     # For the controller
@@ -73,7 +73,7 @@ class Publisher:
         self._wake()
 
     def settle(self, but: tuple[str, ...] = ()) -> None:
-        """Declare that all keys are published: callers that know another key are notified that it is removed.
+        """Declare that all keys are published. Callers that have a snapshot of another key are notified of its removal.
 
         Keys with one of the prefixes `but` are excepted.
         """
@@ -85,21 +85,21 @@ class Publisher:
         return None if snapshot is None else snapshot.version
 
     def acknowledged(self, key: str, version: Version) -> bool:
-        """Whether no live caller uses an older snapshot of this key."""
+        """Return whether no live caller uses an older snapshot of this key."""
         self._expire()
         if self._clock.now() < self._unknown_until:
             return False
         return all(self._has(caller, key, version) for caller in self._callers.values())
 
     def next_expiry(self) -> float | None:
-        """When the next lease ends if its caller does not watch again."""
+        """Return when the next lease expires if its caller does not watch again; None: there is no lease."""
         ends = [caller.until for caller in self._callers.values()]
         if self._clock.now() < self._unknown_until:
             ends.append(self._unknown_until)
         return min(ends, default=None)
 
     def extend_leases(self, seconds: float) -> None:
-        """Extend every lease by the time in which this process did not run."""
+        """Extend every lease by the time in which the controller did not run."""
         self._unknown_until += seconds
         for caller in self._callers.values():
             caller.until += seconds
@@ -114,7 +114,7 @@ class Publisher:
         return sorted(self._callers)
 
     def callers_of(self, prefix: str) -> list[str]:
-        """The live callers that use a snapshot of a key with this prefix, as `watch` defines it."""
+        """Return the live callers that use a snapshot of a key with this prefix, as `watch` defines it."""
         self._expire()
         return sorted(
             name
@@ -131,11 +131,11 @@ class Publisher:
     async def watch(
         self, caller: str, seen: Mapping[str, Version], timeout_s: float, prefix: str | tuple[str, ...] = ""
     ) -> dict[str, Snapshot]:
-        """The snapshots that are newer than `seen`: at once or as soon as there are any; none after `timeout_s`.
+        """Wait for snapshots that are newer than `seen`, and return them; an empty mapping after `timeout_s` seconds.
 
-        `seen` is thereby acknowledged. The value of a removed key is None. `prefix` restricts the watch to keys with
-        this prefix, or one of several; a caller need not acknowledge any other key. A whole key with a slash behind it
-        is the prefix of that key alone.
+        The call acknowledges the versions in `seen`. The value of a removed key is None. `prefix` restricts the watch
+        to keys with this prefix, or one of several. The caller need not acknowledge other keys. A complete key followed
+        by a slash is the prefix of that key alone.
         """
         self._expire()
         timeout_s = min(timeout_s, LONGEST_WATCH_S)

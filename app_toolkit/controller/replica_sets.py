@@ -1,4 +1,4 @@
-"""What is known of every replica set: events come in, actions go out."""
+"""Keeps the state of every replica set, updates it with events, and plans actions."""
 
 import logging
 import math
@@ -32,18 +32,18 @@ logger = logging.getLogger("app_toolkit.controller")
 
 
 class ReplicaSets:
-    """Looks after each replica set by itself, and only when something happened to it or came due.
+    """Plans for each replica set separately, and only after an event or when an action is due.
 
-    One whose handling fails is quarantined until it is lifted; the others go on.
+    If the handling of a replica set fails, the replica set is quarantined until `lift`. The others are not affected.
     """
 
     def __init__(self, epoch: int, event_log: EventLog, changes: Changes) -> None:
         self.known: dict[str, ReplicaSet] = {}
-        """By name. To be looked at; it is changed here alone."""
+        """The replica sets by name. Only this class changes them."""
         self.actions: deque[Action] = deque()
-        """Those that were planned, for a launcher to perform."""
+        """The planned actions that the launcher has not performed yet."""
         self.moved = False
-        """A process has come up or gone, since somebody last set this to False."""
+        """Whether a process has started, was found or has exited. The controller resets this to False."""
         self._epoch = epoch
         self._event_log = event_log
         self._changes = changes
@@ -52,23 +52,23 @@ class ReplicaSets:
         self._minted = 0
         self._unmanaged: set[str] = set()
 
-    # What is wanted
+    # Desired state
 
     def specify(self, desired: Mapping[str, ReplicaSetSpec], *, proxies_linger: bool) -> None:
-        """From now on exactly these replica sets are wanted."""
+        """Set the desired replica sets. All others are orphaned."""
         before = self.known
         self.known = replica_sets.specified(before, desired, starts=self._minted, proxies_linger=proxies_linger)
         self._touched.update(name for name, replica_set in self.known.items() if replica_set is not before.get(name))
 
     def scale(self, name: str, target: int) -> None:
-        """So many replicas are wanted of a replica set that is."""
+        """Set the target of a replica set, which must have a spec."""
         replica_set = self.known[name]
         assert replica_set.spec is not None
         self._happened(name, replace(replica_set, spec=replace(replica_set.spec, target=target)))
         self._changes.notify()
 
     def set_unmanaged(self, why: Mapping[str, str]) -> None:
-        """Exactly these are quarantined because nobody knows what is wanted of them; why that is, by name."""
+        """Quarantine exactly the replica sets in `why`, whose desired state is not known: the reasons by name."""
         for name in self._unmanaged - why.keys():
             self.lift(name)
         for name in why.keys() - self._unmanaged:
@@ -76,26 +76,26 @@ class ReplicaSets:
         self._unmanaged = set(why)
 
     def lift(self, name: str) -> None:
-        """End a replica set's quarantine, and whatever holds back its restarts."""
+        """End the quarantine of a replica set, and clear the backoff of its restarts."""
         if name in self.known:
             self._happened(name, replica_sets.lifted(self.known[name]))
 
-    # What is known
+    # Known state
 
     def find(self, name: str, ids: list[ReplicaId], now: float) -> None:
-        """After a restart: these are there."""
+        """Add the replicas of a replica set that were found after a restart."""
         self._happened(name, ReplicaSet(recovered(name, sorted(ids), now)))
         for id in ids:
             self._event_log.append(name, "Recovering", replica=id, cause=f"epoch {self._epoch} began")
 
     def take(self, event: Event, now: float) -> bool:
-        """Take note of an event; False: of a replica that nobody knows. It is ended, if it lives."""
+        """Apply an event. Return False if the replica is not known; it is then killed if it runs."""
         name = replica_set_of(event.replica)
         replica_set = self.known.get(name)
         was = None if replica_set is None else replica_set.record.replica(event.replica)
         if replica_set is None or was is None:
             if isinstance(event, (Started, Placed, Found)):
-                # The record of its start was lost with an earlier controller.
+                # The replica was started by an earlier controller, and the record of the start was lost.
                 self._order(name, Kill(event.replica, "it is not among the replicas that are known"))
             return False
         try:
@@ -112,21 +112,21 @@ class ReplicaSets:
         return True
 
     def forgive(self, seconds: float) -> None:
-        """Set every clock forward: time in which nobody watched counts for no deadline."""
+        """Move all deadlines forward by the time in which the controller did not run."""
         for name, replica_set in self.known.items():
             self._happened(name, replace(replica_set, record=forgiven(replica_set.record, seconds)))
 
     def touch(self) -> None:
-        """Look at every replica set again."""
+        """Include every replica set in the next plan."""
         self._touched.update(self.known)
 
     @property
     def touched(self) -> frozenset[str]:
-        """Those to which something has happened since the last plan."""
+        """The replica sets that have changed since the last plan."""
         return frozenset(self._touched)
 
     def drop_gone(self, name: str) -> bool:
-        """Forget a replica set that nobody wants and of which nothing is left; whether that is so."""
+        """Remove a replica set if it is not desired and has no replicas. Return whether it was removed."""
         if not self.known[name].gone:
             return False
         del self.known[name]
@@ -135,15 +135,15 @@ class ReplicaSets:
         self._changes.notify()
         return True
 
-    # What is to be done
+    # Plans
 
     @property
     def due(self) -> float | None:
-        """When the next replica set comes due although nothing happens before."""
+        """When the next action of any replica set is due if no event arrives before; None: never."""
         return min(self._due.values(), default=None)
 
     def plan(self, now: float) -> list[str]:
-        """Plan for the replica sets that were touched or came due: their names."""
+        """Plan for the replica sets that have changed or are due, and return their names."""
         names = [name for name in self.known if name in self._touched or self._due.get(name, math.inf) <= now]
         for name in names:
             self._touched.discard(name)
@@ -153,7 +153,7 @@ class ReplicaSets:
         return names
 
     def kill_all(self, why: str) -> None:
-        """Whoever is left, without asking what is wanted."""
+        """Kill all replicas that are left, regardless of the desired state."""
         for name, replica_set in self.known.items():
             for replica in replica_set.record.replicas:
                 self._order(name, Kill(replica.id, why))

@@ -26,25 +26,26 @@ class _Scaled:
 
 
 class Scaling:
-    """One autoscaler for each autoscaled replica set. It decides after a report, or when it is due.
+    """The autoscalers of all autoscaled replica sets. Each decides after a report or when it is due.
 
-    * The first target of a new replica set comes from its config. If the replica set had a fixed number, that is the
-      first target. If its config or limits change, the target stays. An unchanged spec changes nothing.
-    * After a restart the first target is the number of replicas that run, once all have reported their state.
+    * The first target of a new replica set comes from its config. If the replica set had a fixed number of replicas,
+      that number is the first target. If the config or the limits change, the target stays. An unchanged spec changes
+      nothing.
+    * After a restart, the first target is the number of running replicas, once all have reported their state.
     """
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
         self._scaled: dict[str, _Scaled] = {}
         self._recovering: set[str] = set()
-        """Replica sets that were found after a restart: some of their replicas may be draining."""
+        """Replica sets that were found after a restart and have replicas which have not reported their state yet."""
         self._stirred: set[str] = set()
-        """Replica sets that must be decided before they are due."""
+        """Replica sets whose autoscaler must decide now, before it is due."""
 
     # Desired state
 
     def adopt(self, specs: Mapping[str, ReplicaSetSpec], found: Mapping[str, ReplicaSet], now: float) -> None:
-        """Begin after a restart with the specs that were desired before it. `found`: those that have replicas."""
+        """Begin after a restart with the stored specs. `found`: the replica sets that have replicas."""
         for name, spec in specs.items():
             if spec.autoscaling is not None and name in found:
                 self._recovering.add(name)
@@ -54,7 +55,7 @@ class Scaling:
     def scaled(
         self, specs: Mapping[str, ReplicaSetSpec], known: Mapping[str, ReplicaSet], now: float
     ) -> dict[str, ReplicaSetSpec]:
-        """Set the desired replica sets. Returns their specs with the targets of the autoscalers."""
+        """Set the desired replica sets, and return their specs with the targets of the autoscalers."""
         for name in self._scaled.keys() - specs.keys():
             del self._scaled[name]
         self._recovering &= specs.keys()
@@ -85,7 +86,7 @@ class Scaling:
     # Reports
 
     def hear(self, caller: str, loads: Loads, now: float) -> bool:
-        """Take the report of a caller. False: not all of it could be used yet, so the caller must report again."""
+        """Take the report of a caller. Return False if the caller must report again, because a part was not used."""
         heard = True
         for name, load in loads.items():
             there = self._scaled.get(name)
@@ -123,16 +124,16 @@ class Scaling:
 
     @property
     def is_stirred(self) -> bool:
-        """Whether any decision is necessary before it is due."""
+        """Whether any autoscaler must decide now, before it is due."""
         return bool(self._stirred)
 
     @property
     def due(self) -> float | None:
-        """When the next target may change without another report."""
+        """When the next target may change without another report; None: none can."""
         return min((there.due for there in self._scaled.values() if there.due is not None), default=None)
 
     def decide(self, known: Mapping[str, ReplicaSet], now: float) -> Iterator[tuple[str, int]]:
-        """The replica sets whose target changes now, with the new target."""
+        """Yield the replica sets whose target changes now, each with the new target."""
         for name in list(self._recovering):
             replica_set = known[name]
             if not any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
@@ -155,14 +156,15 @@ class Scaling:
                     yield name, there.target
 
     def status(self, now: float) -> dict[str, ScalingStatus]:
-        """The load and the desired replicas of each replica set, by name."""
+        """Return the load and the number of needed replicas of each autoscaled replica set, by name."""
         return {name: _status(there, now) for name, there in self._scaled.items()}
 
 
 def _shares(spec: ReplicaSetSpec) -> tuple[Fraction, Fraction]:
-    """The weights of an open WebSocket and of an open stream, in requests.
+    """Return the weights of an open WebSocket and of an open stream, in requests.
 
-    Each takes one of the places that a replica has for its kind. If there are no places, the weight is 0.
+    The weight is `max_ongoing_requests` divided by the maximum number of open WebSockets or streams. If that number is
+    0, so is the weight.
     """
     live = spec.live
     if live is None:
@@ -173,7 +175,7 @@ def _shares(spec: ReplicaSetSpec) -> tuple[Fraction, Fraction]:
 
 
 def _standing(replica_set: ReplicaSet | None, config: AutoscalingConfig) -> int:
-    """The number of replicas that are not draining or stopping, within the bounds of the config."""
+    """Return the number of replicas that are not draining or stopping, within the bounds of the config."""
     replicas = () if replica_set is None else replica_set.record.replicas
     standing = sum(replica.phase not in (Phase.DRAINING, Phase.STOPPING) for replica in replicas)
     return min(max(standing, config.min_replicas), config.max_replicas)

@@ -1,4 +1,4 @@
-"""What outlives a controller: which keys of the store hold what, and what becomes of those that do not check out."""
+"""Reads and writes the desired state in the store, and repairs or reports corrupt values."""
 
 import contextlib
 import json
@@ -23,13 +23,13 @@ PORT = "port"
 LEASES = "lease"
 
 APPLICATIONS = "applications/"
-"""Begins the key of an application's versions, and where it stands between them; what follows is its name."""
+"""The prefix of the key of an application's rollout. The name of the application follows."""
 
 COPIES = "copies/"
-"""Begins the key of the copy; what follows is the key that it is of."""
+"""The prefix of the key of a copy. The key of the original follows."""
 
 EPOCHS_LOST = 1_000_000
-"""How far the next epoch is ahead where nobody knows how many there were: more than there can have been."""
+"""How far to skip ahead if the last epoch cannot be read: more epochs than can have been taken."""
 
 
 def application_key(name: str) -> str:
@@ -37,38 +37,38 @@ def application_key(name: str) -> str:
 
 
 def application_of_key(key: str) -> str | None:
-    """The application that a key is of; None: of none."""
+    """Return the application that a key belongs to; None: it is not the key of an application."""
     return key.removeprefix(APPLICATIONS) if key.startswith(APPLICATIONS) else None
 
 
 @dataclass(slots=True)
 class StoredState:
-    """What the controller before this one has left."""
+    """The state that the previous controller stored."""
 
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     """By the name of the application."""
     http: HTTPOptions | None = None
     port: int = 0
-    """Where its proxies came to listen; 0: nowhere yet."""
+    """The port that the proxies listened on; 0: none yet."""
     leases: dict[str, Any] = field(default_factory=dict)
-    """As `Leases.plain` gave them."""
+    """The value of `Leases.plain`."""
     corrupt: dict[str, str] = field(default_factory=dict)
-    """Keys of which neither the value nor its copy checks out: what that means, in a sentence."""
+    """The keys of which neither the value nor the copy can be read, each with a sentence about the consequences."""
 
 
 class StateStore:
-    """The store as the controller of one epoch writes it.
+    """Reads and writes the store for the controller of one epoch.
 
-    * Every value is a checkpoint, and there are two of each. What does not check out is not believed: its copy stands
-      in for it, and it is written anew. The copy is written first and deleted first, so it is never the older one.
-    * `replaced` is called when it turns out that another has taken a later epoch, or that nobody can know; the call
-      that finds out raises `StaleEpoch`.
+    * Every value except packed code is a checkpoint and is stored twice. If a value is corrupt, its copy is used, and
+      the value is repaired. The copy is written first and deleted first, so it is never older than the value.
+    * If another controller has taken a later epoch, or the last epoch cannot be read any more, `replaced` is called and
+      `StaleEpoch` is raised.
     """
 
     def __init__(self, store: Store, event_log: EventLog, replaced: Callable[[], None]) -> None:
         self.epoch = 0
         self.warnings: dict[str, str] = {}
-        """What did not check out, by its key, until that is written anew: what it was, and what stands in for it."""
+        """A sentence about each corrupt value and its replacement, by key, until the value is written again."""
         self.store = store
         self._event_log = event_log
         self._replaced = replaced
@@ -76,7 +76,7 @@ class StateStore:
     # The epoch
 
     async def take_epoch(self) -> int:
-        """The next one: from now on every earlier controller is replaced."""
+        """Take and return the next epoch. From then on, every earlier controller counts as replaced."""
         while True:
             last, copy = await self._both(EPOCH)
             taken = self._number(last, copy)
@@ -90,6 +90,7 @@ class StateStore:
                 return epoch
 
     async def check_epoch(self) -> None:
+        """Raise `StaleEpoch` if this controller was replaced. Repair the epoch if one of its two values is corrupt."""
         mine = _epoch(self.epoch)
         while (both := await self._both(EPOCH)) != (mine, mine):
             number = self._number(*both)
@@ -97,13 +98,13 @@ class StateStore:
                 self._replaced()
                 taken = "nobody can know whether it is the last" if number is None else f"another has taken {number}"
                 raise StaleEpoch(f"this controller has epoch {self.epoch}, and {taken}")
-            with contextlib.suppress(Conflict):  # else somebody takes the next one just now
+            with contextlib.suppress(Conflict):  # another controller takes the next epoch at this moment
                 for key, value in zip((EPOCH, COPIES + EPOCH), both, strict=True):
                     if value != mine:
                         await self.store.compare_and_set(key, value, mine)
 
     def _number(self, last: bytes | None, copy: bytes | None) -> int | None:
-        """The last epoch that was taken; 0: none was. None: neither value says it any more."""
+        """Return the last epoch that was taken; 0: none was taken; None: neither value can be read."""
         if last is None and copy is None:
             return 0
         known = []
@@ -115,7 +116,7 @@ class StateStore:
         return max(known, default=None)
 
     async def _last_known_epoch(self) -> int:
-        """Of those who have written what can be read."""
+        """Return the latest epoch of all values that can be read."""
         epochs = [0]
         for key in await self.store.keys(""):
             value = None if key.startswith(CODE) else await self.store.get(key)
@@ -124,7 +125,7 @@ class StateStore:
                     epochs.append(decode_checkpoint(key.removeprefix(COPIES), value).epoch)
         return max(epochs)
 
-    # What is wanted
+    # Desired state
 
     async def read(self) -> StoredState:
         stored = StoredState()
@@ -139,7 +140,7 @@ class StateStore:
         return stored
 
     async def put_application(self, rollout: Rollout, code: Mapping[str, bytes] = NOTHING) -> None:
-        """`code`, by its hashes, first: whoever finds the application finds what its versions name."""
+        """Store a rollout. The packed code, by hash, is stored before the revisions that need it."""
         for hash, packed in code.items():
             await self._put(code_key(hash), packed)
         await self._put_both(application_key(rollout.name), rollout.model_dump_json().encode())
@@ -148,7 +149,7 @@ class StateStore:
         await self._delete_both(application_key(name))
 
     async def delete_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
-        """Of what was packed only that stays which a version names: a replica that is started later unpacks it."""
+        """Delete the packed code that none of these revisions needs. Replicas that start later unpack the rest."""
         named = {code_key(hash) for spec in versions for hash in spec.packed}
         for key in await self.store.keys(CODE):
             if key not in named:
@@ -167,7 +168,11 @@ class StateStore:
         await self._put_both(LEASES, json.dumps(plain).encode())
 
     async def delete_all(self) -> None:
-        """Forget what is wanted: a controller that comes back in the middle of putting away goes on with it."""
+        """Delete the desired state, except the options of the proxies.
+
+        If the controller restarts during a shutdown, the next controller therefore retires the remaining replicas and
+        proxies.
+        """
         keys = [*await self.store.keys(APPLICATIONS), *await self.store.keys(COPIES + APPLICATIONS)]
         for key in sorted({key.removeprefix(COPIES) for key in keys}):
             await self._delete_both(key)
@@ -182,7 +187,10 @@ class StateStore:
         return await self.store.get(key), await self.store.get(COPIES + key)
 
     async def _read(self, stored: StoredState, key: str, parse: Callable[[bytes], T]) -> T | None:
-        """What is stored there, or else what the copy says; None: nothing, or it is in `stored.corrupt`."""
+        """Return the value of a key, or its copy if the value is corrupt.
+
+        Returns None if nothing is stored under the key, or if both are corrupt. `stored.corrupt` then has the key.
+        """
         value, copy = await self._both(key)
         if value is None and copy is None:
             return None
@@ -204,7 +212,7 @@ class StateStore:
 
     async def _repair(self, key: str, before: bytes | None, value: bytes | None) -> None:
         assert value is not None
-        with contextlib.suppress(Conflict):  # a later controller has written it meanwhile
+        with contextlib.suppress(Conflict):  # a later controller has written the key meanwhile
             await self.store.compare_and_set(key, before, value)
 
     async def _put_both(self, key: str, content: bytes) -> None:
@@ -226,11 +234,11 @@ class StateStore:
         before = await self.store.get(key)
         if before == value:
             return
-        await self.check_epoch()  # else `before` may be what a later controller has written
+        await self.check_epoch()  # otherwise a later controller may have written `before`
         try:
             await self.store.compare_and_set(key, before, value)
         except Conflict:
-            await self.check_epoch()  # nobody else writes but who has replaced us
+            await self.check_epoch()  # only a controller that has replaced this one writes to the store
             raise
 
     def _warn(self, key: str, why: CorruptValue, instead: str) -> None:
@@ -245,19 +253,19 @@ class StateStore:
 
 
 def _parsed(key: str, value: bytes | None, parse: Callable[[bytes], T]) -> tuple[T | None, CorruptValue | None]:
-    """What a value says, or why it cannot be believed."""
+    """Return the parsed value, or the error if it is missing or corrupt."""
     if value is None:
         return None, CorruptValue("it is not there")
     try:
         return parse(decode_checkpoint(key, value).content), None
     except CorruptValue as error:
         return None, error
-    except (ValueError, ConfigError):  # which may quote what it has read, secrets and all
+    except (ValueError, ConfigError):  # whose message may quote the content, which may contain secrets
         return None, CorruptValue("its content is not what this version of the toolkit writes")
 
 
 def _epoch(number: int) -> bytes:
-    """What is written by who takes it: there is nothing to say beside the number."""
+    """Return the value that a controller stores when it takes an epoch. The content is empty."""
     return encode_checkpoint(EPOCH, Checkpoint(b"", number))
 
 
@@ -267,7 +275,7 @@ def _leases(content: bytes) -> dict[str, Any]:
 
 
 def _instead(key: str) -> str:
-    """What is done where nobody knows what it said."""
+    """Return what happens if both the value and the copy of a key are corrupt, as a part of a sentence."""
     if key.startswith(APPLICATIONS):
         return "what runs of it stays as it is until it is deployed again or deleted"
     if key == HTTP:

@@ -1,1 +1,1 @@
-"""Decisions: pure functions of plain data. Time and chance are arguments."""
+"""The decisions, as pure functions of plain data. The time and random number generators are arguments."""

@@ -1,8 +1,9 @@
-"""Which requests a replica admits, and which of the waiting callers gets the next reservation.
+"""Decides which requests a replica admits, and which waiting caller gets the next reservation.
 
-Callers take turns: one with a hundred requests and one with a single request get reservations alternately. A
-reservation keeps a slot for the request that redeems it. There is one reservation more than free slots, so that the
-next request is there when a slot becomes free, and no slot is empty while a reservation and its request travel.
+Waiting callers are served round-robin: a caller with a hundred requests and a caller with a single request get
+reservations alternately. A reservation keeps a slot for the request that redeems it. There is one more reservation than
+free slots, so that the next request has already arrived when a slot becomes free. Otherwise the slot would be empty
+while the reservation and its request are on the network.
 """
 
 from collections import deque
@@ -12,13 +13,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 RESERVATION_S = 1.0
-"""A reservation that no request has redeemed by then expires: its caller has stopped."""
+"""Seconds after which a reservation expires that no request has redeemed. Its caller has probably stopped."""
 
 EARLY = 1
-"""Reservations beyond the free slots."""
+"""The number of reservations beyond the free slots."""
 
 MAX_CALLERS = 1_000
-"""The maximum number of callers that wait. For others the replica is just busy."""
+"""The maximum number of waiting callers. The replica refuses other callers as busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +30,23 @@ class Reservation:
 
 @dataclass(slots=True)
 class Admission(Generic[T]):
-    """The reserved slots of one replica and those who wait for a slot. It is told all that happens.
+    """The reserved slots of one replica, and the callers and requests that wait for a slot.
 
-    `ongoing`: the number of requests that hold a slot. `now`: a time in seconds. A pending request is a token of type
-    T, which can be hashed and is not None.
+    The owner calls a method for each event. `ongoing`: the number of requests that hold a slot. `now`: a time in
+    seconds. A pending request is a token of type T, which must be hashable and not None.
     """
 
     slots: int
     callers: dict[str, None] = field(default_factory=dict)
-    """The callers that wait. The first one gets the next reservation."""
+    """The waiting callers. The first caller gets the next reservation."""
     reservations: deque[Reservation] = field(default_factory=deque)
-    """Those that no request has redeemed yet, oldest first."""
+    """The reservations that no request has redeemed yet, oldest first."""
     pending: dict[T, str] = field(default_factory=dict)
-    """Requests that redeemed a reservation before there was a slot, oldest first, with their callers."""
+    """Requests that redeemed a reservation before a slot was free, oldest first, with their callers."""
     entering: set[T] = field(default_factory=set)
-    """Pending requests that were given a slot and have not taken it yet."""
+    """Requests that were pending and now have a slot, but have not been admitted yet."""
     eager: bool = False
-    """Whether to reserve early: a slot has become free since a request with an early reservation timed out."""
+    """Whether to make early reservations: a slot has become free since the last pending request timed out."""
 
     @property
     def reserved(self) -> int:
@@ -53,13 +54,13 @@ class Admission(Generic[T]):
 
     @property
     def expires_at(self) -> float | None:
-        """When the oldest reservation expires."""
+        """When the oldest reservation expires; None: there is no reservation."""
         return self.reservations[0].at + RESERVATION_S if self.reservations else None
 
     # Callers
 
     def join(self, caller: str) -> bool:
-        """Add a caller at the end of the queue, unless it is there. Return False if the queue is full."""
+        """Add a caller at the end of the wait queue, unless it already waits. Return False if the queue is full."""
         if caller not in self.callers and len(self.callers) >= MAX_CALLERS:
             return False
         self.callers.setdefault(caller)
@@ -72,7 +73,7 @@ class Admission(Generic[T]):
             self.reservations = deque(each for each in self.reservations if each.caller != caller)
 
     def next_reservation(self, ongoing: int, now: float) -> str | None:
-        """Reserve a slot and return its caller. Call this until it returns None."""
+        """Reserve a slot and return the caller that gets it. Call this until it returns None."""
         if not self.callers or ongoing + self.reserved >= self.slots + (EARLY if self.eager else 0):
             return None
         caller = next(iter(self.callers))
@@ -91,11 +92,11 @@ class Admission(Generic[T]):
     # Requests
 
     def admits_unreserved(self, ongoing: int) -> bool:
-        """Whether a request without a reservation is admitted."""
+        """Return whether a request without a reservation is admitted."""
         return not self.callers and ongoing + self.reserved < self.slots
 
     def redeem(self, caller: str) -> bool:
-        """Redeem a reservation of this caller. Return False if it has none."""
+        """Redeem a reservation of this caller. Return False if the caller has none."""
         for each in self.reservations:
             if each.caller == caller:
                 self.reservations.remove(each)
@@ -103,14 +104,17 @@ class Admission(Generic[T]):
         return False
 
     def admits_reserved(self, ongoing: int) -> bool:
-        """Whether a request that redeemed a reservation is admitted, or is pending."""
+        """Return whether a request that redeemed a reservation is admitted. Otherwise it is pending."""
         return ongoing + len(self.entering) < self.slots
 
     def wait(self, token: T, caller: str) -> None:
         self.pending[token] = caller
 
     def next_in(self, ongoing: int) -> T | None:
-        """The pending request that has a slot now. Call this until it returns None. It is `entering` until `forget`."""
+        """Give a slot to the oldest pending request, and return its token; None: no slot or no pending request.
+
+        Call this until it returns None. The request is in `entering` until `forget`.
+        """
         if not self.pending or not self.admits_reserved(ongoing):
             return None
         token = next(iter(self.pending))
@@ -119,7 +123,10 @@ class Admission(Generic[T]):
         return token
 
     def timed_out(self, token: T) -> None:
-        """A request was pending for too long. Its caller is next, and there are no early reservations until `freed`."""
+        """Remove a request that was pending for too long.
+
+        Its caller gets the next reservation. There are no early reservations until `freed`.
+        """
         caller = self.pending.pop(token)
         if caller in self.callers:
             del self.callers[caller]
@@ -127,10 +134,10 @@ class Admission(Generic[T]):
         self.eager = False
 
     def forget(self, token: T) -> None:
-        """The request is admitted now, or has gone."""
+        """Remove a request that was admitted or cancelled."""
         self.pending.pop(token, None)
         self.entering.discard(token)
 
     def freed(self) -> None:
-        """A request has left its slot."""
+        """Note that a request has released its slot."""
         self.eager = True

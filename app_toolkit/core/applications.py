@@ -1,4 +1,4 @@
-"""Several applications on one instance: whether one may be applied beside the others, and its replica sets."""
+"""Decides whether an application may be applied beside the others of an instance, and computes its replica sets."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -24,7 +24,7 @@ def check(
     state store. Their route prefixes are not known, so no other application may take a new prefix until they are
     applied again or deleted.
 
-    `http`: the new options of the proxies; None: they stay. `listening`: the present options. `holder`: the owner of
+    `http`: the new options of the proxies; None: no change. `listening`: the present options. `holder`: the owner of
     the lease that holds the application of this name.
     """
     for other in there:
@@ -48,7 +48,7 @@ def check(
 
 
 def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: str) -> Mapping[str, Kind]:
-    """The methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
+    """Return the methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
     spec = there.get(application)
     if spec is None:
         names = ", ".join(sorted(there)) or "none"
@@ -61,7 +61,7 @@ def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: 
 
 
 def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:
-    """The application with this number of replicas of a deployment.
+    """Return the application with this number of replicas of a deployment.
 
     Raises `ConfigError` if there is no such deployment, it is autoscaled, or the number is out of bounds.
     """
@@ -78,17 +78,17 @@ def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> Applica
 
 
 def replica_set_names(spec: ApplicationSpec) -> list[str]:
-    """The name of each deployment's replica set, in order."""
+    """Return the names of the replica sets of all deployments, in the order of the deployments."""
     return [f"{spec.name}/{deployment.config.name}" for deployment in spec.deployments]
 
 
 def application_of(replica_set: str) -> str:
-    """The application that a replica set belongs to."""
+    """Return the name of the application that a replica set belongs to."""
     return replica_set.partition("/")[0]
 
 
 def replica_set_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dict[str, ReplicaSetSpec]:
-    """The replica sets of these applications, by name. `spread`: their callers are on several nodes."""
+    """Return the replica sets of these applications, by name. `spread`: whether their callers are on several nodes."""
     return {
         name: _replica_set_spec(name, spec, deployment, spread=spread)
         for spec in applications

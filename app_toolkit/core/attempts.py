@@ -1,7 +1,7 @@
-"""The next step of a request after an attempt that brought no answer: wait, reassign, retry, or fail.
+"""Decides the next step of a request after an attempt without a response: wait, reassign, retry, or fail.
 
-An attempt sends a request to one replica. The proxy, calls over the wire, and the engines in one process all decide
-here.
+An attempt sends a request to one replica. The proxy, calls over the network and the engines that run in one process all
+use this module.
 """
 
 from collections.abc import Mapping
@@ -22,41 +22,41 @@ from app_toolkit.errors import (
 from app_toolkit.types import ReplicaId, Retry
 
 DEATHS = 2
-"""A request that lost so many replicas is not retried: it may be what kills them."""
+"""A request that was lost with this many replicas is not retried, because it may be the cause of their deaths."""
 
 LOSSES = 4
-"""A request that was lost so often is not retried. A dying process accepts connections for a moment, so one death can
-lose a request more than once."""
+"""A request that was lost this many times is not retried. A dying process still accepts connections for a moment, so
+one death can lose a request more than once."""
 
 SHARE = 0.2
-"""Retries of one deployment, as a share of its requests in the last ten seconds."""
+"""The maximum number of retries of one deployment, as a share of its requests in the last ten seconds."""
 
 FLOOR_PER_S = 10
-"""Retries a second that are always allowed, because a share of few requests is none."""
+"""Retries per second that are always allowed, because a share of a few requests may be less than one retry."""
 
 ONE_DEATH_S = 1.0
-"""All requests that one replica loses within this time are lost in one death, which the budget counts once."""
+"""Seconds within which all requests that one replica loses count as one death, which the budget pays once."""
 
 
 class Result(Enum):
-    """How an attempt ended without an answer."""
+    """How an attempt ended without a response."""
 
     BUSY = auto()
-    """The replica refused the request: other callers had filled it."""
+    """The replica refused the request, because requests of other callers hold all its slots."""
     DRAINING = auto()
-    """The replica refused the request: it takes no new ones."""
+    """The replica refused the request, because it drains and accepts no new requests."""
     CROWDED = auto()
-    """The replica refused the WebSocket: it has `max_open_websockets` open."""
+    """The replica refused the WebSocket, because it has `max_open_websockets` open."""
     REFUSED = auto()
     """The replica refused the caller, for any other reason."""
     UNREACHED = auto()
     """There was no connection to the replica, so nothing was sent."""
     UNREAD = auto()
-    """The replica ended before it had read the head, and nothing but the head was sent."""
+    """The replica ended before it had read the request head, and only the head was sent."""
     LOST = auto()
-    """The request was sent, and the connection ended before the answer. The request may have run."""
+    """The request was sent, and the connection ended before the response. The request may have run."""
     UNREADABLE = auto()
-    """The replica lives, and its answer is no HTTP. The request has run."""
+    """The replica runs, and its response is not valid HTTP. The request has run."""
 
 
 REFUSALS: Mapping[str, Result] = {
@@ -64,7 +64,7 @@ REFUSALS: Mapping[str, Result] = {
     "draining": Result.DRAINING,
     "websockets": Result.CROWDED,
 }
-"""By the word that the replica gives."""
+"""The results by the reason that a replica gives when it refuses a request."""
 
 
 def refusal(word: str) -> Result:
@@ -72,18 +72,18 @@ def refusal(word: str) -> Result:
 
 
 class Action(Enum):
-    """What to do with a request that is not failed."""
+    """The next step of a request that does not fail."""
 
     WAIT = auto()
-    """Wait for a permit again, also at the same replica. Free of charge: nothing ran."""
+    """Wait for a permit again, at any replica including the same one. Not counted as a retry, because nothing ran."""
     REASSIGN = auto()
-    """Ask for a permit at another replica. Free of charge: nothing ran."""
+    """Acquire a permit at another replica. Not counted as a retry, because nothing ran."""
     RETRY = auto()
-    """Ask for a permit at another replica, and run the request once more. The retry budget pays."""
+    """Acquire a permit at another replica, and run the request again. Counts against the retry budget."""
 
 
 class Reason(Enum):
-    """Why a request fails. The value is the sentence of its error, for `failure` to fill in."""
+    """Why a request fails. The value is the template of the error message, which `failure` fills in."""
 
     DEADLINE = "the deadline of {request} has passed"
     QUEUE_WAIT = "{request} has waited for a replica of {deployment} for its max_queue_wait_s"
@@ -108,40 +108,43 @@ ERRORS: Mapping[Reason, type[RequestError]] = {
     Reason.CROWDED_OR_GONE: NoReplica,
     Reason.UNREADABLE: BadAnswer,
 }
-"""The kind of the error; `ReplicaLost` for every other reason."""
+"""The class of the error by reason; `ReplicaLost` for every other reason."""
 
 
 def failure(reason: Reason, replica: ReplicaId, *, request: str, it: str, deployment: str) -> RequestError:
-    """The error for a client. `request` names the request, as in `this POST`; `it` does so where that is too long."""
+    """Return the error for a client.
+
+    `request` names the request, as in `this POST`. `it` is a shorter name for sentences in which that is too long.
+    """
     kind = ERRORS.get(reason, ReplicaLost)
     return kind(reason.value.format(replica=replica, request=request, it=it, deployment=deployment))
 
 
 def is_repeatable(policy: Retry, idempotent: bool) -> bool:
-    """Whether a request may run twice."""
+    """Return whether a request may run twice."""
     return policy == "all" or (policy == "idempotent" and idempotent)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is known about one attempt that brought no answer."""
+    """The facts about one attempt without a response."""
 
     replica: ReplicaId
     result: Result
     repeatable: bool = False
-    """The request may run twice, by its method and the policy of its deployment."""
+    """Whether the request may run twice, by its method and the policy of its deployment."""
     body_retained: bool = True
-    """The whole body is held, to be sent again."""
+    """Whether the complete body is retained and can be sent again."""
     suspect: bool = False
-    """The replica was ended because it did not answer probes, and the request may be what blocked it."""
+    """Whether the replica was killed because it did not answer probes, and the request may have blocked it."""
 
 
 class RetryBudget:
-    """The budget of one deployment in one process. `now` is in seconds and never falls.
+    """The retry budget of one deployment in one process. `now` is in seconds and never decreases.
 
-    A few retries help. If many requests need one, something is wrong with all replicas and more requests make it
-    worse, so retries are limited to a share of the requests. One death of a replica costs as much as one retry,
-    however many requests it loses.
+    If many requests need a retry, all replicas probably have the same problem, and retries make it worse. The budget
+    therefore limits retries to a share of the requests. One death of a replica costs as much as one retry, regardless
+    of how many requests are lost with the replica.
     """
 
     __slots__ = ("_requests", "_retries", "deaths")
@@ -149,18 +152,18 @@ class RetryBudget:
     def __init__(self) -> None:
         self._requests = Recent()
         self._retries = Recent()
-        #: When each replica's last death was paid for, oldest first.
+        #: When the last death of each replica was paid for, oldest first.
         self.deaths: dict[ReplicaId, float] = {}
 
     def count_request(self, now: float) -> None:
         self._requests.note(now)
 
     def affords(self, replica: ReplicaId, now: float) -> bool:
-        """Whether a request that this replica has lost may be retried."""
+        """Return whether a request that was lost with this replica may be retried."""
         return self._is_paid(replica, now) or self.spent(now) < self.limit(now)
 
     def spend(self, replica: ReplicaId, now: float) -> None:
-        """Pay for such a retry; nothing if the same death is paid for."""
+        """Pay for the retry of a request that was lost with this replica, unless the same death is already paid for."""
         if self._is_paid(replica, now):
             return
         self._retries.note(now)
@@ -169,11 +172,11 @@ class RetryBudget:
         self.deaths[replica] = now
 
     def spent(self, now: float) -> int:
-        """Deaths that were paid for within the window that ends now."""
+        """Return the number of deaths that were paid for in the window that ends now."""
         return self._retries.total(now)
 
     def limit(self, now: float) -> float:
-        """Deaths that can be paid for within the window that ends now."""
+        """Return the maximum number of deaths that can be paid for in the window that ends now."""
         return max(SHARE * self._requests.total(now), FLOOR_PER_S * WINDOW_S)
 
     def _is_paid(self, replica: ReplicaId, now: float) -> bool:
@@ -182,27 +185,27 @@ class RetryBudget:
 
 
 class Attempts:
-    """All attempts of one request. Times are in seconds on one clock that never falls."""
+    """The attempts of one request. Times are in seconds on one monotonic clock."""
 
     __slots__ = ("avoid", "count", "crowded", "deadline", "losses", "lost_replicas", "since")
 
     def __init__(self, since: float, deadline: float | None = None) -> None:
-        #: When the request began to wait for a permit; a retry begins anew, because the loss is not its fault.
+        #: When the request began to wait for a permit. A retry resets it, because the request did not cause the loss.
         self.since = since
-        #: None: nothing bounds the request.
+        #: The deadline of the request; None: no deadline.
         self.deadline = deadline
         self.count = 0
         self.losses = 0
-        #: Replicas to use only if there is no other.
+        #: Replicas to use only if there is no other replica.
         self.avoid: tuple[ReplicaId, ...] = ()
-        #: Those of them that had no room for a WebSocket.
+        #: Replicas that had no room for another WebSocket.
         self.crowded: tuple[ReplicaId, ...] = ()
         self.lost_replicas: tuple[ReplicaId, ...] = ()
 
     def after(
         self, attempt: Attempt, now: float, max_queue_wait_s: float, budget: RetryBudget | None = None
     ) -> Action | Reason:
-        """Take the attempt into the history, and give the next step. `budget` pays for a retry; None: there is none."""
+        """Add the attempt to the history, and return the next step. `budget` pays for a retry; None: no retries."""
         if attempt.result is Result.LOST:
             self.losses += 1
             self.lost_replicas = _with(self.lost_replicas, attempt.replica)
@@ -219,7 +222,10 @@ class Attempts:
         return step
 
     def explain(self, error: Exception, request: str) -> Exception:
-        """The error of a request that gets no permit: after a loss nobody may say that nothing ran."""
+        """Return the error of a request that gets no permit.
+
+        After a loss, this is `ReplicaLost` instead of an error that guarantees that the request did not run.
+        """
         if self.losses and isinstance(error, NOT_TAKEN):
             return ReplicaLost(f"a replica was lost with {request}, and then {error}; the outcome is unknown")
         return error
@@ -228,11 +234,18 @@ class Attempts:
 def next_step(
     attempts: Attempts, attempt: Attempt, now: float, max_queue_wait_s: float, *, affordable: bool
 ) -> Action | Reason:
-    """What to do after an attempt, given the history, of which its loss is a part. `affordable`: the budget would pay.
+    """Return the next step after an attempt.
 
-    * A request that may have run runs again only if it is repeatable, and is not what ends its replicas.
-    * A request that did not run goes on as long as it may wait, whatever its method.
-    * Nothing is sent after the deadline, and no body of which a part is missing.
+    * A request that may have run runs again only if it is repeatable and is not suspected of killing replicas.
+    * A request that did not run is sent again as long as it may wait, regardless of its method.
+    * Nothing is sent after the deadline, and a body that is not complete is never sent.
+
+    Parameters:
+        attempts: The history. It already includes the loss of this attempt.
+        attempt: The attempt.
+        now: The time in seconds.
+        max_queue_wait_s: The maximum time in seconds that a request waits for a permit.
+        affordable: Whether the retry budget would pay for a retry.
     """
     late = attempts.deadline is not None and now >= attempts.deadline
     match attempt.result:
@@ -245,7 +258,7 @@ def next_step(
     if not attempt.body_retained:
         return Reason.BODY_TAKEN
     if attempt.result is Result.CROWDED and attempt.replica in attempts.crowded:
-        # It was asked again because there is no other.
+        # The same replica was tried twice, because no other replica was left.
         return Reason.CROWDED if set(attempts.avoid) <= set(attempts.crowded) else Reason.CROWDED_OR_GONE
     if late:
         return Reason.DEADLINE

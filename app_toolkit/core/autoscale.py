@@ -1,27 +1,29 @@
-"""How many replicas a deployment should have, by what its callers say of its load.
+"""Computes the target of an autoscaled deployment from the load that its callers report.
 
-The *load* is the requests that wait or are ongoing, and open WebSockets and streams, each of which is a certain share
-of a request.
-Each caller reports its own, and a report counts from when it is heard until that caller is heard anew, or until
-`FORGOTTEN_S` after it was taken: who died is forgotten. So at every moment the load is one number, the sum over the
-callers.
+The *load* is the number of waiting and ongoing requests, plus open WebSockets and streams, each of which counts as a
+fixed share of a request. Each caller reports its own load. A report counts until the next report of the same caller,
+or until `FORGOTTEN_S` after it was taken, so the load of a caller that has died is dropped. At every moment, the load
+of the deployment is the sum over all callers.
 
-* The *average* is the integral of the load over the last `look_back_period_s`, divided by that period: what counts is
-  how long a load lasted, not how often it was reported. Before the first report it is 0.
-* *Needed* are `average / target_ongoing_requests` replicas, rounded up, within `min_replicas` and `max_replicas`; at
-  least one while there is any load.
-* The target rises to the least that was needed within the last `upscale_delay_s`, and falls to the most that was needed
-  within the last `downscale_delay_s`. In between it stays: a load that rests has a target that does.
-* With a factor, the target goes at most that share of the way that was left one delay ago, but at least one replica.
-* Zero is left at once, for one, when there is any load. It is reached from one alone, when none was needed and no more
-  than one was wanted throughout `downscale_to_zero_delay_s`.
-* What was not seen is not given up. As long as not every caller had `FORGOTTEN_S` to report, and a whole look-back was
-  seen after that, `max_replicas` count as needed for whatever would fall. This holds from the beginning on, and anew
-  where somebody comes to ask more than `AWAY_S` after it was due.
+* The *average* is the integral of the load over the last `look_back_period_s`, divided by that period. It depends on
+  how long a load lasted, and not on how often it was reported. Before the first report it is 0.
+* The number of *needed* replicas is `average / target_ongoing_requests`, rounded up, within `min_replicas` and
+  `max_replicas`. It is at least 1 while there is any load.
+* The target rises to the lowest number that was needed within the last `upscale_delay_s`. It falls to the highest
+  number that was needed within the last `downscale_delay_s`. Otherwise it does not change, so a constant load leads to
+  a constant target.
+* A scaling factor limits a change of the target to that share of the difference between the needed number and the
+  target of one delay ago, but to no less than one replica.
+* A target of 0 becomes 1 as soon as there is any load. A target becomes 0 only from 1, after no replica was needed and
+  the target was 1 throughout `downscale_to_zero_delay_s`.
+* An unknown load does not lower the target. At the beginning, `max_replicas` counts as needed for scaling down until
+  every caller has had `FORGOTTEN_S` to report and a complete look-back period has passed after that. The same holds
+  again after a call that is more than `AWAY_S` late.
 
-All of this holds at every moment, not at ticks: what happened between two questions is made up for, each change at its
-own moment. So it makes no difference how often it is asked, as long as it is asked when it is due. Time is counted in
-whole microseconds and the load in whole parts of a request, so sums are exact, and what has left the look-back is gone.
+These rules hold at every moment and not only when a method is called: a call applies all changes since the previous
+call, each at its own time. The result therefore does not depend on how often `decide` is called, as long as it is
+called when it is due. Time is counted in whole microseconds and the load in whole parts of a request. Sums are
+therefore exact, and a load that has left the look-back period leaves no rounding error.
 """
 
 from collections import deque
@@ -33,10 +35,10 @@ from math import ceil, floor, lcm
 from app_toolkit.config.models import AutoscalingConfig
 
 FORGOTTEN_S = 10.0
-"""A report counts for so long after it was taken. Who has a load reports it several times in this time."""
+"""Seconds for which a report counts after it was taken. A caller with a load reports several times in this time."""
 
 AWAY_S = 5.0
-"""Who asks so much later than it was due has heard nobody meanwhile, and does not know whether anybody spoke."""
+"""Seconds after `due`. A later call means that the controller did not run, so it may have missed reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +47,32 @@ class Report:
 
     source: str
     at: float
-    """When it was taken, by the clock of whoever decides. Of two reports the one that was taken later counts."""
+    """When the report was taken, on the clock of the autoscaler. Of two reports of a caller, the later one counts."""
     waiting: int
     ongoing: int
     websockets: int = 0
-    """Those that are open."""
+    """The number of open WebSockets."""
     streams: int = 0
-    """Those that are open."""
+    """The number of open streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     target: int
     due: float | None
-    """When the target could next change if nothing is heard: ask again by then. None: it cannot."""
+    """When the target may change next without another report. Call `decide` again by then. None: it cannot change."""
     load: float
-    """In requests."""
+    """The present load, in requests."""
     average: float
     needed: int
-    """What the target would be if there were no delays."""
+    """The number of replicas that are needed, regardless of the delays."""
 
 
 class Autoscaler:
-    """Decides for one deployment. `now` is in seconds; where it falls, time stands still.
+    """The autoscaler of one deployment. `now` is in seconds; an earlier `now` than before counts as the same time.
 
-    It keeps what its callers said in the look-back, and nothing that has to outlive it. Another config is
-    another autoscaler, which begins with the target of the one before.
+    It keeps the load within the look-back period, and nothing that must be stored. For another config, create another
+    autoscaler with the target of the previous one.
     """
 
     def __init__(
@@ -81,25 +83,25 @@ class Autoscaler:
         websocket: Fraction = Fraction(0),
         stream: Fraction = Fraction(0),
     ) -> None:
-        """`target` is how many are wanted now; it is brought within the bounds.
+        """Start with the present number of desired replicas as `target`, brought within the bounds of the config.
 
-        `websocket` and `stream`: as how many requests an open one counts.
+        `websocket` and `stream`: the number of requests as which an open WebSocket or stream counts.
         """
         self.config = config
         self.shares = websocket, stream
-        #: Parts of a request, in which the load is counted: a request, a WebSocket, a stream.
+        #: The load is counted in parts of a request: the number of parts in a request, a WebSocket and a stream.
         self._parts_of = lcm(websocket.denominator, stream.denominator)
         self._websocket, self._stream = int(websocket * self._parts_of), int(stream * self._parts_of)
-        each = Fraction(str(config.target_ongoing_requests))  # as it was written: 0.3 is three tenths
+        each = Fraction(str(config.target_ongoing_requests))  # the decimal number as written: 0.3 is exactly 3/10
         self._now = _microseconds(now)
         self._target = min(max(target, config.min_replicas), config.max_replicas)
-        #: When the report of each caller was taken, and its load.
+        #: The last report of each caller: when it was taken, and its load.
         self._reports: dict[str, tuple[int, int]] = {}
-        #: No report is too old before this.
+        #: No report expires before this time; None: there is no report.
         self._forget_at: int | None = None
         self._window = _Window(_microseconds(config.look_back_period_s), self._now)
-        #: The area that is one request, that which one replica is good for, and what areas are multiplied with to
-        #: compare them with the latter.
+        #: Areas of the window are load times time. `_request` is the area of an average of one request. Areas times
+        #: `_times` can be compared with `_each`, the load that one replica is meant to have, without fractions.
         self._request = self._parts_of * self._window.length
         self._each, self._times = each.numerator * self._request, each.denominator
         self._up, self._down = _microseconds(config.upscale_delay_s), _microseconds(config.downscale_delay_s)
@@ -108,8 +110,8 @@ class Autoscaler:
         self._up_factor = Fraction(str(config.upscaling_factor))
         self._down_factor = Fraction(str(config.downscaling_factor))
         self._least = _Least(self._up, config.min_replicas)
-        self._most = _Least(self._down, -config.max_replicas)  # of what is negative, for the most is wanted
-        # Without a factor the whole way is gone, wherever it began.
+        self._most = _Least(self._down, -config.max_replicas)  # the numbers are negated to find their maximum
+        # Without a factor, the change does not depend on the target of one delay ago.
         self._before_up = _Past(self._up if self._up_factor < 1 else 0, self._target)
         self._before_down = _Past(self._down if self._down_factor < 1 else 0, self._target)
         self._idle_since: int | None = None
@@ -118,7 +120,7 @@ class Autoscaler:
         self._decide()
 
     def hear(self, report: Report, now: float) -> None:
-        """A report came. One that was overtaken, is too old or is there already says nothing."""
+        """Take a report. Ignore it if it is too old or not newer than the last one of the same caller."""
         self._come(now)
         taken, load = min(_microseconds(report.at), self._now), self._parts(report)
         known, before = self._reports.get(report.source, (taken - 1, 0))
@@ -131,14 +133,14 @@ class Autoscaler:
         self._decide()
 
     def forget(self, source: str, now: float) -> None:
-        """This caller is gone."""
+        """Remove the load of a caller that has ended."""
         self._come(now)
         if self._reports.pop(source, None) is not None:
             self._window.put(sum(load for _, load in self._reports.values()))
             self._decide()
 
     def decide(self, now: float) -> Decision:
-        """What is wanted now."""
+        """Return the decision for this time."""
         self._come(now)
         due = self._due()
         return Decision(
@@ -171,12 +173,12 @@ class Autoscaler:
         self._seen_at = now + _FORGOTTEN + self._window.length
 
     def _changes(self) -> Iterator[int]:
-        """When something is going to be different, of itself."""
+        """Yield the times at which the state changes without another report."""
         yield from self._turns()
         yield from self._bends()
 
     def _turns(self) -> Iterator[int]:
-        """When the target itself may change."""
+        """Yield the times at which the target itself may change."""
         for past in (self._least, self._most, self._before_up, self._before_down):
             if past.changes_at is not None:
                 yield past.changes_at
@@ -186,7 +188,7 @@ class Autoscaler:
             yield self._forget_at
 
     def _bends(self) -> Iterator[int]:
-        """When what is needed may change: a target may, a delay later."""
+        """Yield the times at which the needed number may change. The target may change one delay later."""
         if self._seen_at is not None:
             yield self._seen_at
         if self._window.bends_at is not None:
@@ -200,12 +202,12 @@ class Autoscaler:
         return min([*self._turns(), *(bend + soonest for bend in self._bends())], default=None)
 
     def _move(self, now: int) -> None:
-        """To a moment until which nothing changes of itself but the average, evenly."""
+        """Advance to a time until which only the average changes, and does so linearly."""
         self._window.move(now)
         self._now = now
 
     def _pass(self, now: int) -> None:
-        """To the next moment at which something does."""
+        """Advance to the next time at which the state changes, and decide."""
         self._move(now)
         if self._forget_at is not None and self._forget_at <= now:
             self._reports = {source: report for source, report in self._reports.items() if report[0] + _FORGOTTEN > now}
@@ -226,7 +228,7 @@ class Autoscaler:
         began = self._before_down.read(now)
         if down < began:
             down = began - max(floor(self._down_factor * (began - down)), 1)
-        # What was needed least is never above what was needed most, so the order does not matter.
+        # The lowest needed number is never above the highest, so the order of min and max does not matter.
         target = min(max(self._target, up), max(down, 1))
         idle = target == 1 and needed == 0 and self._seen_at is None
         if not idle:
@@ -246,18 +248,18 @@ class Autoscaler:
         return min(max(needed, self.config.min_replicas), self.config.max_replicas)
 
     def _whole(self) -> int:
-        """Replicas for the average alone, rounded up."""
+        """Return the number of replicas for the average alone, rounded up."""
         return -(-self._window.area * self._times // self._each)
 
     def _crosses_at(self) -> int | None:
-        """When another number will be needed, if the average goes on as it does."""
+        """Return when the needed number changes if the average continues to change at the same rate; None: never."""
         slope = self._window.slope * self._times
         if slope > 0:
-            number = max(self._whole(), self.config.min_replicas)  # the last moment at which so many are enough
+            number = max(self._whole(), self.config.min_replicas)  # enough until one microsecond before the result
             if number < self.config.max_replicas:
                 return self._now + (number * self._each - self._window.area * self._times) // slope + 1
         elif slope < 0:
-            number = min(self._whole(), self.config.max_replicas) - 1  # the first moment at which so many are
+            number = min(self._whole(), self.config.max_replicas) - 1  # enough from the result on
             if number >= self.config.min_replicas:
                 return self._now - (number * self._each - self._window.area * self._times) // -slope
         return None
@@ -265,16 +267,16 @@ class Autoscaler:
 
 @dataclass(slots=True)
 class _Window:
-    """The load of the last `length` microseconds: as an area, in parts of a request times microseconds."""
+    """The load of the last `length` microseconds as an area: parts of a request times microseconds."""
 
     length: int
     now: int
     load: int = 0
     area: int = 0
-    #: When the load changed within the window, and by how much; the oldest is first.
+    #: The changes of the load within the window, oldest first: when, and by how much.
     steps: deque[tuple[int, int]] = field(default_factory=deque)
     left: int = 0
-    """The load at the window's beginning."""
+    """The load at the beginning of the window."""
 
     @property
     def slope(self) -> int:
@@ -282,11 +284,11 @@ class _Window:
 
     @property
     def bends_at(self) -> int | None:
-        """When the oldest change leaves the window."""
+        """When the oldest change leaves the window; None: there is no change."""
         return self.steps[0][0] + self.length if self.steps else None
 
     def put(self, load: int) -> None:
-        """The load from now on."""
+        """Set the load from now on."""
         change = load - self.load
         if self.steps and self.steps[-1][0] == self.now:
             change += self.steps.pop()[1]
@@ -295,7 +297,7 @@ class _Window:
         self.load = load
 
     def move(self, now: int) -> None:
-        """To a moment that is not behind the next bend."""
+        """Advance to a time that is not after `bends_at`."""
         self.area += self.slope * (now - self.now)
         self.now = now
         while self.steps and self.steps[0][0] + self.length <= now:
@@ -303,12 +305,12 @@ class _Window:
 
 
 class _Past:
-    """What a number was `span` microseconds ago."""
+    """The value of a number `span` microseconds ago."""
 
     def __init__(self, span: int, number: int) -> None:
         self._span = span
         self._number = number
-        #: What it was before, and until when; the oldest is first.
+        #: The earlier values, oldest first, and until when each was valid.
         self._past: deque[tuple[int, int]] = deque()
 
     @property
@@ -327,12 +329,12 @@ class _Past:
 
 
 class _Least(_Past):
-    """The least that a number was within the last `span` microseconds."""
+    """The lowest value of a number within the last `span` microseconds."""
 
     def put(self, number: int, now: int) -> None:
         super().put(number, now)
         while self._past and self._past[-1][0] >= number:
-            self._past.pop()  # as long as that was within the span, this is, too
+            self._past.pop()  # the new number is not higher, and stays within the span for longer
 
 
 _SECOND = 1_000_000

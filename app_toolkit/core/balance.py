@@ -1,4 +1,4 @@
-"""Which replica a request goes to: the one that serves its client, or else the one with less to do of two.
+"""Chooses the replica for a request: the replica that already serves the client, or else the less loaded of two.
 
 Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001; Mitzenmacher, Prabhakar
 and Shah, "Load Balancing with Memory", FOCS 2002.
@@ -11,24 +11,27 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Load = tuple[int, int]
-"""Of one replica: its ongoing requests, and its open streams and WebSockets. The first decides, unless it is equal."""
+"""The load of one replica: its ongoing requests, and its open streams and WebSockets, which are compared only if the
+ongoing requests are equal."""
 
 SPARE_REQUESTS = 4
 SPARE_OPEN = 10
-"""A client keeps its replica as long as that has at most so many more requests, or open streams, than another one. Ten
-clients at two replicas all keep theirs, and so does a client with an open stream among a few others."""
+"""A client keeps its replica if that has at most this many more requests, or open streams and WebSockets, than another
+replica. For example, ten clients at two replicas all keep their replicas, and so does a client with an open stream at
+a replica that has a few more."""
 
 SPARE_SHARE = 8
-"""The same, in addition, for an eighth of what the other one has: what is many also varies."""
+"""The divisor for an additional difference, an eighth of the number at the other replica: large numbers vary more."""
 
 
 def pick(
     candidates: Sequence[T], load: Callable[[T], Load], rng: Random, last: T | None = None, *, moves: bool = False
 ) -> T | None:
-    """One of the candidates, None when there are none.
+    """Return the less loaded of two candidates; None: there are no candidates.
 
-    `last`, a candidate, is one of the two that are compared, and of equals it is taken: requests that come one after
-    another go where everything is still at hand. `moves`: of equals, the other is. None: the two are strangers.
+    `last`: one of the two, usually the candidate that was picked before; None: both are random. `last` is returned if
+    both have the same load, because consecutive requests are faster at a replica with warm caches. `moves`: return the
+    other candidate in this case.
     """
     count = len(candidates)
     if count < 2:
@@ -40,16 +43,16 @@ def pick(
 
 
 def another(candidates: Sequence[T], first: T, rng: Random) -> T:
-    """Any of two or more candidates but this one."""
+    """Return a random candidate other than `first`. There must be at least two candidates."""
     other = candidates[int(rng.random() * (len(candidates) - 1))]
     return candidates[-1] if other is first else other
 
 
 def is_clearly_less(other: Load, own: Load, *, streamed: bool = False) -> bool:
-    """Whether a client moves to another replica, because its own one has clearly more to do.
+    """Return whether a client moves to another replica, because the load of its own replica is clearly higher.
 
-    `streamed`: the connection's previous response was a stream. Its next one probably is, too, so open streams count
-    like requests.
+    `streamed`: the previous response on the connection was a stream. The next response probably is one, too, so open
+    streams count like requests.
     """
     if streamed:
         return _clearly(sum(other), sum(own), SPARE_REQUESTS)

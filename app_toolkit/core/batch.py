@@ -1,7 +1,7 @@
-"""When a batch closes, and which items are in it.
+"""Decides when a batch closes, and which items it contains.
 
-Items keep the order in which they came. A batch closes as soon as it is full, or once its first item has been there for
-`batch_wait_timeout_s`, and only while fewer than `max_concurrent_batches` run.
+Items keep the order in which they were added. A batch closes as soon as it is full, or once its first item has waited
+for `batch_wait_timeout_s`, but only while fewer than `max_concurrent_batches` run.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ BOUNDS: dict[str, tuple[type, int, int]] = {
     "batch_wait_timeout_s": (float, 0, 3_600),
     "max_concurrent_batches": (int, 1, 1_000),
 }
-"""What kind of number each limit is, its least and its most."""
+"""The type, the minimum and the maximum of each limit."""
 
 
 @dataclass(slots=True)
 class BatchSettings:
-    """What batches keep to. Each can be set while items come and go, and raises `ConfigError` out of its bounds.
+    """The limits of batches. They can be set at any time. A value out of bounds raises `ConfigError`.
 
-    What is set is seen when the next item comes or the next batch ends.
+    A new value takes effect when the next item is added or the next batch ends.
     """
 
     max_batch_size: int = 8
-    """Items in one batch, or the sum of their sizes. An item that is larger by itself goes alone."""
+    """The maximum number of items in one batch, or of the sum of their sizes. An item that is larger runs alone."""
     batch_wait_timeout_s: float = 0.01
-    """Seconds that the first item of a batch waits for others."""
+    """The maximum number of seconds for which the first item of a batch waits for others."""
     max_concurrent_batches: int = 1
-    """Batches that run at a time; while so many do, items wait for longer."""
+    """The maximum number of batches that run at the same time. Meanwhile, items wait for longer."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in BOUNDS:
@@ -46,10 +46,10 @@ class BatchSettings:
 
 
 class OverriddenBatch:
-    """The limits of a batch method for one object, whose deployment says some of them."""
+    """The limits of a batch method for one object, whose deployment overrides some of them."""
 
     def __init__(self, limits: BatchSettings, given: Mapping[str, Any]) -> None:
-        """What `given` has stands, whatever `limits` become; the rest is what they are at each moment."""
+        """`given` has the overrides, which do not change. All other limits are the present values of `limits`."""
         self._limits = limits
         self._given = given
 
@@ -68,26 +68,26 @@ class OverriddenBatch:
 
 @dataclass(slots=True)
 class Buffer(Generic[T]):
-    """The items that no batch has taken yet. It is told all that happens.
+    """The items that are not in a batch yet. The owner calls a method for each event.
 
-    An item is a token of type T, which can be hashed; `now` counts seconds and never falls.
+    An item is a token of type T, which must be hashable. `now` is in seconds and never decreases.
     """
 
     limits: BatchSettings | OverriddenBatch
     items: dict[T, tuple[int, float]] = field(default_factory=dict)
-    """Each item's size, and when it came; the oldest is first."""
+    """The size of each item and when it was added, oldest first."""
     size: int = 0
-    """Of all items together."""
+    """The sum of the sizes of all items."""
     running: int = 0
-    """Batches that were closed and have not ended."""
+    """The number of batches that have closed and not ended."""
 
     def add(self, item: T, size: int, now: float) -> None:
-        """An item came."""
+        """Add an item at the end."""
         self.items[item] = size, now
         self.size += size
 
     def remove(self, item: T) -> bool:
-        """An item goes unserved. False: it is not here, for a batch has taken it."""
+        """Remove an item. Return False if it is not in the buffer, because it is in a batch already."""
         entry = self.items.pop(item, None)
         if entry is None:
             return False
@@ -95,7 +95,10 @@ class Buffer(Generic[T]):
         return True
 
     def close(self, now: float) -> list[T]:
-        """The items of a batch that is to run now; ask until there are none. It runs until `ended`."""
+        """Close a batch and return its items; an empty list if no batch closes now.
+
+        Call this until the list is empty. The batch counts as running until `ended`.
+        """
         closes_at, most = self.closes_at, self.limits.max_batch_size
         if closes_at is None or (self.size < most and now < closes_at):
             return []
@@ -112,12 +115,12 @@ class Buffer(Generic[T]):
         return batch
 
     def ended(self) -> None:
-        """A batch that ran has ended."""
+        """Note that a running batch has ended."""
         self.running -= 1
 
     @property
     def closes_at(self) -> float | None:
-        """When the next batch closes at the latest. None: nobody is here, or a batch that runs has to end first."""
+        """When the next batch closes at the latest; None: there are no items, or a running batch must end first."""
         if not self.items or self.running >= self.limits.max_concurrent_batches:
             return None
         _, came = next(iter(self.items.values()))

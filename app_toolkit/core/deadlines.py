@@ -1,4 +1,4 @@
-"""How long a request may take: the deployment says, and the request itself may ask for less."""
+"""Computes how long a request may take: the option of the deployment, or less if the request asks for it."""
 
 import re
 from collections.abc import Iterable
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from app_toolkit.errors import BadRequest
 
 TIMEOUT_FIELD = b"x-request-timeout-seconds"
-"""In small letters."""
+"""The field name in lowercase."""
 
 GRAMMAR = re.compile(rb"\d{1,6}(\.\d{1,6})?")
 
 
 def timeout_s(asked: bytes | None, limit: float | None) -> float | None:
-    """The shorter of `X-Request-Timeout-Seconds` and `request_timeout_s`; None where neither says anything.
+    """Return the shorter of `X-Request-Timeout-Seconds` and `request_timeout_s`; None: neither is set.
 
-    Raises `BadRequest` for what is not a plain decimal number above 0.
+    Raises `BadRequest` if the field is not a plain decimal number above 0.
     """
     if asked is None:
         return limit
-    asked = asked.strip(b" \t")  # RFC 9110, 5.5: whitespace around a value is no part of it
+    asked = asked.strip(b" \t")  # RFC 9110, 5.5: whitespace around a value is not part of it
     seconds = float(asked) if GRAMMAR.fullmatch(asked) else 0.0
     if seconds <= 0:
         raise BadRequest(
@@ -29,9 +29,9 @@ def timeout_s(asked: bytes | None, limit: float | None) -> float | None:
 
 
 def until(now: float, allowed: Iterable[float | None], outer: float | None) -> float | None:
-    """When a call must have ended: the first of what it is allowed, in seconds from now, and of the request's own end.
+    """Return the deadline of a call; None: it has none.
 
-    None where nothing bounds it.
+    This is the earliest of `now` plus each timeout in `allowed`, in seconds, and `outer`, the deadline of the request.
     """
     ends = [now + seconds for seconds in allowed if seconds is not None]
     if outer is not None:

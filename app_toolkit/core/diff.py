@@ -1,4 +1,4 @@
-"""What an apply would change: said of each deployment, with what that does to its replicas."""
+"""Computes what applying an application would change in each deployment, and the effect on its replicas."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -8,24 +8,24 @@ from typing import Any
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model, Origin
 
 HIDDEN = ("user_config", "ray_actor_options.runtime_env")
-"""Options with values that may be secrets: of them it is said that they change, and no more."""
+"""Options whose values may be secret. A diff contains only that they change, and not their values."""
 
 NONE = "none"
 
 
 class Effect(StrEnum):
-    """What becomes of the replicas of one deployment."""
+    """The effect on the replicas of one deployment."""
 
     ADDED = "added"
     REMOVED = "removed"
     RESTARTED = "restarted"
-    """New ones take over from all that run."""
+    """New replicas replace all running ones."""
     RECONFIGURED = "reconfigured"
-    """They take up options while they run."""
+    """The replicas apply changed options while they run."""
     SCALED = "scaled"
-    """There are more or fewer of them."""
+    """The number of replicas changes."""
     KEPT = "kept"
-    """Nothing, though an option changes that concerns their callers or the controller."""
+    """The replicas do not change. An option changes that only concerns their callers or the controller."""
     UNCHANGED = "unchanged"
 
 
@@ -36,7 +36,7 @@ class Change:
     option: str
     before: str = ""
     after: str = ""
-    """Both as people read them; empty where the values are not to be seen, or too long."""
+    """The values before and after, for display; both are empty if the values are secret or too long."""
 
     def __str__(self) -> str:
         return f"{self.option} {self.before} -> {self.after}" if self.before or self.after else f"{self.option} changed"
@@ -51,14 +51,14 @@ class DeploymentDifference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Between an application that runs and the same as it is to be."""
+    """The differences between a running application and its new revision."""
 
     name: str
     is_new: bool
     deployments: tuple[DeploymentDifference, ...]
-    """As they are to be, then those that are removed."""
+    """The deployments of the new revision, followed by the removed ones."""
     changes: tuple[Change, ...] = ()
-    """What concerns the application as a whole."""
+    """The changes that concern the application as a whole."""
 
     @property
     def is_empty(self) -> bool:
@@ -66,7 +66,7 @@ class Diff:
 
 
 def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Diff:
-    """What applying `after` does where `before` was applied last; None: nothing was."""
+    """Return what applying `after` would change. `before`: the application that was applied last; None: none was."""
     there = {} if before is None else {each.config.name: each for each in before.deployments}
     desired = {each.config.name: each for each in after.deployments}
     of_deployments = [
@@ -82,12 +82,15 @@ def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Diff:
 
 
 def of_part(difference: Diff, deployments: Collection[str]) -> Diff:
-    """What it says of these deployments, and of the application as a whole."""
+    """Return the part of a diff that concerns these deployments and the application as a whole."""
     return replace(difference, deployments=tuple(each for each in difference.deployments if each.name in deployments))
 
 
 def options_changed(before: Model, after: Model) -> tuple[Change, ...]:
-    """The options that two say differently, by their dotted names; of a part that only one has, each option."""
+    """Return the options with different values, by their dotted names.
+
+    If only one of the two has a group of options, every option of the group is returned.
+    """
     one, other = dict(_flat(before.model_dump(mode="json"))), dict(_flat(after.model_dump(mode="json")))
     return tuple(
         Change(option) if option in HIDDEN else Change(option, _shown(one.get(option)), _shown(other.get(option)))
@@ -101,7 +104,7 @@ def _of_deployment(
 ) -> DeploymentDifference:
     name, changes = other.config.name, options_changed(one.config, other.config)
     from_elsewhere = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
-    if from_elsewhere != tuple(_of_origin(before.origin, after.origin)):  # which is said once, of the whole
+    if from_elsewhere != tuple(_of_origin(before.origin, after.origin)):  # otherwise in the changes of the application
         changes = (*from_elsewhere, *changes)
     if before.template_hash(name) != after.template_hash(name):
         effect = Effect.RESTARTED
@@ -134,7 +137,7 @@ def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:
 
 
 def _flat(options: Mapping[str, Any], around: str = "") -> Iterator[tuple[str, Any]]:
-    """By dotted names. What users have put together themselves stays in one piece."""
+    """Yield the options by dotted names. Options in `HIDDEN` contain mappings of users and are not split."""
     for name, value in options.items():
         option = f"{around}{name}"
         if isinstance(value, Mapping) and option not in HIDDEN:

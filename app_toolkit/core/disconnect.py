@@ -1,13 +1,16 @@
-"""Whether a handler goes on when its client has gone."""
+"""Decides whether a handler continues after a client disconnect."""
 
 from app_toolkit.types import OnDisconnect
 
 READING = frozenset({"GET", "HEAD"})
-"""Methods that only fetch: without a client there is nothing to do."""
+"""Methods that only read: without a client, their response has no use."""
 
 
 def stops(wish: OnDisconnect, kind: str, method: str, answering: bool) -> bool:
-    """Whether to stop a handler. `kind`: "http" or "websocket"; `answering`: its answer has begun, so is a stream."""
+    """Return whether to cancel the handler after a client disconnect.
+
+    `kind`: "http" or "websocket". `answering`: the response has begun and is therefore a stream.
+    """
     if wish == "auto":
         return kind == "websocket" or method in READING or answering
     return wish == "cancel"

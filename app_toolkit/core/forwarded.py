@@ -1,4 +1,4 @@
-"""What a proxy before ours says of its client, and whom to believe it from."""
+"""Reads the fields in which a proxy in front of this one describes its client, and decides which proxies to trust."""
 
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -10,26 +10,29 @@ PROTO = b"x-forwarded-proto"
 SCHEMES = frozenset(("http", "https", "ws", "wss"))
 
 FIELDS = frozenset((b"forwarded", FOR, PROTO))
-"""Names in small letters of what is standard, or read here; `tells_of_a_client` knows the others."""
+"""The lowercase names of the fields that are standard or that this module reads. `tells_of_a_client` matches more."""
 
 LONGEST_CLIENT = 253
-"""Characters, as many as a host's name may have; what is longer is none."""
+"""The maximum number of characters of a client, which is that of a host name. A longer client is ignored."""
 
 
 def tells_of_a_client(name: bytes) -> bool:
-    """Whether a field, in small letters and with `-` for `_`, is one that apps take a proxy's word from."""
+    """Return whether apps read facts about the client from a field. `name`: in lowercase, with `-` instead of `_`."""
     return name.startswith(b"x-forwarded-") or name == b"x-real-ip"
 
 
 class Trust:
-    """Whose word is taken for where a request came from."""
+    """The hosts whose forwarded fields are trusted."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network] | None) -> None:
-        """None: everybody is believed."""
+        """`networks`: the trusted networks; None: every host is trusted."""
         self._networks = None if networks is None else tuple(networks)
 
     def __contains__(self, host: str) -> bool:
-        """Whether a host, as a socket or a field names it, is believed. What is no address is not, but by all."""
+        """Return whether a host, as given by a socket or a field, is trusted.
+
+        A host that is not an IP address is trusted only if every host is trusted.
+        """
         if self._networks is None:
             return True
         try:
@@ -41,9 +44,10 @@ class Trust:
         return any(address in network for network in self._networks)
 
     def client(self, fields: Iterable[Header]) -> tuple[str, int] | None:
-        """The client as `X-Forwarded-For` tells it: the last address, from the right, that is not itself believed.
+        """Return the host and the port of the client: the rightmost entry of `X-Forwarded-For` that is not trusted.
 
-        Where all are, the first one. Port 0 where none is given. None: nothing is told, or nothing that can be.
+        If all entries are trusted, this is the first entry. The port is 0 if the entry has none. Returns None if there
+        is no such field, or if the host is empty or too long.
         """
         told = b",".join(value for name, value in fields if name == FOR).decode("latin-1")
         named = [entry.strip() for entry in told.split(",")]
@@ -57,7 +61,7 @@ class Trust:
 
 
 def scheme(fields: Iterable[Header]) -> str | None:
-    """The scheme that the client used, as the last `X-Forwarded-Proto` tells it; None: nothing is told, or nonsense."""
+    """Return the scheme that the client used, from the last `X-Forwarded-Proto`; None: it is missing or not known."""
     told: str | None = None
     for name, value in fields:
         if name == PROTO:
@@ -66,7 +70,7 @@ def scheme(fields: Iterable[Header]) -> str | None:
 
 
 def _host_and_port(entry: str) -> tuple[str, int]:
-    """Of `host`, `host:port`, `[host]` or `[host]:port`; anything else is taken as a host."""
+    """Split `host`, `host:port`, `[host]` or `[host]:port`. Anything else counts as a host."""
     if entry.startswith("["):
         host, bracket, rest = entry[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -1,4 +1,4 @@
-"""What callers need to know of the methods of a class: their kinds, and which of them are idempotent."""
+"""The facts that callers need about the methods of a class: their kinds, and whether they are idempotent."""
 
 import inspect
 import re
@@ -36,5 +36,5 @@ def kind_of(method: Callable[..., Any]) -> Kind:
 
 
 def kebab(name: str) -> str:
-    """The name of a class's deployment: `TextEncoder` is `text-encoder`."""
+    """Return the name of the deployment of a class: `text-encoder` for `TextEncoder`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower().strip("_-")

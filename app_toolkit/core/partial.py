@@ -1,4 +1,4 @@
-"""A part of an application changes and the rest stays: which deployments are meant, and what comes of it."""
+"""Changes a part of an application: selects the deployments to change, and computes the resulting application."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,19 +12,22 @@ T = TypeVar("T")
 
 
 def named(names: Iterable[str], living: ApplicationSpec, plan: ApplicationSpec) -> frozenset[str]:
-    """The deployments that are meant, by their names or by endpoints such as `POST /embed` and `/chat`.
+    """Return the deployments that `names` selects by their names or by endpoints such as `POST /embed` and `/chat`.
 
-    An endpoint is that of the plan, else of what lives, and means the ingress that serves it. Raises `ConfigError` for
-    what neither has, and for an endpoint of several ingresses.
+    An endpoint selects the ingress that serves it in the plan, or else in the running application. Raises `ConfigError`
+    if neither has the name or endpoint, or if several ingresses serve the endpoint.
     """
     return frozenset(_named(name, living, plan) for name in names)
 
 
 def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]) -> ApplicationSpec:
-    """The application that lives, its deployments of these names as a plan has them: created, updated or deleted.
+    """Return the running application with the deployments `names` as in the plan: created, updated or deleted.
 
-    All others stay as they are, with the code that they run. Raises `ConfigError` where the code of one would call what
-    is not there, where nobody would answer what no route matches, and where the plan has another route prefix.
+    All other deployments keep their options and code.
+
+    Raises:
+        ConfigError: The code of a deployment would call a deployment or method that does not exist, the default
+            deployment or all deployments would be deleted, or the plan has another route prefix.
     """
     if plan.route_prefix not in (None, living.route_prefix):
         raise ConfigError(
@@ -53,7 +56,10 @@ def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection
 
 
 def without(living: ApplicationSpec, deployment: str) -> ApplicationSpec:
-    """The same with one deployment less, and without its routes. Raises `ConfigError` where it is in use."""
+    """Return the application without a deployment and its routes.
+
+    Raises `ConfigError` if there is no such deployment, or if it cannot be deleted, as in `taken_over`.
+    """
     living.deployment(deployment)
     others = tuple(each for each in living.deployments if each.config.name != deployment)
     return taken_over(living, living.model_copy(update={"deployments": others}), {deployment})
@@ -95,16 +101,19 @@ def _owners(endpoint: str, spec: ApplicationSpec) -> list[str]:
     return [owner for owner in found if owner is not None]
 
 
-# What comes of it
+# The resulting application
 
 
 def _with_origins(spec: ApplicationSpec) -> list[DeploymentSpec]:
-    """Its deployments, each with the origin of its own code."""
+    """Return the deployments of an application, each with the origin of its code."""
     return [each.model_copy(update={"origin": each.origin or spec.origin}) for each in spec.deployments]
 
 
 def _in_short(spec: ApplicationSpec) -> ApplicationSpec:
-    """The same, where a deployment has an origin only if it is not that of the default, or else of the first one."""
+    """Return the application with the origin of the default deployment, or else of the first deployment.
+
+    Deployments with the same origin then have none of their own.
+    """
     name = spec.default or spec.deployments[0].config.name
     origin = spec.origin_of(name)
     deployments = tuple(
@@ -116,7 +125,10 @@ def _in_short(spec: ApplicationSpec) -> ApplicationSpec:
 def _woven(
     staying: Iterable[T], planned: Iterable[T], key: Callable[[T], object], is_new: Callable[[T], bool]
 ) -> list[T]:
-    """What stays and what is new, each in its own order; before something new stands what is planned before it."""
+    """Merge the items that stay with the new items of the plan.
+
+    Both keep their order. If an item that stays is before a new item in the plan, it is so in the result.
+    """
     left = deque(staying)
     ahead = set(map(key, left))
     woven: list[T] = []
@@ -132,9 +144,9 @@ def _woven(
 def _routes(
     living: ApplicationSpec, plan: ApplicationSpec, deployments: Sequence[DeploymentSpec], names: Collection[str]
 ) -> tuple[Route, ...]:
-    """Those that are served; behind them, as nobody's, what else the code of an ingress has.
+    """Return the routes that are served, followed by the other routes that the code of an ingress has, without owner.
 
-    That code would answer 421 there, for it takes the route for another ingress's.
+    Otherwise a replica would answer 421 to requests for those, because its code assigns the route to another ingress.
     """
     ingresses = {each.config.name for each in deployments if each.kind == "ingress"}
     served = _woven(
@@ -155,7 +167,7 @@ def _routes(
 
 
 def _check_rest(after: ApplicationSpec) -> None:
-    """That it is an application still."""
+    """Raise `ConfigError` if no deployment or no default deployment would be left."""
     there = [each.config.name for each in after.deployments]
     if not there:
         raise ConfigError(f"nothing would be left of application {after.name!r}: delete all of it")
@@ -169,7 +181,7 @@ def _check_rest(after: ApplicationSpec) -> None:
 def _mistakes(
     after: ApplicationSpec, living: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]
 ) -> Iterator[str]:
-    """What its code may call and it has not."""
+    """Yield a sentence for each deployment or method that some code may call and that would be missing or different."""
     there = _methods(after)
     in_use: dict[str, list[str]] = {}
     for each in after.deployments:
@@ -191,5 +203,5 @@ def _mistakes(
 
 
 def _methods(spec: ApplicationSpec) -> dict[str, dict[str, Kind]]:
-    """What may be called of its classes."""
+    """Return the methods of each class deployment, by the name of the deployment."""
     return {each.config.name: each.methods for each in spec.deployments if each.kind == "class"}

@@ -1,18 +1,18 @@
-"""Whether the cluster has room for a replica that has no process yet."""
+"""Decides whether the cluster has room for a replica that has no process yet."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 ROUNDING = 0.0001
-"""Ray counts resources in ten-thousandths."""
+"""Ray counts resources in units of one ten-thousandth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     total: Mapping[str, float]
-    """What it has when nothing runs on it, by resource."""
+    """The resources of the empty node, by name."""
     mine: int
-    """Replicas of the same deployment and revision that are known to run there."""
+    """The number of replicas of the same deployment and revision that are known to run there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +20,18 @@ class Lack:
     asks: str
     free: str
     for_ever: bool
-    """It fits on no node, even on an empty one."""
+    """Whether the replica fits on no node, even if the node is empty."""
 
 
 def lack(
     asks: Mapping[str, float], free: Mapping[str, float], nodes: Collection[Node], max_per_node: int | None
 ) -> Lack | None:
-    """What it waits for; None: there is room.
+    """Return the resources that a replica waits for; None: there is room.
 
-    `free` is that of all nodes together, because Ray documents no more. Where some nodes have as many replicas as they
-    may, only what cannot be free on those counts. So whoever is placed, and has no process for a while, may still be
-    said to wait: where it took the last of what was free, or others have so much of the nodes that are open.
+    `free`: the free resources of all nodes together, because Ray documents no others. If some nodes already have
+    `max_per_node` replicas, only resources that cannot be free on those nodes count. A replica that Ray has placed, but
+    whose process has not started yet, may therefore still count as waiting: if it took the last free resources, or if
+    other processes use most of the remaining nodes.
     """
     fitting = [node for node in nodes if _covers(node.total, asks)]
     open_ = [node for node in fitting if max_per_node is None or node.mine < max_per_node]
@@ -49,9 +50,9 @@ def lack(
 def may_be_granted(
     asks: Mapping[str, float], free: Mapping[str, float], nodes: Collection[Node], held: Mapping[str, float]
 ) -> bool:
-    """Whether the replica may have its resources already: nobody known has taken as much as it asks for.
+    """Return whether Ray may already have granted the resources of the replica, because no known replica holds them.
 
-    Ray counts resources as taken from the moment at which it grants them, and then starts the process. `held`: the
+    Ray counts resources as used from the moment at which it grants them, and then starts the process. `held`: the
     resources of all replicas that are known to have a process.
     """
     taken = {name: sum(node.total.get(name, 0.0) for node in nodes) - free.get(name, 0.0) for name in asks}
@@ -59,7 +60,7 @@ def may_be_granted(
 
 
 def _most_free(node: Node, name: str, amount: float) -> float:
-    """`amount`: what each of its replicas has of it."""
+    """Return how much of a resource can be free on a node. `amount`: how much each replica on the node uses."""
     return max(0.0, node.total.get(name, 0.0) - node.mine * amount)
 
 

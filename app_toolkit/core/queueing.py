@@ -1,26 +1,26 @@
-"""Which end of a queue is served next: the oldest request, or the newest while clients give up.
+"""Decides which request of a wait queue is served next: the oldest, or the newest while clients give up.
 
-A queue that serves the oldest request first is fair, and useless in an overload whose clients give up: it grows until
-each request reaches its turn just before its client leaves, and the work is done for nobody. Serving the newest first
-gives every slot to a client that is still there (adaptive LIFO, in Maurer, "Fail at Scale", ACM Queue 13(8), 2015).
-Clients that do not give up are served in their order, however long the queue is.
+Serving the oldest request first is fair. In an overload in which clients give up, however, the queue grows until each
+request is served just before its client disconnects, and the work is wasted. Serving the newest request first gives
+every slot to a client that still waits (adaptive LIFO, in Maurer, "Fail at Scale", ACM Queue 13(8), 2015). Clients that
+do not give up are served in order, regardless of the length of the queue.
 """
 
 MEMORY = 1 / 32
-"""Weight in `abandoned` of the request that left the queue last."""
+"""The weight in `abandoned` of the last request that left the queue."""
 
 MOST_ABANDONED = 0.05
-"""Share of requests that may give up before the newest is served first. One that gives up alone is fewer, two in quick
-succession are more."""
+"""The share of requests that may give up before the newest is served first. A single request that gives up stays below
+this share. Two in quick succession exceed it."""
 
 
 class ServingOrder:
-    """The order of one queue, which reports each request that leaves it, and each that finds it empty."""
+    """The order of one wait queue. The queue calls a method when a request leaves it or enters it while it is empty."""
 
     __slots__ = ("abandoned",)
 
     def __init__(self) -> None:
-        #: The share of requests that gave up, of those that left the queue lately.
+        #: The share of requests that gave up, among those that left the queue recently.
         self.abandoned = 0.0
 
     @property
@@ -28,13 +28,13 @@ class ServingOrder:
         return self.abandoned > MOST_ABANDONED
 
     def began(self) -> None:
-        """The queue was empty, and a request enters it. An overload is over when its queue has drained."""
+        """Note that a request enters the empty queue. An overload is over when the queue is empty."""
         self.abandoned = 0.0
 
     def served(self) -> None:
-        """A request left the queue because it was given a slot."""
+        """Note that a request left the queue because it got a slot."""
         self.abandoned -= MEMORY * self.abandoned
 
     def gave_up(self) -> None:
-        """A request left the queue without a slot: its client disconnected, or it waited for too long."""
+        """Note that a request left the queue without a slot: its client disconnected, or it waited for too long."""
         self.abandoned += MEMORY * (1 - self.abandoned)

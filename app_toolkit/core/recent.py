@@ -1,15 +1,15 @@
-"""How often something happened in the last ten seconds, in ten buckets of a second: O(1), however often it was."""
+"""Counts events of the last ten seconds in ten buckets of one second, in O(1) time and memory."""
 
 from math import ceil
 
 WINDOW_S = 10
 
 LONGEST_WAIT_S = 60
-"""Nobody is told to stay away for longer: what is measured now says little about the minute after."""
+"""The maximum of `Retry-After` in seconds: the present rate does not predict the load after a minute."""
 
 
 class Recent:
-    """Counts what happened in this second and in the nine before it. `now` is in seconds and never falls."""
+    """Counts the events of this second and of the nine before it. `now` is in seconds and never decreases."""
 
     __slots__ = ("_counts", "_second")
 
@@ -28,7 +28,7 @@ class Recent:
         return sum(self._counts)
 
     def rate(self, now: float) -> float:
-        """How many a second, since the oldest that is still counted; 0 where there is none."""
+        """Return the events per second since the oldest event that is still counted; 0 if there are no events."""
         total = self.total(now)
         if not total:
             return 0.0
@@ -44,8 +44,8 @@ class Recent:
 
 
 def retry_after_s(waiting: int, rate: float) -> int:
-    """Seconds until those who wait now are served, 1 to 60, where `rate` are answered a second.
+    """Return the seconds until `waiting` requests are served if `rate` requests are answered per second: 1 to 60.
 
-    Where nothing was answered lately, one answer in the window is assumed.
+    If the rate is 0, one response in the window is assumed.
     """
     return max(ceil(min(waiting / (rate or 1 / WINDOW_S), LONGEST_WAIT_S)), 1)

@@ -6,10 +6,10 @@ controller before it would have planned. A *replica set* is the set of replicas 
 
 * New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
   only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
-* A replica that was found after a restart counts as serving until it has reported its state. It is left alone until
-  then.
+* A replica that was found after a restart counts as serving until it has reported its state. Until then, the only
+  possible action is a kill after its startup timeout.
 * A running replica applies changed reloadable options while it runs. If it cannot, it is replaced, and the new replica
-  starts first. Options that no replica can apply therefore end no replica that serves.
+  starts first. Options that no replica can apply therefore do not stop a replica that serves.
 * Planning is idempotent: once the actions of a plan are noted, another plan at the same time is empty.
 """
 
@@ -37,7 +37,7 @@ from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
-"""The prefix of the name of a replica set of proxies. The name of another one has a slash in it, and no `@`."""
+"""The prefix of the names of replica sets of proxies. Names of other replica sets contain a slash and no `@`."""
 
 ANSWER_S = 2.0
 """Seconds that an answer may arrive after its deadline before it counts as missing."""
@@ -46,10 +46,10 @@ AGAIN_S = 1.0
 """Seconds after a failed probe within which the next one is sent."""
 
 RECONFIGURE_AGAIN_S = 1.0
-"""Seconds to wait after the first failed attempt. Each further failure doubles the wait."""
+"""Seconds to wait after the first failed reconfiguration. Each further failure doubles the wait."""
 
 RECONFIGURE_TRIES = 3
-"""Failed attempts after which a replica is replaced."""
+"""Failed reconfigurations after which a replica is replaced."""
 
 STOP_S = 5.0
 """The minimum number of seconds for the shutdown of a lifespan."""
@@ -60,10 +60,11 @@ LONGEST_ERROR = 8_000
 """Characters that are kept of a traceback, from its end."""
 
 UNPLACED_S = 60.0
-"""Seconds without a report about an unplaced replica, after which the launcher has lost it."""
+"""Seconds without a report about an unplaced replica, after which it is killed: the launcher has lost it."""
 
 UNROUTE_S = 60.0
-"""Seconds after which a replica drains even if some caller has not acknowledged that it is gone. Leases end sooner."""
+"""Seconds after which a retired replica drains even if a caller has not acknowledged its removal. Leases expire
+sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Shut the lifespan down and exit within `timeout_s` seconds, also while it starts. Answered by `Exited`."""
+    """Shut down the lifespan and exit within `timeout_s` seconds, even during the start. Answered by `Exited`."""
 
     replica: ReplicaId
     timeout_s: float
@@ -110,7 +111,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End the process now. Answered by `Exited`, even if it has ended already."""
+    """End the process now. Answered by `Exited`, even if the process has already ended."""
 
     replica: ReplicaId
     why: str
@@ -118,7 +119,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Check its health on the event loop that serves requests.
+    """Check the health of the replica on the event loop that serves requests.
 
     Answered within `timeout_s` seconds by `ProbePassed`, `ProbeFailed` or `Exited`.
     """
@@ -148,7 +149,7 @@ class ReplicaSetSpec:
     target: int
     template: ReplicaSpec | ProxySpec
     policy: Policy | None = None
-    """The options for its callers; None: it is a set of proxies, which have no callers."""
+    """The options for its callers; None for proxies, which have no callers."""
     idempotent: tuple[str, ...] = ()
     """The methods of a class that callers may call again if a replica is lost."""
     options: RayActorOptions = field(default_factory=RayActorOptions)
@@ -164,19 +165,22 @@ class ReplicaSetSpec:
     max_unavailable: int | str = 0
     """How many replicas fewer than the target may serve during a replacement."""
     apart: bool = False
-    """Whether all old replicas must have ended before new ones start, whatever the two options before say."""
+    """Whether all old replicas must have ended before new ones start, regardless of `max_surge` and
+    `max_unavailable`."""
     routed: bool = True
-    """Whether its replicas are published to callers, who must acknowledge that one is gone before it drains."""
+    """Whether its replicas are published to callers. Callers must then acknowledge the removal of a replica before it
+    drains."""
     spread: bool = False
-    """Whether its callers are on several nodes. A replica without a remote address is then replaced."""
+    """Whether its callers are on several nodes. If so, a replica without a remote address is replaced."""
     lingers: bool = False
-    """Whether replicas stay after they have drained: WebSockets that pass through them end at the replicas first."""
+    """Whether proxies keep running after they have drained, until the replicas have closed the WebSockets that pass
+    through them."""
     autoscaling: AutoscalingConfig | None = None
-    """How the target is autoscaled; None: it is fixed."""
+    """The options of the autoscaler; None: the target is fixed."""
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The reloadable options that each replica should have applied; None: it is a set of proxies."""
+        """The reloadable options that each replica should have applied; None for proxies."""
         return _live(self.template)
 
     @property
@@ -198,10 +202,10 @@ class ReplicaSetRecord:
     name: str
     replicas: tuple[ReplicaRecord, ...] = ()
     starts: int = 0
-    """Starts in this epoch. The next id is made from this number."""
+    """The number of starts in this epoch. The id of the next replica is derived from it."""
     failures: tuple[restarts.Failure, ...] = ()
     deaths: int = 0
-    """Replicas that ended unexpectedly in this epoch."""
+    """The number of replicas that ended unexpectedly in this epoch."""
     last_error: str | None = None
 
     def replica(self, id: ReplicaId) -> ReplicaRecord | None:
@@ -217,17 +221,17 @@ def _live(spec: ReplicaSpec | ProxySpec) -> ReloadableOptions | None:
 
 
 def replica_id(replica_set: str, epoch: int, number: int) -> ReplicaId:
-    """A unique id: each epoch is taken once, and names of applications and deployments have no dots."""
+    """Return a unique id: each epoch is taken once, and names of applications and deployments contain no dots."""
     return ReplicaId(f"{replica_set.replace('/', '.')}-{epoch}-{number}")
 
 
 def replica_set_of(id: ReplicaId) -> str:
-    """The name of the replica set that a replica belongs to."""
+    """Return the name of the replica set that a replica belongs to."""
     return id.rsplit("-", 2)[0].replace(".", "/")
 
 
 def proxies_of(node: NodeId) -> str:
-    """The name of the replica set of a node's proxies."""
+    """Return the name of the replica set of a node's proxies."""
     return f"{PROXIES}{node}"
 
 
@@ -236,7 +240,7 @@ def are_proxies(replica_set: str) -> bool:
 
 
 def node_of(proxies: str) -> NodeId:
-    """The node of a replica set of proxies."""
+    """Return the node of a replica set of proxies."""
     return NodeId(proxies.removeprefix(PROXIES))
 
 
@@ -244,16 +248,16 @@ def node_of(proxies: str) -> NodeId:
 
 
 def recovered(replica_set: str, found: Iterable[ReplicaId], now: float, starts: int = 0) -> ReplicaSetRecord:
-    """The record of a replica set after a restart: the ids of its replicas, whose state is not known yet."""
+    """Return the record of a replica set after a restart: the ids of its replicas, whose state is not known yet."""
     return ReplicaSetRecord(
         replica_set, tuple(ReplicaRecord(id, replica_set, "", Phase.RECOVERING, since=now) for id in found), starts
     )
 
 
 def take(record: ReplicaSetRecord, event: Event, now: float) -> ReplicaSetRecord:
-    """The record after an event. An event of a replica that has ended changes nothing.
+    """Return the record after an event. An event of a replica that has ended changes nothing.
 
-    Raises `IllegalTransition`.
+    Raises `IllegalTransition` if the event is not possible in the phase of the replica.
     """
     if isinstance(event, StartSent):
         new = ReplicaRecord(
@@ -295,7 +299,7 @@ def _failed(
     raised: bool = False,
 ) -> ReplicaSetRecord:
     if replica.unplaceable is not None:
-        return record  # it never ran, so this is no failure of its template
+        return record  # the replica never ran, so this is no failure of its template
     served = replica.phase is not Phase.STARTING
     failures = record.failures
     if not served or replica.serving_since is None or now - replica.serving_since < restarts.SERVED_LONG_S:
@@ -314,7 +318,7 @@ def _lived_s(replica: ReplicaRecord, now: float) -> float:
 
 
 def noted(record: ReplicaSetRecord, action: Action, now: float) -> ReplicaSetRecord:
-    """The record after an action was sent."""
+    """Return the record after an action was sent."""
     return take(record, _note(action), now)
 
 
@@ -337,7 +341,7 @@ def _note(action: Action) -> Event:
 
 
 def forgiven(record: ReplicaSetRecord, seconds: float) -> ReplicaSetRecord:
-    """The record with all times moved forward by `seconds`, in which the controller did not run."""
+    """Return the record with all times moved forward by `seconds`, the time in which the controller did not run."""
 
     def later(at: float | None) -> float | None:
         return None if at is None else at + seconds
@@ -369,15 +373,15 @@ def forgiven(record: ReplicaSetRecord, seconds: float) -> ReplicaSetRecord:
 
 
 def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoch: int) -> list[Action]:
-    """The actions that are due now. Without a spec, or with a target of 0, all replicas are retired."""
+    """Return the actions that are due now. Without a spec, or with a target of 0, all replicas are retired."""
     desired = spec or orphan_spec(record)
     actions: list[Action] = []
     for replica in record.replicas:
         steps = sorted(_next(desired, replica), key=lambda step: step[0])
         due_now = [action for at, action in steps if now >= at]
-        # A replica that is killed or retired gets no other order.
+        # A replica that is killed or retired gets no other action.
         actions += [action for action in due_now if isinstance(action, (Kill, Retire))][:1] or due_now
-    # The actions for single replicas come first: a kill makes room, and is a failure that delays the next start.
+    # Actions for single replicas are noted first: a kill makes room, and is a failure that delays the next start.
     for action in actions:
         record = noted(record, action, now)
     moves = _moves(desired, record)
@@ -392,9 +396,9 @@ def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoc
 
 
 def due(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> float | None:
-    """The time at which the next plan is not empty even if no event arrives before; None: never.
+    """Return the time at which the next plan is not empty even if no event arrives before; None: never.
 
-    After the actions of a plan have been noted, it is later than the time of that plan.
+    After the actions of a plan have been noted, this time is later than the time of that plan.
     """
     desired = spec or orphan_spec(record)
     times = [at for replica in record.replicas for at, _ in _next(desired, replica)]
@@ -405,7 +409,7 @@ def due(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> float | None:
 
 
 def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float, Action]]:
-    """The next actions for one replica, each with the time at which it is due."""
+    """Yield the next actions for one replica, each with the time at which it is due."""
     startup, graceful = spec.startup_timeout_s, spec.graceful_shutdown_timeout_s
     match replica.phase:
         case Phase.STARTING if replica.unplaceable is not None:
@@ -438,7 +442,7 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
 
 
 def _next_probe(spec: ReplicaSetSpec, replica: ReplicaRecord) -> tuple[float, Action]:
-    """The next probe, or the action after too many failures.
+    """Return the next probe, or the action after too many failures, with the time at which it is due.
 
     A replica that does not answer is killed, and its requests are lost or retried. A replica that reports that it is
     unhealthy drains.
@@ -448,12 +452,13 @@ def _next_probe(spec: ReplicaSetSpec, replica: ReplicaRecord) -> tuple[float, Ac
         why = f"it failed {failed} probes in a row; the last: {replica.last_failure}"
         if replica.answered and spec.routed:
             return replica.since, Retire(replica.id, why, failed=True)
-        # Callers learn first that it does not answer and which requests run in it: they do not retry those.
+        # Before the kill, callers receive a snapshot that marks the replica as unresponsive and lists the requests that
+        # run in it, because callers must not retry those requests.
         failed_at = max(replica.probed_at, replica.probing_since or 0.0)
         return failed_at + AGAIN_S if failed == 1 and spec.routed else replica.since, Kill(replica.id, why)
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
-        # After a failure the next probe follows soon: clients wait for a replica that hangs.
+        # After a failure the next probe follows soon, because clients wait for a replica that hangs.
         period = min(spec.health_check_period_s, AGAIN_S) if failed else spec.health_check_period_s
         return replica.probed_at + period, probe
     unanswered_at = replica.probing_since + spec.health_check_timeout_s + ANSWER_S
@@ -488,7 +493,8 @@ def _cannot_reload(spec: ReplicaSetSpec, replica: ReplicaRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """The changes of the whole replica set: the replicas that leave, and how many start once restarts allow it."""
+    """The changes to the whole replica set: the actions that remove replicas, and how many replicas start once the
+    backoff allows it."""
 
     leave: list[Action]
     starts: int
@@ -497,14 +503,15 @@ class _Moves:
 def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
-    # A starting replica serves no requests and may always leave. A running one may leave only while enough others
-    # serve, or if new replicas cannot start before the old ones have ended. A recovering one serves, may have any
-    # template, and stays. It makes no other replica superfluous, or one that starts might have to be started again.
+    # A starting replica serves no requests and may always leave. A running replica may leave only while enough others
+    # serve, or if new replicas cannot start before the old ones have ended. A recovering replica serves, may have any
+    # template, and stays. It makes no other replica superfluous: otherwise a starting replica could be stopped and have
+    # to be started again.
     known = sorted((r for r in live if r.phase is not Phase.RECOVERING), key=_first_to_keep)
     outdated = [replica for replica in reversed(known) if _is_outdated(spec, replica)]
     old = {replica.id for replica in outdated}
     current = [replica for replica in known if replica.id not in old]
-    # An outdated replica leaves only for a ready one. A superfluous one leaves no gap.
+    # An outdated replica leaves only if a ready replica takes its place. A superfluous replica needs no replacement.
     serving = [r for r in live if r.phase is not Phase.STARTING]
     sound = {r.id for r in serving if r.id in old or (r.ready and not r.failed_probes)}
     floor = 0 if spec.apart else spec.target - spec.unavailable
@@ -524,7 +531,7 @@ def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
     staying = [replica for replica in live if replica.id not in leaving]
     mine = [replica for replica in staying if replica.phase is Phase.RECOVERING or not _is_outdated(spec, replica)]
     if not spec.apart:
-        # Draining replicas count towards the surge, but never delay the replacement of one that died.
+        # Draining replicas count towards the surge, but never delay the replacement of a replica that died.
         least = spec.target - spec.unavailable
         room = max(spec.target + spec.surge - len(record.replicas), least - len(staying))
     elif any(_is_outdated(spec, replica) for replica in record.replicas):
@@ -532,7 +539,7 @@ def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
     else:
         room = spec.target - len(record.replicas)
     if restarts.failed_starts(record.failures, spec.template_hash):
-        # If the last start has failed, one start at a time shows whether the next one succeeds.
+        # After a failed start, only one replica starts at a time, until a start succeeds.
         room = min(room, 1 - sum(replica.phase is Phase.STARTING for replica in mine))
     return _Moves(leave, max(0, min(spec.target - len(mine), room)))
 
@@ -558,7 +565,10 @@ def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
 
 
 def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]:
-    """The order in which replicas are kept: running before starting, healthy before failing, old before new."""
+    """Return the sort key of the order in which replicas are kept.
+
+    Running replicas come before starting ones, healthy before failing, and old before new.
+    """
     return (
         replica.phase is Phase.STARTING,
         replica.failed_probes,
@@ -568,7 +578,7 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]
 
 
 def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
-    """The spec of an orphaned replica set, which was found after its application was deleted."""
+    """Return the spec of an orphaned replica set, which was found after its application was deleted."""
     if are_proxies(record.name):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
         return ReplicaSetSpec(record.name, "", 0, proxy, apart=True, routed=False)

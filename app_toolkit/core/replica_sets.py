@@ -1,4 +1,4 @@
-"""All replica sets: the desired state of each, and its known state."""
+"""All replica sets: the desired state and the known state of each."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from app_toolkit.core.replica_state import Phase
 from app_toolkit.types import NodeId
 
 SERVING = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
-"""A proxy in one of these phases serves clients, or may."""
+"""The phases in which a proxy serves or may serve clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
     record: ReplicaSetRecord
     spec: ReplicaSetSpec | None = None
-    """None: it was found after a restart and has not been desired since."""
+    """The desired state; None: the replica set was found after a restart and has not been desired since."""
     desired: bool = False
     quarantine: str | None = None
-    """Why the controller leaves it alone; None: it does not."""
+    """Why the replica set is quarantined, which means that no actions are planned for it; None: it is not."""
 
     @property
     def gone(self) -> bool:
-        """Whether it is not desired and has no replicas."""
+        """Whether the replica set is not desired and has no replicas."""
         return not self.desired and not self.record.replicas
 
 
@@ -34,12 +34,17 @@ def specified(
     starts: int,
     proxies_linger: bool = False,
 ) -> dict[str, ReplicaSet]:
-    """The replica sets once exactly those in `desired` are desired.
+    """Return the replica sets after exactly those in `desired` have become desired.
 
-    New ones have no replicas yet. The others are orphaned, and their replicas retire. If a spec has not changed, the
-    same object is returned. `starts` is the highest number of starts of any replica set in this epoch: a new replica
-    set continues from there, so ids stay unique if its name was used before. `proxies_linger`: orphaned proxies stay
-    after they have drained.
+    New replica sets have no replicas yet. Replica sets that are not in `desired` are orphaned, and their replicas
+    retire. If a spec has not changed, the same object is returned.
+
+    Parameters:
+        replica_sets: The present replica sets by name.
+        desired: The desired specs by name.
+        starts: The highest number of starts of any replica set in this epoch. A new replica set continues from this
+            number, so that ids stay unique if its name was used before.
+        proxies_linger: Whether orphaned proxies keep running after they have drained.
     """
     known = {
         name: replica_sets.get(name) or ReplicaSet(ReplicaSetRecord(name, starts=starts))
@@ -71,12 +76,12 @@ def _orphaned(replica_set: ReplicaSet, *, lingers: bool) -> ReplicaSet:
 
 
 def lifted(replica_set: ReplicaSet) -> ReplicaSet:
-    """The replica set without its quarantine, and without failures that delay its starts."""
+    """Return the replica set without its quarantine, and without failures that delay its starts."""
     return replace(replica_set, quarantine=None, record=replace(replica_set.record, failures=()))
 
 
 def recovering(replica_sets: Mapping[str, ReplicaSet]) -> bool:
-    """Whether any replica that was found after a restart has not reported its state yet."""
+    """Return whether any replica that was found after a restart has not reported its state yet."""
     return any(
         replica.phase is Phase.RECOVERING
         for replica_set in replica_sets.values()
@@ -85,7 +90,7 @@ def recovering(replica_sets: Mapping[str, ReplicaSet]) -> bool:
 
 
 def occupied(replica_sets: Mapping[str, ReplicaSet]) -> set[NodeId]:
-    """The nodes that have replicas which serve."""
+    """Return the nodes with replicas that serve requests."""
     return {
         replica.location.node
         for name, replica_set in replica_sets.items()
@@ -96,7 +101,7 @@ def occupied(replica_sets: Mapping[str, ReplicaSet]) -> set[NodeId]:
 
 
 def living_proxies(replica_sets: Mapping[str, ReplicaSet]) -> Counter[NodeId]:
-    """The number of proxies by node that serve, or may."""
+    """Return the number of proxies by node that serve or may serve clients."""
     return Counter(
         node_of(name)
         for name, replica_set in replica_sets.items()

@@ -1,7 +1,7 @@
-"""The life of a replica or a proxy: its phases, the events that change them, and the record of one replica.
+"""The state machine of a replica or a proxy: its phases, the events that change them, and the record of one replica.
 
 The table of transitions is complete. An event that the table does not list for a phase is a bug and raises
-`IllegalTransition`. A late event has a row of its own, with a comment that says why it may be late.
+`IllegalTransition`. The table lists late events in separate rows, with comments that explain why they may be late.
 """
 
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ class Phase(Enum):
     STARTING = "starting"
     RECOVERING = "recovering"  # found after a restart of the controller; has not reported its state yet
     RUNNING = "running"
-    DRAINING = "draining"  # takes no new requests and finishes those it has
-    STOPPING = "stopping"  # has been told to exit
+    DRAINING = "draining"  # accepts no new requests and finishes the ongoing ones
+    STOPPING = "stopping"  # has been ordered to exit
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to one replica."""
+    """An event that concerns one replica."""
 
     replica: ReplicaId
 
@@ -35,8 +35,8 @@ class Event:
 class Unplaceable(Event):
     """The cluster has no room for the replica. `for_ever`: it would not fit even if the cluster were empty.
 
-    The startup timeout does not run meanwhile. The launcher repeats the event at least every 30 s; after a minute
-    without one the replica is started anew.
+    The startup timeout does not run meanwhile. The launcher repeats the event at least every 30 s. After a minute
+    without this event, the replica is killed and another one starts.
     """
 
     asks: str
@@ -46,14 +46,14 @@ class Unplaceable(Event):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
-    """The process has begun. The startup timeout begins. Needed only after an `Unplaceable`."""
+    """The process has started. The startup timeout begins. Needed only after an `Unplaceable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
     """The app is imported, its lifespan has started, and the event loop that serves requests has answered a probe.
 
-    `location` is the address that a replica serves callers at, or a proxy its clients (`tcp:127.0.0.1:8000`).
+    `location` has the address at which a replica serves callers, or a proxy serves clients (`tcp:127.0.0.1:8000`).
     """
 
     location: Location
@@ -68,9 +68,9 @@ class ProbePassed(Event):
 class ProbeFailed(Event):
     why: str
     answered: bool = False
-    """The replica itself reported that it is unhealthy, so it still serves."""
+    """Whether the replica answered and reported itself that it is unhealthy. It then still serves requests."""
     running: tuple[str, ...] | None = None
-    """If it did not answer: the ids of the requests that run in it; None: not known."""
+    """If the replica did not answer: the ids of the requests that run in it; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,15 @@ class ReconfigureFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """All its requests have ended, or the timeout of its `Drain` has passed."""
+    """All requests of the replica have ended, or the timeout of its `Drain` has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited(Event):
     """The process has ended, could not start, or never existed.
 
-    `why` is the last traceback or a sentence; None: it exited as it was told to. `raised`: an exception of the app
-    ended its start.
+    `why` is the last traceback or a sentence; None: it exited as ordered. `raised`: an exception of the app ended the
+    start.
     """
 
     why: str | None = None
@@ -109,8 +109,8 @@ class Exited(Event):
 class Found(Event):
     """The state of a replica that a new controller has found.
 
-    `phase_name` is `starting`, `running`, `draining` or `stopping`. After `starting` a `Started` follows. `live` are
-    the reloadable options that it has applied or starts with; None: it is applying some, or could not.
+    `phase_name` is `starting`, `running`, `draining` or `stopping`. After `starting`, a `Started` follows. `live` has
+    the reloadable options that the replica has applied or starts with; None: it is applying options, or failed to.
     """
 
     replica_set: str
@@ -120,7 +120,7 @@ class Found(Event):
     live: ReloadableOptions | None = None
 
 
-# Events of the controller itself: it has sent an action, or callers have acknowledged a snapshot.
+# Events of the controller itself: the controller has sent an action, or callers have acknowledged a snapshot.
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class StartSent(Event):
 @dataclass(frozen=True, slots=True)
 class RetireBegun(Event):
     failure: str | None = None
-    """Why it has to be replaced, if it is unhealthy."""
+    """Why the replica is replaced, if it is unhealthy; None: it is retired for another reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrouted(Event):
-    """Every caller has acknowledged a snapshot without the replica, or its lease has expired."""
+    """Every caller has acknowledged a snapshot without the replica, or the lease of the caller has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class Reconfiguration:
     failed_at: float = 0.0
     """When the last attempt failed."""
     failures: int = 0
-    """In a row. An attempt without an answer counts when the next one is sent."""
+    """The number of consecutive failures. An attempt without an answer counts when the next attempt is sent."""
     why: str | None = None
-    """The last failure."""
+    """The reason of the last failure; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,25 +192,26 @@ class ReplicaRecord:
     since: float
     """When the phase began, or when its deadline was reset."""
     location: Location | None = None
-    """None until it has started."""
+    """Where the replica serves; None until it has started."""
     unplaceable: Unplaceable | None = None
     serving_since: float | None = None
     ready: bool = False
-    """A probe has passed since it began to serve with its present options, and it has served for longer than any
-    replica with the same template hash that died."""
+    """Whether a probe has passed since the replica began to serve with its present options, and the replica has served
+    for longer than any replica with the same template hash that died."""
     probed_at: float = 0.0
-    """When the last probe was answered. The next one is due one period later."""
+    """When the last probe was answered. The next probe is due one period later."""
     probing_since: float | None = None
+    """When the probe in progress was sent; None: there is none."""
     failed_probes: int = 0
-    """In a row. A probe without an answer counts when the next one is sent."""
+    """The number of consecutive failures. A probe without an answer counts when the next probe is sent."""
     last_failure: str | None = None
     answered: bool = False
-    """The last failed probe was answered: the replica itself reported that it is unhealthy."""
+    """Whether the last failed probe was answered: the replica itself reported that it is unhealthy."""
     running: tuple[str, ...] | None = None
-    """The ids of the requests that ran in it when its last probe failed; None: not known."""
+    """The ids of the requests that ran in the replica when its last probe failed; None: not known."""
     live: ReloadableOptions | None = None
-    """The reloadable options that it has applied or starts with. None: not known while `reconfiguration` is in
-    progress; or it is a proxy."""
+    """The reloadable options that the replica has applied or starts with; None: they are not known because a
+    reconfiguration is in progress or has failed, or this is a proxy."""
     reconfiguration: Reconfiguration | None = None
     unrouted: bool = False
     drain_sent: float | None = None
@@ -219,7 +220,7 @@ class ReplicaRecord:
 
     @property
     def unresponsive(self) -> bool:
-        """Whether its last probe was not answered."""
+        """Whether the replica did not answer its last probe."""
         return self.failed_probes > 0 and not self.answered
 
 
@@ -228,10 +229,10 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.STARTING, Unplaceable): P.STARTING,
     (P.STARTING, Placed): P.STARTING,
     (P.STARTING, Started): P.RUNNING,
-    (P.STARTING, StopSent): P.STOPPING,  # it serves no requests, so there is nothing to drain
+    (P.STARTING, StopSent): P.STOPPING,  # the replica serves no requests, so there is nothing to drain
     (P.STARTING, KillSent): P.STOPPING,
     (P.STARTING, Exited): P.STOPPED,
-    (P.RECOVERING, Found): P.RECOVERING,  # takes the phase that it reports, see FOUND_AS
+    (P.RECOVERING, Found): P.RECOVERING,  # then the phase that the event reports, see FOUND_AS
     (P.RECOVERING, KillSent): P.STOPPING,
     (P.RECOVERING, Exited): P.STOPPED,
     (P.RUNNING, ProbeSent): P.RUNNING,
@@ -241,7 +242,7 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.RUNNING, Reconfigured): P.RUNNING,
     (P.RUNNING, ReconfigureFailed): P.RUNNING,
     (P.RUNNING, RetireBegun): P.DRAINING,
-    (P.RUNNING, DrainSent): P.DRAINING,  # callers do not know proxies, so nothing has to be acknowledged
+    (P.RUNNING, DrainSent): P.DRAINING,  # only proxies: they are not published to callers, so no acknowledgement is due
     (P.RUNNING, KillSent): P.STOPPING,
     (P.RUNNING, Exited): P.STOPPED,
     (P.DRAINING, Unrouted): P.DRAINING,
@@ -250,7 +251,7 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.DRAINING, KillSent): P.STOPPING,
     (P.DRAINING, Exited): P.STOPPED,
     (P.STOPPING, StopSent): P.STOPPING,
-    (P.STOPPING, KillSent): P.STOPPING,  # it has not exited after the last one
+    (P.STOPPING, KillSent): P.STOPPING,  # the process has not exited after a stop or an earlier kill
     (P.STOPPING, Exited): P.STOPPED,
     # Late: a start or a drain from before the restart may end before the replica has reported its state.
     (P.RECOVERING, Unplaceable): P.RECOVERING,
@@ -272,7 +273,7 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.DRAINING, ProbeFailed): P.DRAINING,
     (P.DRAINING, Reconfigured): P.DRAINING,
     (P.DRAINING, ReconfigureFailed): P.DRAINING,
-    # Late: it answered before it received the order to exit.
+    # Late: the replica answered before it received the order to exit.
     (P.STOPPING, Unplaceable): P.STOPPING,
     (P.STOPPING, Placed): P.STOPPING,
     (P.STOPPING, Started): P.STOPPING,
@@ -289,7 +290,7 @@ FOUND_AS = {phase.value: phase for phase in (P.STARTING, P.RUNNING, P.DRAINING, 
 
 
 def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
-    """The record after the event. Raises `IllegalTransition` for a pair that the table does not list."""
+    """Return the record after the event. Raises `IllegalTransition` if the table does not list the event."""
     phase = TRANSITIONS.get((record.phase, type(event)))
     if phase is P.RECOVERING and isinstance(event, Found):
         phase = FOUND_AS.get(event.phase_name)
@@ -307,7 +308,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 live=event.live,
                 serving_since=now if phase is P.RUNNING else None,
                 probed_at=now,
-                # It was told to drain, which happens only after every caller has acknowledged that it is gone.
+                # The replica was ordered to drain only after its removal was acknowledged, or after `UNROUTE_S`.
                 unrouted=phase is P.DRAINING,
             )
         case Started() if before is P.STARTING:
@@ -386,6 +387,7 @@ def _failed(tried: Reconfiguration, why: str, now: float) -> Reconfiguration:
 
 
 def _is_answered_by(record: ReplicaRecord, event: Reconfigured | ReconfigureFailed) -> bool:
-    """Whether this answers the attempt in progress, and is not a repetition or the answer to an earlier attempt."""
+    """Return whether the event answers the attempt in progress, and neither repeats an event nor answers an earlier
+    attempt."""
     tried = record.reconfiguration
     return tried is not None and tried.sent is not None and tried.live == event.live

@@ -1,43 +1,44 @@
-"""When a caller tells its loads anew, and what it says."""
+"""Decides when a caller reports its loads to the controller, and which ones."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 LEAST_S = 1.0
-"""Nobody reports more often, but for what cannot wait."""
+"""The minimum number of seconds between two reports, except urgent ones."""
 
 LONGEST_S = 3.0
-"""As long as there is a load it is told so often: a report that is older than `FORGOTTEN_S` counts no more."""
+"""The maximum number of seconds between two reports while there is any load. A report counts only for `FORGOTTEN_S`."""
 
 MATTERS = 0.1
-"""A report waits until then if neither requests, WebSockets nor streams have changed by this share of what there is."""
+"""The share by which requests, WebSockets or streams must have changed for a report before `LONGEST_S`."""
 
 JUMP = 2
-"""More than so many times as many as are known of are told at once, since replicas take long to start. Where none are,
-that is more than so many."""
+"""If the load is more than this many times the reported load, or more than this number if none was reported, the caller
+reports it at once, because replicas take long to start."""
 
 Load = tuple[int, int, int, int]
 Loads = Mapping[str, Load]
-"""By deployment, `APPLICATION/DEPLOYMENT`: how many of this caller's requests wait, how many are ongoing, and how many
-of its WebSockets and of its streams are open."""
+"""The loads of one caller by deployment, `APPLICATION/DEPLOYMENT`: the numbers of waiting requests, ongoing requests,
+open WebSockets and open streams."""
 
 NONE = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The last report that was heard."""
+    """The last report that the controller accepted."""
 
     loads: Loads = field(default_factory=dict)
     at: float = float("-inf")
 
 
 def to_tell(told: Told, loads: Loads, now: float, *, unserved: bool = False) -> Loads:
-    """What is to be reported now; nothing where that has time.
+    """Return the loads to report now; an empty mapping if the report can wait.
 
-    `unserved`: something waits that no replica is there for. If nobody knows of that load, it is told at once.
+    `unserved`: a request waits for a deployment without replicas. If its load has not been reported, it is reported at
+    once.
     """
-    every = {**dict.fromkeys(told.loads, NONE), **loads}  # what is not there any more has no load
+    every = {**dict.fromkeys(told.loads, NONE), **loads}  # a deployment that is missing in `loads` has no load any more
     news = {name: load for name, load in every.items() if any(load) or any(told.loads.get(name, NONE))}
     before = {name: told.loads.get(name, NONE) for name in news}
     if any(_cannot_wait(before[name], load, unserved) for name, load in news.items()):
@@ -60,7 +61,8 @@ def _matters(before: Load, load: Load) -> bool:
 
 
 def _sizes(before: Load, load: Load) -> Iterator[tuple[int, int]]:
-    """Requests; and WebSockets and streams, of which there may be many more."""
+    """Yield the numbers before and now of requests, WebSockets and streams, which are compared separately: there may be
+    many more WebSockets and streams than requests."""
     yield sum(before[:2]), sum(load[:2])
     yield before[2], load[2]
     yield before[3], load[3]

@@ -1,8 +1,8 @@
 """The backoff between the starts of a replica set whose replicas fail.
 
 The first replica that dies after it has served is replaced at once. Each further failure doubles the wait, up to 30 s.
-No more than five starts fall into one minute; if all replicas had served before they died, no more than five for each
-desired replica. Failures are counted by template hash: failures of one revision do not delay the next one.
+At most five replicas start in one minute, or five for each desired replica if all failed replicas had served before
+they died. Failures are counted by template hash, so failures of one revision do not delay the next revision.
 """
 
 import re
@@ -16,13 +16,14 @@ WINDOW_S = 60.0
 PER_WINDOW = 5
 
 BURST_S = 0.5
-"""Failures within this many seconds have one cause (a node, an import) and count once."""
+"""Equal failures within this many seconds probably have one cause (a node, an import) and count once."""
 
 SERVED_LONG_S = 60.0
-"""The death of a replica that served for so many seconds delays no start."""
+"""Seconds. The death of a replica that served for at least this long delays no start."""
 
 KEPT = 16
-"""Failures that are kept: enough to compute the longest wait, and to find five of one template among others."""
+"""The number of failures that are kept: enough to compute the longest wait, and to find five failures of one template
+among others."""
 
 FAILED_STARTS = 3
 """Failed starts in a row after which a deployment counts as failed."""
@@ -37,13 +38,13 @@ class Failure:
     at: float
     template_hash: str
     served: bool
-    """Whether it served before it died."""
+    """Whether the replica served before it died."""
     never_ready: bool = False
-    """Whether it was killed because it was not ready in time."""
+    """Whether the replica was killed or retired before it was ready."""
     raised: bool = False
     """Whether an exception of the app ended the start."""
     lived_s: float = field(default=0.0, compare=False)
-    """Seconds that it served."""
+    """The time in seconds for which the replica served."""
 
 
 def noted(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
@@ -55,7 +56,7 @@ def noted(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...
 
 
 def cleared(failures: tuple[Failure, ...], template_hash: str) -> tuple[Failure, ...]:
-    """The failures without the failed starts of a template that has started now."""
+    """Return the failures without the failed starts of a template, after a replica of it has started."""
     return tuple(failure for failure in failures if failure.served or failure.template_hash != template_hash)
 
 
@@ -64,10 +65,11 @@ def failed_starts(failures: tuple[Failure, ...], template_hash: str) -> int:
 
 
 def has_failed(failures: tuple[Failure, ...], template_hash: str) -> bool:
-    """Whether the rollout of a revision has failed: its replicas do not start, or die soon.
+    """Return whether the rollout of a revision has failed, because its replicas do not start or die soon.
 
-    One death may be the fault of the machine; `FAILED_STARTS` in a row are not, and take seconds. One replica that used
-    up its `startup_timeout_s`, or failed every probe, is enough: minutes may have passed already.
+    A single death may be the fault of the machine. `FAILED_STARTS` deaths in a row are not, and take only seconds. A
+    single replica that exceeded its `startup_timeout_s` or failed every probe is enough, because minutes may have
+    passed already.
     """
     mine = [failure for failure in failures if failure.template_hash == template_hash]
     return len(mine) >= FAILED_STARTS or any(failure.never_ready for failure in mine)
@@ -76,14 +78,14 @@ def has_failed(failures: tuple[Failure, ...], template_hash: str) -> bool:
 def cannot_start(
     failures: tuple[Failure, ...], template_hash: str, tries: Iterable[float], now: float, startup_timeout_s: float
 ) -> bool:
-    """Whether requests for a deployment without serving replicas are refused instead of queued.
+    """Return whether requests for a deployment without serving replicas are refused instead of queued.
 
-    One start that an exception of the app ended is enough, and so is one that used up its `startup_timeout_s`. A
-    process that died may be the fault of the machine, so that takes `FAILED_STARTS` in a row. Requests are queued while
+    A single start is enough if an exception of the app ended it or it exceeded its `startup_timeout_s`. The death of a
+    process may be the fault of the machine, so `FAILED_STARTS` deaths in a row are necessary. Requests are queued while
     a start is in progress that began before the first failure (`tries`: when each start began). Only recent failures
-    count: as long as starts fail, the next one fails within `WINDOW_S` plus `startup_timeout_s`.
+    count: as long as starts fail, the next start fails within `WINDOW_S` plus `startup_timeout_s`.
     """
-    mine: list[Failure] = []  # newest first, until there was calm between two
+    mine: list[Failure] = []  # newest first, back to the first long gap between two failures
     after = now
     for failure in reversed(failures):
         if failure.template_hash != template_hash or failure.served:
@@ -98,7 +100,7 @@ def cannot_start(
 
 
 def exception_name(why: str | None) -> str | None:
-    """The class of the exception at the end of a traceback; None: this is no traceback."""
+    """Return the class of the exception at the end of a traceback; None: `why` is not a traceback."""
     lines = (why or "").rstrip().splitlines()
     for line in reversed(lines):
         if found := EXCEPTION.match(line):
@@ -107,13 +109,16 @@ def exception_name(why: str | None) -> str | None:
 
 
 def has_outlived(failures: tuple[Failure, ...], template_hash: str, lived_s: float) -> bool:
-    """Whether a replica has served for longer than all replicas with the same template that died."""
+    """Return whether a replica has served for longer than all replicas with the same template that died."""
     return all(lived_s > failure.lived_s for failure in failures if failure.template_hash == template_hash)
 
 
 def not_before(failures: tuple[Failure, ...], template_hash: str, desired: int = 1) -> float | None:
-    """The time before which no replica of this template may start, of `desired` replicas; None: now."""
-    row: list[Failure] = []  # newest first, until there was calm between two
+    """Return the time before which no replica of this template may start; None: it may start now.
+
+    `desired`: the number of desired replicas.
+    """
+    row: list[Failure] = []  # newest first, back to the first long gap between two failures
     for failure in reversed(failures):
         if failure.template_hash != template_hash:
             continue
@@ -125,7 +130,7 @@ def not_before(failures: tuple[Failure, ...], template_hash: str, desired: int =
     doublings = len(row) - 2 if row[-1].served else len(row) - 1
     wait = min(FIRST_WAIT_S * 2**doublings, LONGEST_WAIT_S) if doublings >= 0 else 0.0
     when = row[0].at + wait
-    # All starts fail for the same reason. Replicas that served may die for different reasons.
+    # Failed starts of a template have the same cause. Replicas that served may die for different reasons.
     most = PER_WINDOW * (max(desired, 1) if all(failure.served for failure in row) else 1)
     if len(row) >= most:
         when = max(when, row[most - 1].at + WINDOW_S)

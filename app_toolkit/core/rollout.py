@@ -1,8 +1,8 @@
-"""Moves an application from one revision to the next, and back if the next one fails.
+"""Moves an application from one revision to the next, and back if the next revision fails.
 
-A *revision* is an application as it was applied. It is *available* once every deployment has as many replicas as it
-should have, all of these are ready, and callers are sent to no replica of another revision. A revision that was
-available once is *stable*: a rollback can return to it.
+A *revision* is an application as it was applied. It is *available* once every deployment has reached its target, these
+replicas are ready, and callers send requests to no replica of another revision. A revision that has been available is
+*stable*: a rollback can return to it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,11 +25,11 @@ class Reverted:
 
     application: str
     left: int | None
-    """The number of the revision that ran until then; None: not known."""
+    """The number of the revision that ran before the rollback; None: not known."""
     to: int | None
-    """The number of the earlier revision that runs from now on; None: not known."""
+    """The number of the earlier revision that runs after the rollback; None: not known."""
     revision: int
-    """The number that this revision has now."""
+    """The new number of the earlier revision."""
 
     def __str__(self) -> str:
         left = "the present revision" if self.left is None else f"revision {self.left}"
@@ -38,7 +38,7 @@ class Reverted:
 
 
 class Rollout(Model):
-    """The revisions of one application, and how far its rollout is.
+    """The revisions of one application, and the progress of its rollout.
 
     Plain data. The state store keeps it as JSON under the aliases, which do not change: controllers of other versions
     read and write the same values.
@@ -92,7 +92,7 @@ class Rollout(Model):
 
     @property
     def active(self) -> tuple[ApplicationSpec, ...]:
-        """The revisions that may have replicas. If several have the same deployment, the last one decides its spec."""
+        """The revisions that may have replicas. If several have the same deployment, the last one defines its spec."""
         in_progress = () if self.outgoing is None else (*_known(self.stable), self.outgoing, self.published)
         return (*in_progress, self.current)
 
@@ -103,11 +103,11 @@ class Rollout(Model):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing changes until something else is applied."""
+        """Whether the rollout has ended, so that nothing changes until another revision is applied."""
         return self.outgoing is None and (self.failure is not None or self.stable == self.desired)
 
     def but(self, **facts: Any) -> Self:
-        """A copy with other values."""
+        """Return a copy with other values."""
         return self.model_copy(update=facts)
 
 
@@ -116,9 +116,9 @@ def _known(*revisions: ApplicationSpec | None) -> tuple[ApplicationSpec, ...]:
 
 
 def applied(rollout: Rollout | None, spec: ApplicationSpec) -> Rollout:
-    """The rollout after a revision was applied.
+    """Return the rollout after a revision was applied.
 
-    The first revision is published at once: requests wait for its replicas.
+    The first revision is published at once, so that requests wait for its replicas.
     """
     if rollout is None:
         return Rollout(revision=1, desired=spec, published=spec)
@@ -129,19 +129,19 @@ def applied(rollout: Rollout | None, spec: ApplicationSpec) -> Rollout:
 
 
 def rollback_target(rollout: Rollout) -> ApplicationSpec | None:
-    """The last stable revision other than the current one."""
+    """Return the last stable revision other than the current one; None: there is none."""
     stable = _known(rollout.stable, rollout.previous_stable)
     return next((revision for revision in stable if revision != rollout.current), None)
 
 
 def rollback_revision(rollout: Rollout) -> int | None:
-    """The number of the revision that `rollback_target` gives."""
+    """Return the number of the revision that `rollback_target` returns; None: not known, or there is none."""
     numbered = ((rollout.stable, rollout.stable_revision), (rollout.previous_stable, rollout.previous_stable_revision))
     return next((number for revision, number in numbered if revision is not None and revision != rollout.current), None)
 
 
 def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
-    """The rollout now that its replica sets are in this state; the same object if nothing has changed."""
+    """Return the rollout after its next step in this state of the replica sets; the same object if nothing changes."""
     if rollout.is_settled:
         return rollout
     failure = _failure(rollout, replica_sets)
@@ -155,14 +155,15 @@ def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
         return _available(rollout)
     if rollout.published != current and (_same_table(rollout.published, current) or _answers(current, replica_sets)):
         return rollout.but(published=current)
-    # A deployment that is not published any more, and that no replica can call, may stop: its room may be needed.
+    # Deployments that only the outgoing revision has may stop now: they are not published, and no replica can call
+    # them. The replicas of the current revision may need their resources.
     if rollout.outgoing is not None and rollout.published == current and not _ask_others(current, replica_sets):
         return rollout.but(outgoing=None)
     return rollout
 
 
 def _available(rollout: Rollout) -> Rollout:
-    """The rollout once its current revision is available."""
+    """Return the rollout after its current revision has become available."""
     current = rollout.current
     rollout = rollout.but(published=current, outgoing=None)
     if rollout.failure is not None:
@@ -178,12 +179,12 @@ def _available(rollout: Rollout) -> Rollout:
 
 
 def _ask_others(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
-    """Whether requests still go to a replica of another revision, whose code may call other deployments."""
+    """Return whether requests still go to a replica of another revision, whose code may call other deployments."""
     return any(_others(replica_sets[name]) for name in replica_set_names(revision))
 
 
 def _failure(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str | None:
-    """Why the desired revision has failed. Without a stable revision there is no rollback, so nothing has."""
+    """Return why the desired revision has failed; None: it has not, or there is no stable revision to return to."""
     if rollout.failure is not None or rollout.stable is None or rollout.stable == rollout.desired:
         return None
     for name in _changed(rollout.desired, rollout.stable):
@@ -194,7 +195,7 @@ def _failure(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str | 
 
 
 def _changed(revision: ApplicationSpec, other: ApplicationSpec) -> Iterator[str]:
-    """The replica sets whose replicas must become ready: they start anew, or reload options."""
+    """Yield the replica sets whose replicas must become ready, because they are replaced or reload options."""
     there = {each.config.name: each for each in other.deployments}
     for name, deployment in zip(replica_set_names(revision), revision.deployments, strict=True):
         old = there.get(deployment.config.name)
@@ -208,7 +209,7 @@ def _template_hash(revision: ApplicationSpec, replica_set: str) -> str:
 
 
 def _is_available(replica_set: ReplicaSet, *, ready: bool) -> bool:
-    """Whether enough replicas run, and no other revision is sent requests. `ready`: they must be ready as well."""
+    """Return whether enough replicas run, and no requests go to other revisions. `ready`: they must also be ready."""
     spec, replicas = replica_set.spec, replica_set.record.replicas
     assert spec is not None
     mine = [
@@ -223,7 +224,7 @@ def _is_available(replica_set: ReplicaSet, *, ready: bool) -> bool:
 
 
 def _others(replica_set: ReplicaSet) -> list[ReplicaRecord]:
-    """The replicas of other revisions that callers may still send requests to."""
+    """Return the replicas of other revisions that callers may still send requests to."""
     assert replica_set.spec is not None
     replicas = replica_set.record.replicas
     asked = [r for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING)] + unrouting(replicas)
@@ -235,7 +236,7 @@ def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
 
 
 def _answers(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
-    """Whether each ingress of this revision has a ready replica."""
+    """Return whether each ingress of this revision has a ready replica or a target of 0."""
     return all(_serves(replica_sets[f"{revision.name}/{name}"]) for name in revision.ingresses)
 
 
@@ -249,5 +250,5 @@ def _serves(replica_set: ReplicaSet) -> bool:
 
 
 def active_revisions(rollouts: Iterable[Rollout]) -> list[ApplicationSpec]:
-    """The revisions that may have replicas, of all applications; of each application in the order of `active`."""
+    """Return the revisions of all applications that may have replicas, in the order of `active` for each of them."""
     return [revision for rollout in rollouts for revision in rollout.active]

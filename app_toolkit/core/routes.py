@@ -1,8 +1,8 @@
-"""Whose request is it: (kind, method, path) → the ingress that owns it.
+"""Finds the ingress that owns a request by its kind, method and path.
 
-The table answers one question only, the owner: that of the first route that matches in full, else of the first
-that matches but for its method, else the app's own ingress. Everything else, 404, 405, redirects and parameters, is
-the app's in the replica. The rows keep the app's own regular expressions, so a table cannot read a path differently.
+The owner is that of the first route that matches completely, else of the first route that matches except for the
+method, else the default ingress. The app in the replica does everything else: 404, 405, redirects and parameters. The
+rows contain the regular expressions of the app, so that the table and the app match a path in the same way.
 """
 
 import re
@@ -11,13 +11,13 @@ from typing import Literal
 
 Kind = Literal["http", "websocket"]
 Row = tuple[str, str, Sequence[str] | None, str, str | None]
-"""(kind, or "both" for a mount; pattern; methods, None for every one; path template; owner, None for nobody)."""
+"""(kind, or "both" for a mount; pattern; methods, or None for all; path template; owner, or None for no owner)."""
 
 _Entry = tuple[int, str, re.Pattern[str], frozenset[str] | None, str | None]
 
 
 class _Node:
-    """A literal path segment, and the rows whose literal beginning ends with it."""
+    """A literal path segment, and the rows whose literal segments end with it."""
 
     __slots__ = ("below", "entries")
 
@@ -27,10 +27,10 @@ class _Node:
 
 
 class RouteTable:
-    """Finds the owner in about the same time for ten routes and for a thousand.
+    """The routes of an application. Finding an owner takes about the same time for ten routes and for a thousand.
 
-    The literal segments at the beginning of each template lead to the few rows that can match at all; their own
-    regular expressions decide, in the app's order.
+    The literal segments at the beginning of the path templates select the few rows that can match. The regular
+    expressions of these rows decide, in the order of the app.
     """
 
     def __init__(self, default: str, rows: Sequence[Row]) -> None:
@@ -45,9 +45,9 @@ class RouteTable:
             node.entries.append((position, kind, re.compile(pattern), allowed, owner))
 
     def owner(self, kind: Kind, method: str, path: str) -> str | None:
-        """The ingress that owns a request; `path` is decoded and below the application's prefix.
+        """Return the ingress that owns a request; None: no ingress, although the code of an ingress has a route for it.
 
-        None: nobody, though the code of some ingress has a route for it.
+        `path` must be decoded and without the route prefix of the application.
         """
         if len(self._owners) == 1:
             return self.default
@@ -64,7 +64,7 @@ class RouteTable:
     def _candidates(self, path: str) -> list[_Entry]:
         node = self._root
         found = [node.entries] if node.entries else []
-        # `$` in a route's expression also matches before a final newline.
+        # `$` in the regular expression of a route also matches before a final newline.
         for segment in path.removesuffix("\n").split("/")[1:]:
             below = node.below.get(segment)
             if below is None:
@@ -78,9 +78,10 @@ class RouteTable:
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:
-    """The path below an application's prefix, None where it is not below; `/` is above everything.
+    """Return the path without the route prefix of an application; None: the path does not have this prefix.
 
-    The prefix itself, without a slash behind it, is the empty path, as for a mounted ASGI app.
+    The prefix `/` matches every path and is not removed. If the path is equal to the prefix, the result is empty, as
+    for a mounted ASGI app.
     """
     if prefix == "/":
         return path
@@ -91,7 +92,7 @@ def strip_prefix(prefix: str, path: str) -> str | None:
 
 def _literal_segments(kind: str, path: str) -> list[str]:
     if kind == "both":
-        path += "/{rest}"  # a mount: whatever is below it
+        path += "/{rest}"  # a mount matches all paths below it
     literal, brace, _ = path.partition("{")
     segments = literal.split("/")[1:]
     return segments[:-1] if brace else segments

@@ -1,4 +1,4 @@
-"""The shutdown of an instance: its steps, the replica sets that are still desired in each, and its deadline."""
+"""The shutdown of an instance: its steps, the replica sets that are desired in each step, and its deadline."""
 
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -20,7 +20,7 @@ class ShutdownStep(Enum):
     """The steps in order."""
 
     REQUESTS = auto()
-    """The proxies refuse new requests and finish the others. All replicas still run."""
+    """The proxies refuse new requests and finish the ongoing ones. All replicas still run."""
     REPLICAS = auto()
     """The replicas end. They close the WebSockets that still pass through the proxies."""
     PROXIES = auto()
@@ -28,7 +28,7 @@ class ShutdownStep(Enum):
 
 
 def step(replica_sets: Mapping[str, ReplicaSet]) -> ShutdownStep:
-    """The present step. Each begins when the one before is done."""
+    """Return the present step. Each step begins when the previous one is complete."""
     proxies = [
         replica
         for name, replica_set in replica_sets.items()
@@ -43,19 +43,19 @@ def step(replica_sets: Mapping[str, ReplicaSet]) -> ShutdownStep:
 def desired(
     step: ShutdownStep | None, deployments: Mapping[str, ReplicaSetSpec], proxies: Mapping[str, ReplicaSetSpec]
 ) -> dict[str, ReplicaSetSpec]:
-    """The replica sets that are desired in a step; None: there is no shutdown, and all of them are."""
+    """Return the replica sets that are desired in a step. None: there is no shutdown, and all of them are desired."""
     if step is None:
         return {**deployments, **proxies}
     return dict(deployments) if step is ShutdownStep.REQUESTS else {}
 
 
 def proxies_linger(step: ShutdownStep | None) -> bool:
-    """Whether proxies stay after they have drained, because WebSockets may still pass through them."""
+    """Return whether proxies keep running after they have drained, because WebSockets may still pass through them."""
     return step in (ShutdownStep.REQUESTS, ShutdownStep.REPLICAS)
 
 
 def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
-    """The seconds within which all processes have ended or were killed: first the proxies, then all others at once."""
+    """Return the seconds within which all processes have ended or were killed: first the proxies, then all others."""
     proxies, others = 0.0, 0.0
     for name, replica_set in replica_sets.items():
         if not replica_set.record.replicas:

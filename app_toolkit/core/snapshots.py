@@ -11,9 +11,9 @@ from app_toolkit.core.restarts import Failure
 
 
 def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[str] = ()) -> dict[str, Any]:
-    """The route tables of all applications with HTTP routes, the longest route prefix first.
+    """Return the route tables of all applications with a route prefix, the longest route prefix first.
 
-    `as_before`: applications whose tables are not known; callers keep those that they have.
+    `as_before`: applications whose tables are not known. Callers keep the tables that they have for these.
     """
     served = [(spec, spec.route_prefix) for spec in applications if spec.route_prefix is not None]
     longest_first = sorted(served, key=lambda each: (-len(each[1]), each[0].name))
@@ -38,7 +38,7 @@ def endpoints(
     failures: tuple[Failure, ...] = (),
     last_error: str | None = None,
 ) -> dict[str, Any] | None:
-    """The endpoints of a replica set and the options for callers; None: it has no callers, or no known spec."""
+    """Return the endpoints of a replica set and the options for callers; None: no callers, or no known spec."""
     if spec is None or spec.policy is None or spec.live is None:
         return None
     replicas = list(replicas)
@@ -70,7 +70,10 @@ def _cannot_start(
     failures: tuple[Failure, ...],
     last_error: str | None,
 ) -> dict[str, Any] | None:
-    """The exception class if no replica serves and starts fail. Its text may be confidential and is not published."""
+    """Return the exception class if no replica serves and the starts fail; None: requests wait for a replica.
+
+    The text of the exception may be confidential and is not published.
+    """
     if not spec.target or any(each.phase in (Phase.RUNNING, Phase.RECOVERING) for each in replicas):
         return None
     tries = [
@@ -82,12 +85,12 @@ def _cannot_start(
 
 
 def _unresponsive(replica: ReplicaRecord) -> dict[str, Any] | None:
-    """The requests that run in a replica which did not answer its last probe; None: it answered."""
+    """Return the requests that run in a replica which did not answer its last probe; None: it answered."""
     if not replica.unresponsive:
         return None
     return {"running": None if replica.running is None else list(replica.running)}
 
 
 def unrouting(replicas: Iterable[ReplicaRecord]) -> list[ReplicaRecord]:
-    """The replicas that are no longer published, but that some callers may still send requests to."""
+    """Return the replicas that are no longer published, but that some callers may still send requests to."""
     return [replica for replica in replicas if replica.phase is Phase.DRAINING and not replica.unrouted]

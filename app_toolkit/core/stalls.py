@@ -1,32 +1,33 @@
-"""When an event loop counts as blocked, and which line of code blocks it. Nothing here asks a clock or a thread."""
+"""Decides when an event loop counts as blocked, and which line of code blocks it. Reads no clock and no thread."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 WARN_AFTER_S = 1.0
-"""A loop that has not turned for so long is reported."""
+"""Seconds without running a callback after which an event loop is reported as blocked."""
 
 LOOK_S = 0.5
-"""How often a loop is asked whether it turns."""
+"""Seconds between two checks of an event loop."""
 
 OURS = "app_toolkit/replica/breakpoints.py"
-"""Waits for the client of a debugger."""
+"""The file that waits for the client of a debugger."""
 
 PYDEVD = re.compile(r"/(pydevd|_pydevd_\w+)/|/(pydev|site-packages|dist-packages)/pydevd\.py$")
-"""The debugger behind debugpy, VS Code and PyCharm, wherever it is installed."""
+"""The files of the debugger that debugpy, VS Code and PyCharm use, in any folder."""
 
 IDLE = ("asyncio/runners.py", "asyncio/base_events.py", "uvicorn/server.py")
-"""The innermost frame lies here when the loop waits for events: the process got no CPU, and no code blocks it."""
+"""The files of the innermost frame while the event loop waits for events. If such a loop does not run a callback, the
+process got no CPU time, and no code blocks it."""
 
 
 STARTING = ("uvicorn/importer.py", "uvicorn/lifespan/on.py")
-"""These import an app and run its lifespan: nothing is served yet."""
+"""The files that import an app and run its lifespan. No requests are served yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One function of a stack."""
+    """One frame of a stack."""
 
     file: str
     line: int
@@ -35,11 +36,11 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """An event loop that does not turn."""
+    """An event loop that is blocked."""
 
     seconds: float
     at: str | None
-    """The line that blocks it, as `shop.py:19 in block`; None: not known."""
+    """The line that blocks the loop, such as `shop.py:19 in block`; None: not known."""
 
     def __str__(self) -> str:
         return f"blocked for {self.seconds:.0f} s" + (f" at {self.at}" if self.at else "")
@@ -47,16 +48,18 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known of a loop: since when it owes a turn, and whether that was reported."""
+    """The state of a watched event loop."""
 
     asked: float | None = None
+    """When a callback was scheduled that has not run yet; None: there is none."""
     reported: bool = False
+    """Whether the present block was reported."""
 
     def blocked_s(self, now: float) -> float:
         return 0.0 if self.asked is None else now - self.asked
 
     def next_look_s(self, now: float) -> float:
-        """How long to wait before the next look."""
+        """Return the seconds to wait before the next check."""
         if self.asked is None or self.reported:
             return LOOK_S
         return min(max(self.asked + WARN_AFTER_S - now, 0.0), LOOK_S)
@@ -65,15 +68,15 @@ class Watched:
         return not self.reported and self.blocked_s(now) >= WARN_AFTER_S
 
     def paused(self, now: float) -> "Watched":
-        """Time that a debugger takes does not count."""
+        """Return the state without the time so far, which does not count, for example because a debugger took it."""
         return self if self.asked is None else replace(self, asked=now)
 
 
 def is_debugging(stack: Iterable[StackFrame], debugger: Collection[str]) -> bool:
-    """Whether a debugger holds the thread that has this stack.
+    """Return whether a debugger has stopped the thread with this stack.
 
-    `debugger`: full paths of the standard library's debugger, on which ipdb, pudb and remote debuggers are built. A
-    user's own file may have the name of one of them.
+    `debugger`: the full paths of the files of the standard library's debugger, which ipdb, pudb and remote debuggers
+    use. Full paths are necessary because a file of the user may have the same name.
     """
     return any(
         frame.file in debugger or frame.file.endswith(OURS) or PYDEVD.search(frame.file) is not None for frame in stack
@@ -81,15 +84,19 @@ def is_debugging(stack: Iterable[StackFrame], debugger: Collection[str]) -> bool
 
 
 def is_starting(stack: Iterable[StackFrame]) -> bool:
-    """Whether the app that has this stack is imported, or its lifespan runs."""
+    """Return whether the thread with this stack imports the app or runs its lifespan."""
     return any(frame.file.endswith(STARTING) for frame in stack)
 
 
 def blocking_line(stack: Sequence[StackFrame], libraries: Sequence[str], folders: Sequence[str]) -> str | None:
-    """The line that blocks: the innermost one of user code, else the innermost of all. `stack`: innermost first.
+    """Return the line that blocks the event loop; None: no code runs.
 
-    `libraries` are the folders that hold no user code; of `folders`, the longest one that a file lies in is left out
-    of its name. None where no code runs.
+    This is the innermost line of user code, or else the innermost line.
+
+    Parameters:
+        stack: The frames of the thread, innermost first.
+        libraries: The folders that contain no user code.
+        folders: File names are relative to the longest of these folders that contains the file.
     """
     if not stack or stack[0].file.endswith(IDLE):
         return None

@@ -1,4 +1,4 @@
-"""What people are told, derived from what is wanted and what is known. Nothing of it is stored."""
+"""The status of an instance, derived from the desired state and the known state. It is not stored."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ WAITING = "waiting_for_resources"
 FAILED = "failed"
 STOPPING = "stopping"
 ROLLED_BACK = "rolled_back"
-"""Of an application: what was applied last was given up, and the version before it is to run."""
+"""Of an application: the revision that was applied last has failed, and the stable revision before it runs instead."""
 
 WORST_FIRST = (FAILED, ROLLED_BACK, WAITING, UPDATING, STARTING, STOPPING, HEALTHY)
 
@@ -28,33 +28,34 @@ class ReplicaStatus:
     id: str
     phase: str
     age_s: float
-    """Seconds in this phase."""
+    """Seconds since the phase began."""
     revision: str
     address: str | None
     failed_probes: int
     asks: str | None
-    """What it asks of a cluster that has no room for it."""
+    """The resources that it asks for, if the cluster has no room for it; None: it has."""
     free: str | None
+    """The resources that the cluster has free, if it has no room for the replica."""
     node: str | None = None
-    """Of the cluster; None until it has started."""
+    """The node of the cluster; None until the replica has started."""
     remote_address: str | None = None
-    """Where callers on other nodes reach it."""
+    """The address for callers on other nodes; None: they cannot reach the replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingStatus:
-    """What the target of a deployment goes by that follows its load."""
+    """The values from which the target of an autoscaled deployment is computed."""
 
     min_replicas: int
     max_replicas: int
     load: float
-    """Requests that wait or are ongoing, and what open WebSockets count as, as its callers reported them."""
+    """The load that its callers reported, in requests: waiting and ongoing requests, open WebSockets and streams."""
     average: float
-    """The load, averaged over the look-back."""
+    """The average load in the look-back period."""
     needed: int
-    """What the target would be if there were no delays."""
+    """The number of replicas that are needed, regardless of the delays."""
     why: str | None
-    """Of the last change of the target; None: it is as it began."""
+    """The reason for the last change of the target; None: it has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,13 @@ class GroupStatus:
     target: int
     revision: str
     counts: dict[str, int]
-    """Replicas by phase; phases without any are left out."""
+    """The number of replicas by phase, without phases that have none."""
     replicas: tuple[ReplicaStatus, ...]
     restarts: int
-    """Replicas that ended without being told to, since this controller began."""
+    """The number of replicas that ended unexpectedly since this controller started."""
     last_error: str | None
     scaling: ScalingStatus | None = None
-    """None: its target does not follow its load."""
+    """None: the deployment is not autoscaled."""
 
     @property
     def running(self) -> int:
@@ -79,46 +80,46 @@ class GroupStatus:
 
     @property
     def is_up(self) -> bool:
-        """Whether it has as many replicas as it should, and none of before may still serve."""
+        """Whether its target is reached, and no replica of another revision may still serve."""
         return self.running >= self.target and self.status != UPDATING
 
     @property
     def unplaced(self) -> ReplicaStatus | None:
-        """A replica for which the cluster has no room."""
+        """A replica for which the cluster has no room; None: there is none."""
         return next((each for each in self.replicas if each.asks), None)
 
     @property
     def error(self) -> str:
-        """Why it is not up: a sentence, or a traceback whose last line is one. Empty: there is nothing to say."""
+        """Why it is not up: a sentence, or a traceback whose last line is the reason; empty: there is no error."""
         if self.status != WAITING:
             return self.last_error or ""
         return f"one replica asks for {self.unplaced.asks}; {self.unplaced.free} is free" if self.unplaced else ""
 
     @property
     def reason(self) -> str:
-        """The last line of the error of what is not healthy."""
+        """The last line of the error; empty if the status is healthy."""
         lines = self.error.strip().splitlines()
         return lines[-1] if lines and self.status != HEALTHY else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Where the requests and calls for one deployment are at one moment."""
+    """The numbers of requests and calls for one deployment at one moment, by place."""
 
     proxies: int
-    """Waiting for a turn in the proxies."""
+    """Requests that wait for a permit in the proxies."""
     handles: int
-    """Waiting for a turn in the processes whose handles call it."""
+    """Calls that wait for a permit in the processes whose handles call the deployment."""
     ongoing: int
-    """Admitted at its replicas."""
+    """Requests and calls that its replicas have admitted."""
     buffered: int
-    """Of the ongoing: waiting for a batch to close."""
+    """The part of `ongoing` that waits for a batch to close."""
     streams: int = 0
     """Open streams at its replicas, which hold no slots."""
     replicas: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """The ongoing once more, by replica."""
+    """The ongoing requests and calls by replica."""
     reached: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The limits that its replicas and the queues of its callers have reached, by process."""
+    """The limits that its replicas and the wait queues of its callers have reached, by process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,31 +129,32 @@ class ApplicationStatus:
     route_prefix: str | None
     deployments: tuple[GroupStatus, ...]
     revision: int = 1
-    """Counts what was applied under this name; 0: nobody knows."""
+    """The number of the revision that was applied last; 0: not known."""
     last_error: str | None = None
-    """Why the version that was applied last was given up, or nobody knows which one that is."""
+    """Why the revision that was applied last has failed, or why the application cannot be read from the state store."""
     serving_revision: int = 0
-    """The number of the version that is to run: after a rollback a lower one than `revision`; 0: not known."""
+    """The number of the revision that should run, which is lower than `revision` after an automatic rollback; 0: not
+    known."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """All of it. `dataclasses.asdict` makes it plain data that JSON can say."""
+    """The status of an instance. `dataclasses.asdict` converts it to plain data that JSON can represent."""
 
     epoch: int
     change: int
-    """Counts up whenever anything here may have changed."""
+    """A number that increases whenever the status may have changed."""
     status: str
     applications: tuple[ApplicationStatus, ...]
     proxies: tuple[GroupStatus, ...]
     leaving: tuple[GroupStatus, ...]
-    """Groups that are in no application's present version."""
+    """Replica sets that are not in the current revision of any application."""
     doubts: tuple[str, ...] = ()
-    """What of the store could not be believed, a sentence each."""
+    """The corrupt values of the state store, a sentence for each."""
 
     @property
     def url(self) -> str | None:
-        """Where clients come in, `http://HOST:PORT` or https; None while no proxy is up."""
+        """The URL for clients, `http://HOST:PORT` or `https://HOST:PORT`; None while no proxy has started."""
         addresses = [proxy.address for group in self.proxies for proxy in group.replicas if proxy.address is not None]
         if not addresses:
             return None
@@ -160,11 +162,11 @@ class InstanceStatus:
         return f"{'https' if kind == 'tls' else 'http'}://{place}"
 
     def application(self, name: str) -> ApplicationStatus | None:
-        """None: there is none of this name."""
+        """Return the status of an application; None: there is no application of this name."""
         return next((each for each in self.applications if each.name == name), None)
 
     def leaving_of(self, application: str) -> list[GroupStatus]:
-        """The deployments that it had, and that are not gone yet."""
+        """Return the replica sets of an application that its current revision does not have."""
         return [group for group in self.leaving if application_of(group.name) == application]
 
 
@@ -185,9 +187,10 @@ def instance_status(
     corrupt: Mapping[str, str] = NOTHING_CORRUPT,
     doubts: tuple[str, ...] = (),
 ) -> InstanceStatus:
-    """Applications by name; of the proxies those of `home` first. `stopping`: everything is being put away.
+    """Return the status with the applications in the order of their names, and the proxies of `home` first.
 
-    `corrupt`: applications of which nobody knows what is wanted, and why.
+    `stopping`: whether a shutdown is in progress. `corrupt`: the applications that cannot be read from the state store,
+    each with the reason.
     """
     told = {
         name: group_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(name))
@@ -243,7 +246,7 @@ def group_status(
     quarantine: str | None = None,
     scaling: ScalingStatus | None = None,
 ) -> GroupStatus:
-    """`quarantine` is the sentence that says why the replica set is not looked after any more."""
+    """Return the status of a replica set. `quarantine`: why it is quarantined, as a sentence; None: it is not."""
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return GroupStatus(
         name=record.name,
@@ -259,7 +262,7 @@ def group_status(
 
 
 def worst(statuses: Iterable[str]) -> str:
-    """One word for several; `healthy` for none."""
+    """Return the worst of several statuses; `healthy` if there are none."""
     return min(statuses, key=WORST_FIRST.index, default=HEALTHY)
 
 
@@ -278,7 +281,7 @@ def _word(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> str:
         return WAITING
     others = [r for r in record.replicas if r.template_hash != spec.template_hash]
     if any(r.phase is Phase.RUNNING or (r.phase is Phase.DRAINING and not r.unrouted) for r in others):
-        return UPDATING  # callers may still send something there
+        return UPDATING  # callers may still send requests to the others
     if any(r.phase is Phase.RUNNING and r.live != spec.live for r in current):
         return UPDATING
     return HEALTHY if sum(r.phase is Phase.RUNNING for r in current) >= spec.target else STARTING

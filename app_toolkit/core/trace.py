@@ -1,4 +1,4 @@
-"""Which trace a request belongs to: the two fields of W3C Trace Context, as far as passing them on needs."""
+"""Reads the two fields of W3C Trace Context, to propagate the trace of a request."""
 
 import re
 from collections.abc import Iterable
@@ -7,25 +7,26 @@ from app_toolkit.types import Header
 
 TRACEPARENT = b"traceparent"
 TRACESTATE = b"tracestate"
-"""In small letters, both."""
+"""Both field names are in lowercase."""
 
 LONGEST_STATE = 512
-"""Characters of `tracestate` that travel: as many as the standard asks for. A longer one is left out."""
+"""The maximum number of characters of `tracestate` that are propagated, as the standard requires. A longer one is left
+out."""
 
 MOST_MEMBERS = 32
-"""Of a `tracestate`; the standard's limit."""
+"""The maximum number of members of a `tracestate`, as in the standard."""
 
 _IDS = rb"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 PARENT = re.compile(rb"00" + _IDS + rb"|(?!00|ff)[0-9a-f]{2}" + _IDS + rb"(?:-[!-~]{0,72})?")
-"""What a version after this one puts behind the flags is passed on, up to 128 characters in all."""
+"""Later versions may add text after the flags. It is propagated, up to 128 characters in all."""
 
 MEMBER = re.compile(rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
 
 
 def trace_of(fields: Iterable[Header]) -> str | None:
-    """The trace as it travels with calls: `traceparent`, and `tracestate` behind a space where there is one.
+    """Return the trace in the format that calls carry: `traceparent`, then a space and `tracestate` if there is one.
 
-    None where `traceparent` is missing, malformed, or there twice. A malformed `tracestate` is left out.
+    Returns None if `traceparent` is missing, malformed or repeated. A malformed `tracestate` is left out.
     """
     parents, states = [], []
     for name, value in fields:

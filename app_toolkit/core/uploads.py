@@ -1,14 +1,15 @@
-"""Whether a client sends the body of its request fast enough."""
+"""Decides whether a client sends the body of its request fast enough."""
 
 from dataclasses import dataclass
 
 LONGEST_LOOK_S = 1.0
-"""Most that one look at a body adds to the time measured. A process that stood still for longer did not read."""
+"""The maximum number of seconds that one check adds to the measured time. A process that was suspended for longer did
+not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinimumRate:
-    """Bytes a second that must arrive in each period of `grace_s` seconds; 0: no minimum."""
+    """The bytes per second that must arrive on average in each period of `grace_s` seconds; 0: no minimum."""
 
     bytes_per_s: float
     grace_s: float
@@ -16,7 +17,7 @@ class MinimumRate:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The period that is being measured: the time in which the server was ready to read."""
+    """The period that is being measured. Only time in which the server was ready to read counts."""
 
     looked_at: float
     received_before: int
@@ -24,9 +25,9 @@ class Period:
 
 
 def measured(period: Period, now: float, received: int, minimum: MinimumRate) -> Period | None:
-    """The period after a look at `now`, with `received` bytes of the body in all; None: the client is too slow.
+    """Return the period after a check at `now`, with `received` bytes of the body in all; None: the client is too slow.
 
-    The server was ready to read since the last look.
+    The server must have been ready to read since the last check.
     """
     seconds = period.seconds + min(max(now - period.looked_at, 0.0), LONGEST_LOOK_S)
     if seconds < minimum.grace_s:
