@@ -1,4 +1,4 @@
-"""The command `deploy`: deploys applications to a running cluster, and shows before what that changes."""
+"""The command `deploy`: shows what it would change, and deploys applications to a running cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class DeployOptions(RunOptions):
     wait: bool = False
     """Whether to wait until everything is up, or the deployment has failed."""
     timeout_s: float = WAIT_S
-    """Seconds to wait."""
+    """The maximum wait in seconds."""
     only: Sequence[str] = ()
     """The deployments of the only application to deploy, by their names or by endpoints. Empty: all."""
 

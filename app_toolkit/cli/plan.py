@@ -31,7 +31,7 @@ AT_ONCE = 4
 def plan_here(target: Target, options: PlanOptions, *, written: bool = False) -> ApplicationSpec:
     """Import the app and plan its application. Output of the app goes to standard error.
 
-    `written`: return the options as a file has them. Raises `TargetError` and `PlanningError`.
+    `written`: return the options as a file has them (`as_written`). Raises `TargetError` and `PlanningError`.
     """
     with _stdout_kept_clean():
         app, where = load(target)

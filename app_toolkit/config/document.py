@@ -34,7 +34,7 @@ class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]
 
 
 for _tag, (_word, _first) in _CORE.items():
-    # PyYAML calls `match`, which does not check the end of the text.
+    # PyYAML calls `match`, so only `$` makes the pattern match the whole text.
     yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_word.pattern})$"), _first, _YAMLLoader)
 
 

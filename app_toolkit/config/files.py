@@ -172,7 +172,7 @@ def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[
 
 
 def as_written(config: C) -> C:
-    """Return the options of a deployment with texts escaped, so that a file with them has no references."""
+    """Return the options of a deployment in code as a file has them: texts that look like references are escaped."""
     return _with_texts(config, references.escape)
 
 

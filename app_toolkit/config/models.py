@@ -573,7 +573,7 @@ class HTTPOptions(Model):
 
 
 def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
-    """Parse a comma-separated list of addresses and networks. None stands for `*`: all addresses.
+    """Parse a comma-separated list of addresses and networks. Return None for `*`, which means all addresses.
 
     Raises `ValueError` if an entry is neither an address nor a network.
     """

@@ -33,7 +33,7 @@ class Settings(Options):
 def read_settings() -> Settings:
     """Return the settings of this process. Raises `ConfigError` if the value of a variable is invalid."""
     given: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in Settings.model_fields}
-    if given["address"] == "local":  # RAY_ADDRESS=local starts a local Ray, as no address does here
+    if given["address"] == "local":  # makes Ray start a local cluster, as `run` does without an address
         del given["address"]
     return Settings(**{option: value for option, value in given.items() if value})
 
@@ -96,7 +96,7 @@ def say_plain_logs(colour: bool) -> None:
 
 
 def keep_priority() -> None:
-    """Make a local Ray run its workers with normal priority. Ray's default is a lower one than other processes have.
+    """Make a local Ray run its workers with normal priority. By default they have a lower priority.
 
     Call before Ray is started. On a cluster that is joined, this has no effect.
     """
@@ -104,15 +104,15 @@ def keep_priority() -> None:
 
 
 def start_no_ray() -> bool:
-    """Prevent that Ray starts a cluster when code uses Ray without `ray.init()`. Call before importing Ray.
+    """Prevent Ray from starting a cluster when code uses Ray without `ray.init()`. Call before importing Ray.
 
-    Returns False if the environment explicitly allows it.
+    Returns False if the environment sets another value.
     """
     return os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0") == "0"
 
 
 def ray_decides_by_token() -> bool:
-    """Return whether Ray authenticates with its own access token. It can also be configured to use none, or another."""
+    """Return whether Ray is configured to use its own access token, and not no token or one of another kind."""
     return os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
 
 
@@ -132,7 +132,7 @@ def ray_uses_tls() -> bool:
 
 
 def ray_makes_token() -> bool:
-    """Return whether Ray makes a token at `ray_token_path` for a new cluster, because no other token is configured."""
+    """Return whether Ray would create a missing token at `ray_token_path`, because no other token is configured."""
     configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return ray_decides_by_token() and not configured
 

@@ -272,7 +272,7 @@ class InProcess:
         self.listed: set[str] = set()
 
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
-        """Log which options of these deployments have no effect in one process: one line, for each deployment once."""
+        """Log in one line which options of these deployments have no effect in one process. List each only once."""
         lines = [_unapplied(each) for each in ingresses]
         lines += [_unapplied(each.config, each.cls) for each in classes]
         new = [line for line in dict.fromkeys(lines) if line and line not in self.listed]
@@ -312,9 +312,9 @@ class InProcess:
             await self.caller(deployment).start()
 
     async def stop(self) -> None:
-        """Close the objects on the running loop, the latest first. The loop is no home any more.
+        """Close the objects on the running loop, the latest first. The loop is then no home any more.
 
-        If several apps have their lifespan on this loop, only the last call does this.
+        If several apps run their lifespans on this loop, only the last one to stop does this.
         """
         loop = asyncio.get_running_loop()
         with self._lock:

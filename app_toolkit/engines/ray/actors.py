@@ -108,7 +108,7 @@ class Controlled:
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The reloadable options that a replica uses now; None for a proxy."""
+        """The reloadable options that a replica uses now; None: it is a proxy, or the options are not known."""
         return None
 
     def obey(self, epoch: int) -> None:
