@@ -1,4 +1,4 @@
-"""The output of the commands: live tables on a terminal, plain lines elsewhere."""
+"""The output of the commands: live tables on a terminal, plain lines otherwise."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ class Screen:
 
     @contextmanager
     def working(self, sentence: str) -> Iterator[None]:
-        """Show a sentence during an operation on a terminal, and nothing elsewhere."""
+        """Show a sentence during an operation on a terminal. Show nothing if standard output is no terminal."""
         if self._console.is_terminal:
             with self._console.status(Text(sentence)):
                 yield
@@ -59,7 +59,7 @@ class Screen:
             yield
 
     def waiting(self, sentence: str) -> AbstractContextManager[None]:
-        """Show a sentence during an operation on a terminal, and as one line elsewhere."""
+        """Show a sentence during an operation on a terminal, or else print it as one line."""
         if not self._console.is_terminal:
             self.say(sentence)
         return self.working(sentence)
