@@ -1,4 +1,4 @@
-"""Commands that connect to a cluster: bounded in time, and ended by Ctrl-C at once."""
+"""Connecting to a cluster with a time limit, and with a Ctrl-C that takes effect at once."""
 
 import os
 import signal
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 CONNECT_S = 30.0
-"""Seconds within which Ray has to connect to a cluster that answers."""
+"""Seconds that Ray may take to connect to a cluster that answers."""
 
 
 @contextmanager
 def connecting(address: str) -> Iterator[None]:
-    """While this lasts, a Ctrl-C ends the process, and so does `CONNECT_S` with a sentence and exit code 2.
+    """Within this context Ctrl-C ends the process. After `CONNECT_S` the process ends with an error and exit code 2.
 
-    Ray connects in C++ code that neither a signal handler of Python's nor an exception interrupts. A command has
-    nothing to put away at that time.
+    Ray connects in C++ code that neither a Python signal handler nor an exception can interrupt. A command has nothing
+    to clean up at that time.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     timer = threading.Timer(CONNECT_S, _give_up, (address,))

@@ -1,4 +1,4 @@
-"""`deploy`: applications onto a cluster that runs, and stays; what that changes is shown before."""
+"""The command `deploy`: shows what it would change, and deploys applications to a running cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,30 +18,31 @@ from app_toolkit.planning import with_files
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions(RunOptions):
-    """Those of `run`, and what is to be done with them. There is an address."""
+    """The options of `run` and those of the deployment. `address` is not None."""
 
     moves: bool = False
-    """Whether somebody has said how the proxies are to listen; else they stay as they are."""
+    """Whether `http` sets options of the proxies. Otherwise the proxies keep their options."""
     dry_run: bool = False
-    """Show what would change, and change nothing."""
+    """Whether to show the changes without applying them."""
     wait: bool = False
-    """Until all is up, or has failed."""
+    """Whether to wait until everything is up, or the deployment has failed."""
     timeout_s: float = WAIT_S
+    """The maximum wait in seconds."""
     only: Sequence[str] = ()
-    """Of the one application: these deployments, by their names or by endpoints. Empty: all of it."""
+    """The deployments of the only application to deploy, by their names or by endpoints. Empty: all."""
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
-    """Plan, pack, show what changes, and apply.
+    """Plan, pack, show the changes, and apply them.
 
-    Raises `ConfigError` where that cannot be, and with `wait` where what was deployed does not come up: it is not
-    taken back then. An application that cannot be applied takes none back that was applied before it.
+    Raises `ConfigError` if an application cannot be applied, and with `wait`, if it does not become available. Neither
+    error reverts a deployment: not that of the application, nor those of applications that were applied before.
     """
     assert options.address is not None
     address = options.address
     cluster.check(address)
     with plannings(options) as planned:
-        ray = engine()  # imports Ray, while children import the apps
+        ray = engine()  # imports Ray, while child processes import the apps
         specs = results(planned, lambda: True) or []
     http = options.http if options.moves else None
     packed = [with_files(options.applied(spec)) for spec in specs]
@@ -76,7 +77,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
 def _changes(
     client: Client | None, commands: Sequence[Deploy], options: DeployOptions, screen: Screen
 ) -> Sequence[Deploy]:
-    """The commands, reduced to the parts that are meant; shows what they change."""
+    """Show what the commands change. Return them, limited to the deployments that the user chose."""
     running, listening = ({}, None) if client is None else client.execute(GetApplications())
     if not options.only:
         changes = [(command, difference(running.get(command.spec.name), command.spec)) for command in commands]

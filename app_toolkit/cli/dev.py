@@ -1,4 +1,4 @@
-"""`dev`: one process, no Ray; the process is replaced when a file changes."""
+"""The command `dev`: serves in one process without Ray, and restarts the process when a file changes."""
 
 import json
 import sys
@@ -28,13 +28,13 @@ from app_toolkit.types import ASGIApp
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the served process is told."""
+    """The target or file that the serving process serves. `str` and `read` pass it through an environment variable."""
 
     target: Target | None = None
     file: Path | None = None
-    """A file of applications, instead of one target."""
+    """An application file, instead of a target."""
     application: str | None = None
-    """Of the file: this one alone."""
+    """The only application of the file to serve; None: all."""
 
     def __str__(self) -> str:
         target = self.target
@@ -53,10 +53,11 @@ class Served:
 
 
 def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path]) -> None:
-    """Serve a target, or the applications of a file, with uvicorn until a Ctrl-C.
+    """Serve a target, or the applications of a file, with uvicorn until Ctrl-C.
 
-    `reload_dirs`: where files are watched; none: in the current folder. Raises `ConfigError` if the port is taken. Ends
-    the process with 2 if the target cannot be served; after a change of a file, it waits for the next change instead.
+    `reload_dirs`: the folders in which files are watched; empty: the current folder. Raises `ConfigError` if the port
+    is in use. If the target cannot be served at first, the process ends with exit code 2. If it cannot be served after
+    a change of a file, the process waits for the next change.
     """
     check_port_is_free(host, port)
     say_development()
@@ -87,7 +88,7 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
 
 
 class Reload(ChangeReload):  # type: ignore[valid-type, misc]
-    """Ends with the first process if that could not serve its target: there is nothing to reload."""
+    """A uvicorn reloader that ends if the first process could not serve its target."""
 
     failed = False
 
@@ -103,7 +104,7 @@ class Reload(ChangeReload):  # type: ignore[valid-type, misc]
 
 
 def app() -> ASGIApp:
-    """What the served process serves. uvicorn calls this within its event loop."""
+    """Return the app to serve. uvicorn calls this in the serving process, within its event loop."""
     show_logs(log_level())
     try:
         served = Served.read(read_served())
@@ -117,9 +118,10 @@ def app() -> ASGIApp:
 
 
 def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
-    """Those of a file, with the options that it says. They share the process, its modules and its working folder.
+    """Return an app that serves the applications of a file, with the options of the file.
 
-    Raises `ConfigError` if their working folders differ.
+    They share the process, its modules and its working folder. Raises `ConfigError` if their working folders differ, or
+    if two of them have different modules of the same name. `only`: serve only this application.
     """
     names = [only] if only is not None else [*file.applications]
     folders = {file.application(name).working_dir for name in names}
@@ -141,7 +143,7 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
 
 
 def _refuse_equal_modules(file: ConfigFile, names: Sequence[str]) -> None:
-    """A process has one module of each name."""
+    """Raise `ConfigError` if two applications have modules of the same name, because a process has only one of them."""
     folders: dict[str, str] = {}
     for name in names:
         application = file.application(name)

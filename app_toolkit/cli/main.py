@@ -82,7 +82,7 @@ def every(
 
 
 class CommandLine(Options):
-    """The options that the command line gives."""
+    """The options that are set on the command line."""
 
     @classmethod
     def called(cls, option: str = "") -> str:
@@ -97,11 +97,11 @@ DEFAULTS = {
     "max_requests_per_client": "no limit",
     "address": "a local Ray",
 }
-"""What None stands for, in the help."""
+"""The meaning of the default None in the help, by option."""
 
 
 def _option(name: str) -> Any:
-    """The type of an option of `run`, with what its model says of it."""
+    """Return the type of a command line option, with its help from the model."""
     field = Options.model_fields[name]
     about = field.description or ""
     shown = DEFAULTS.get(name) or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
@@ -123,13 +123,13 @@ PROXY_OPTIONS = (
     *("max_requests_per_client", "keep_alive_timeout_s", "head_timeout_s", "min_body_rate", "body_grace_s"),
     *("access_log", "no_access_log"),
 )
-"""As the help lists them."""
+"""The options of the proxies, in the order of the help."""
 
 
 def takes(*names: str, **types: Any) -> Callable[[F], F]:
-    """Give a command these options of `run`, or of a type of its own, in front of `--app-dir`.
+    """Add options to a command, before `--app-dir`. All commands share them, so a command reads them from its context.
 
-    The command finds them in its context: they are the same in each.
+    `types`: types of options that differ in this command.
     """
 
     def decorate(command: F) -> F:
@@ -384,7 +384,10 @@ def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command `app-toolkit`. Ends the process: with 0, or with 2 for what its user can mend, or try again."""
+    """Run the command `app-toolkit` and end the process.
+
+    The exit code is 0, or 2 for an error that the user can correct, or try again.
+    """
     try:
         app(None if arguments is None else list(arguments))
     except ToolkitError as error:
@@ -393,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def ray_engine() -> Engine:
-    # Imported here because `plan` and `dev` have no use for Ray, and `run` has something to do meanwhile.
+    # Imported here, because `plan` and `dev` do not need Ray, and `run` imports the apps in other processes meanwhile.
     from app_toolkit.engines.ray.client import RayClient
 
     return RayClient
@@ -401,12 +404,15 @@ def ray_engine() -> Engine:
 
 @contextmanager
 def _connected(context: typer.Context) -> Iterator[Client]:
-    """The instance that runs on the cluster. A Ctrl-C ends the process: the cluster goes on with what it was asked."""
+    """Connect to the instance on the cluster.
+
+    Ctrl-C ends the process. The cluster continues with the operation that it has received.
+    """
     client = connect(context)
     try:
         yield client
     except KeyboardInterrupt:
-        os._exit(128 + signal.SIGINT)  # to part from a cluster that has stopped answering takes time
+        os._exit(128 + signal.SIGINT)  # disconnecting from a cluster that does not answer takes time
     finally:
         client.close()
 
@@ -419,7 +425,7 @@ def connect(context: typer.Context) -> Client:
 
 
 def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None]) -> None:
-    """Show what runs whenever it changes, until a Ctrl-C or SIGTERM, or until the instance is shut down."""
+    """Show the status after each change, until Ctrl-C, SIGTERM or SIGHUP, or until the instance is shut down."""
     shown = -1
     with Interrupts() as interrupts:
         try:
@@ -440,9 +446,9 @@ def _wait(client: Client, application: str, timeout_s: float) -> None:
 def _served(
     context: typer.Context, target: str | None, app_dir: Path | None, application: str | None = None
 ) -> tuple[Options, dict[str, Any]]:
-    """The options, and what they are about. What is misspelt, or not there, is told before anything starts.
+    """Return the options, and the app or the file to serve. Mistakes are reported before anything starts.
 
-    `application`: of a file, this one alone.
+    `application`: only this application of the file.
     """
     project = read_project(Path.cwd())
     file = _file(context, target, project)
@@ -465,14 +471,15 @@ def _refuse_application(application: str | None) -> None:
 
 
 def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = None) -> Options:
-    """Each option from the first place that has it: the command line, the environment, the file, the project, its
-    default.
+    """Return each option from the first source that sets it.
+
+    The order is: the command line, the environment, the file, the project, the default.
     """
     return choose(project, CommandLine(**_given(context)), file)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """The options that the command line has."""
+    """Return the options that are set on the command line."""
     given = {
         name: value for name, value in context.params.items() if name in CommandLine.model_fields and value is not None
     }
@@ -480,7 +487,10 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 
 def _file(context: typer.Context, target: str | None, project: Project, *, rest: bool = False) -> ConfigFile | None:
-    """The file of applications that is meant; None: it is one app. `rest`: its mistakes are told already."""
+    """Return the application file to use, or None if the target is one app.
+
+    `rest`: return the part of the file that can be read, because its mistakes have been reported.
+    """
     if target is None:
         file = project.file
     elif Path(target).suffix in SUFFIXES:
@@ -488,7 +498,7 @@ def _file(context: typer.Context, target: str | None, project: Project, *, rest:
             file = read_file(Path(target))
         except FileError as error:
             if not rest:
-                _tell_everything(error, variables=context.info_name != "plan")  # which shows references
+                _tell_everything(error, variables=context.info_name != "plan")  # shows references
             return cast(ConfigFile, error.rest)
     elif Path(target).name == PYPROJECT:
         file = read_project(Path(target).parent).file
@@ -507,9 +517,9 @@ def _file(context: typer.Context, target: str | None, project: Project, *, rest:
 
 
 def _tell_everything(error: FileError, *, variables: bool) -> NoReturn:
-    """The mistakes of a file, and then those that only its apps know of; ends the process.
+    """Report the mistakes in a file, then those that show only when its apps are imported, and end the process.
 
-    `variables`: also those that the file refers to and that are not set.
+    `variables`: also report environment variables that the file refers to and that are not set.
     """
     report(error)
     file: ConfigFile = error.rest

@@ -1,4 +1,4 @@
-"""Planning: in this process, or in a child so that the user's code stays out of this one."""
+"""Plans applications: in this process, or in a child process so that user code is not imported into this one."""
 
 import json
 import os
@@ -22,17 +22,16 @@ from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
 
 LOOK_S = 0.2
-"""How often a wait for the child looks whether it is still wanted."""
+"""Seconds between two checks whether a wait for a child process has been cancelled."""
 
 AT_ONCE = 4
-"""How many applications of a file are imported at a time."""
+"""The number of applications of a file that are imported at the same time."""
 
 
 def plan_here(target: Target, options: PlanOptions, *, written: bool = False) -> ApplicationSpec:
-    """Import the app and lay it out, where it is `written` as a file would. What the app prints meanwhile goes to
-    standard error.
+    """Import the app and plan its application. Output of the app goes to standard error.
 
-    Raises `TargetError` and `PlanningError`.
+    `written`: return the options as a file has them (`as_written`). Raises `TargetError` and `PlanningError`.
     """
     with _stdout_kept_clean():
         app, where = load(target)
@@ -46,16 +45,19 @@ def plan_here(target: Target, options: PlanOptions, *, written: bool = False) ->
 
 
 def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
-    """The same for one application of a file, as written; from then on its working folder is the current one.
+    """Plan one application of a file, as written. Output of the app goes to standard error.
 
-    Raises `ConfigError` with the lines of the file that cannot be.
+    Changes into the working folder of the application. Raises `ConfigError` with the lines of the file that cause it.
     """
     with _stdout_kept_clean():
         return application_here(file, name)[1]
 
 
 def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable, ApplicationSpec]:
-    """One application of a file, and its plan. Changes into its working folder. Raises as `plan_application` does."""
+    """Import one application of a file, and return its target and its plan.
+
+    Changes into the working folder of the application. Raises as `plan_application` does.
+    """
     application = file.application(name)
     missing = []
     for option, folder in (("app_dir", application.app_dir), ("working_dir", application.working_dir)):
@@ -81,33 +83,33 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
         raise file.blame(name, error) from None
     except (TargetError, PlanningError) as error:
         place = ("applications", name, "target")
-        error.args = (f"{file.document.at(place)}: {error}",)  # what was noted of it stays
+        error.args = (f"{file.document.at(place)}: {error}",)  # keeps the notes of the error
         raise
 
 
 class Planning:
-    """The same in a child process, which runs beside whatever the parent does meanwhile.
+    """The planning of one application in a child process.
 
-    The child tells the user itself, on the shared standard error, what is wrong with the app.
+    The child itself reports errors of the app to the user, on the shared standard error.
     """
 
     def __init__(self, named: str, arguments: Sequence[str]) -> None:
-        """`named`: what is planned, for people; `arguments` of the command `plan`."""
+        """Start the child. `named`: the name of the app in messages. `arguments`: those of the command `plan`."""
         self._named = named
         self.process = subprocess.Popen(
-            # -P: the current folder is not put on the import path, as it is not for replicas.
+            # -P: do not put the current folder on the import path, because replicas do not have it there either.
             [sys.executable, "-P", "-m", "app_toolkit.cli", "plan", "--format", "json", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # A Ctrl-C is for the parent; it ends the child.
+            # Ctrl-C must reach only the parent, which then ends the child.
             start_new_session=True,
         )
 
     def result(self, wanted: Callable[[], bool]) -> ApplicationSpec | None:
-        """Wait for the plan; None as soon as it is not `wanted` any more.
+        """Wait for the plan. Return None as soon as `wanted` returns False.
 
-        Raises `SystemExit` with the child's code where the child has said what is wrong, and `PlanningError`
-        where it ended in another way.
+        Raises `SystemExit` with the exit code of the child if the child has reported an error, and `PlanningError` if
+        the child ended without a plan in another way.
         """
         while wanted():
             try:
@@ -119,7 +121,7 @@ class Planning:
                 raise SystemExit(code)
             if code != 0:
                 raise PlanningError(f"planning {self._named} ended with exit code {code}")
-            # Whatever an app still prints as it ends stands after the plan.
+            # An app may print something at exit, after the plan.
             try:
                 spec, _ = json.JSONDecoder().raw_decode(output.decode())
             except ValueError:
@@ -135,12 +137,12 @@ class Planning:
     ) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        with self.process:  # closes its pipe and waits
+        with self.process:  # closes the pipe, and waits for the process
             pass
 
 
 def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) -> Planning:
-    """The plan of one app, as options say."""
+    """Start planning one app with these options."""
     arguments = ["--name", options.name, "--route-prefix", options.route_prefix]
     if options.num_replicas is not None:
         arguments += ["--num-replicas", str(options.num_replicas)]
@@ -151,10 +153,10 @@ def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) 
 
 @contextmanager
 def plannings_of(file: ConfigFile, *, rest: bool = False) -> Iterator[Iterator[Planning]]:
-    """The plans of all applications of a file, `AT_ONCE` of them under way; the next starts when one was waited for.
+    """Plan all applications of a file, `AT_ONCE` at the same time. The next one starts when another is consumed.
 
-    Each has a process of its own, because their modules may have the same names. `rest`: the file has mistakes, which
-    are told already.
+    Each has a process of its own, because their modules may have the same names. `rest`: the file has mistakes that
+    have been reported, so plan only the part that can be read.
     """
     with ExitStack() as stack:
         names = iter(file.applications)
@@ -174,9 +176,9 @@ def plannings_of(file: ConfigFile, *, rest: bool = False) -> Iterator[Iterator[P
 
 
 def results(plannings: Iterable[Planning], wanted: Callable[[], bool]) -> list[ApplicationSpec] | None:
-    """What all of them come to; None as soon as it is not `wanted` any more.
+    """Return all plans. Return None as soon as `wanted` returns False.
 
-    Raises as `Planning.result` does, once each has told what is wrong with its app.
+    Raises as `Planning.result` does, after every child has reported the errors of its app.
     """
     specs, failure = [], None
     for planning in plannings:
@@ -195,7 +197,7 @@ def results(plannings: Iterable[Planning], wanted: Callable[[], bool]) -> list[A
 
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Standard output is the plan's: what else is written there, by Python or not, goes to standard error."""
+    """Redirect standard output to standard error, also for code that is not Python, to reserve it for the plan."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

@@ -1,4 +1,4 @@
-"""The page of all options of a file, generated from the models.
+"""Generates the page of all options of a file from the models.
 
 python -m app_toolkit.cli.reference > docs/reference/config.md
 """
@@ -62,7 +62,7 @@ class Option:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n".join([HEAD, *_instance(), *_application(), *_deployments()])
 
 
@@ -100,7 +100,7 @@ def _single(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _options(model: type[BaseModel], prefix: str = "", *, restarts: bool = False) -> Iterator[tuple[str, Option]]:
-    """By dotted name, in order."""
+    """Yield the options of a model with their dotted names, in the order of the model."""
     whole = model.model_json_schema()
     for name, field in model.model_fields.items():
         extra = field.json_schema_extra
@@ -123,7 +123,7 @@ def _shown(value: Any) -> str:
 
 
 def _should_be(schema: Mapping[str, Any], field: FieldInfo) -> str:
-    """The kind of a value, from its JSON schema, and its bounds."""
+    """Return the type of a value, from its JSON schema, and its bounds."""
     kinds = " or ".join(map(_kind, schema.get("anyOf", [schema])))
     words = [("ge", "from"), ("gt", "above"), ("le", "to")]
     bounds = [

@@ -1,4 +1,4 @@
-"""`run`: an app on Ray, kept in the foreground until somebody asks it to stop."""
+"""The command `run`: serves apps on Ray in the foreground, until a signal asks it to stop."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,26 +29,27 @@ class RunOptions:
     plan: PlanOptions
     address: str | None = None
     file: ConfigFile | None = None
-    """Serve all of its applications, instead of one target."""
+    """The application file whose applications are served, instead of a target; None: there is a target."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the file refers to in the environment. Secrets: they are put in where the specs leave this process."""
+    """The values of the environment variables to which the file refers. They may be secrets, so they are put into specs
+    only when these leave this process."""
 
     def applied(self, spec: ApplicationSpec) -> ApplicationSpec:
-        """The spec with the values of its references."""
+        """Return the spec with each reference replaced by the value of its variable."""
         return spec if self.file is None else applied(spec, self.variables)
 
 
 def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
-    """Plan, start, deploy, and serve until a Ctrl-C, SIGTERM or SIGHUP; then drain.
+    """Plan, start, deploy and serve until Ctrl-C, SIGTERM or SIGHUP, and then drain.
 
-    Raises `ConfigError` where an app cannot be served; nothing of it runs any more then.
+    Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
     if options.address is None:
         addresses.check(options.http)
     else:
         cluster.check(options.address)
     with Interrupts() as interrupts, plannings(options) as planned:
-        ray = engine()  # imports Ray, while children import the apps
+        ray = engine()  # imports Ray, while child processes import the apps
         try:
             with screen.working("Importing the app"):
                 specs = results(planned, interrupts.nobody_asked)
@@ -62,7 +63,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
                 client = ray.start(address=options.address, num_cpus=num_cpus)
         except KeyboardInterrupt:
             return
-        interrupts.listen()  # Ray takes SIGTERM for itself when a process joins
+        interrupts.listen()  # Ray replaces the handler of SIGTERM when a process joins
         try:
             _deploy_and_serve(client, specs, code, options, screen, interrupts)
             _drain(client, screen)
@@ -79,7 +80,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
 
 @contextmanager
 def plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
-    """Of the one target, or of all applications of the file."""
+    """Start planning the target, or all applications of the file."""
     if options.file is not None:
         with plannings_of(options.file) as several:
             yield several

@@ -1,4 +1,4 @@
-"""What people see: tables that move on a terminal, plain lines anywhere else."""
+"""The output of the commands: live tables on a terminal, plain lines otherwise."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ COLOURS = {HEALTHY: "green", FAILED: "red", WAITING: "yellow"}
 
 
 class Screen:
-    """Standard output. What is said is plain text: nothing in it is taken for markup."""
+    """Standard output. Text is shown as it is, without markup."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
@@ -28,13 +28,13 @@ class Screen:
         self._console.print(sentence, markup=False)
 
     def begin_anew(self) -> None:
-        """What is said next stands instead of all before; where that cannot be, below it."""
+        """Clear a terminal. Does nothing if standard output is no terminal."""
         if self._console.is_terminal:
             self._console.clear()
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[Sequence[Row]], None]]:
-        """A function that shows rows: in a table that moves, and elsewhere a line for each that has changed."""
+        """Return a function that shows rows: in a live table on a terminal, or else a line for each changed row."""
         shown: dict[str, str] = {}
 
         def show_changes(rows: Sequence[Row]) -> None:
@@ -51,7 +51,7 @@ class Screen:
 
     @contextmanager
     def working(self, sentence: str) -> Iterator[None]:
-        """A sentence that stands on a terminal while something takes its time; a file does not have it."""
+        """Show a sentence during an operation on a terminal. Show nothing if standard output is no terminal."""
         if self._console.is_terminal:
             with self._console.status(Text(sentence)):
                 yield
@@ -59,13 +59,13 @@ class Screen:
             yield
 
     def waiting(self, sentence: str) -> AbstractContextManager[None]:
-        """A sentence that stands while something takes its time."""
+        """Show a sentence during an operation on a terminal, or else print it as one line."""
         if not self._console.is_terminal:
             self.say(sentence)
         return self.working(sentence)
 
     def plan(self, spec: ApplicationSpec) -> None:
-        """An application as a table, or as one line per deployment and route."""
+        """Show an application as tables, or as one line for each deployment and route."""
         self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}) at {spec.route_prefix}")
         deployments = [
             (
@@ -89,7 +89,7 @@ class Screen:
         self._rows(("path", "methods", "ingress"), routes)
 
     def difference(self, difference: Diff, route_prefix: str | None) -> None:
-        """What deploying an application would change, a line for each of its deployments."""
+        """Show what deploying an application would change, with a line for each of its deployments."""
         changes = ["new"] if difference.is_new else [str(change) for change in difference.changes]
         if difference.is_empty:
             changes = ["nothing changes"]
@@ -100,9 +100,9 @@ class Screen:
             self.say(f"  {each.name}: {each.effect}" + (f" ({why})" if why else ""))
 
     def status(self, status: InstanceStatus, load: Mapping[str, Load], *, replicas: bool = False) -> None:
-        """Every application with its proxies and deployments, a line for each, and where their requests are.
+        """Show every application with its proxies and deployments, a line for each, and the load of the deployments.
 
-        Of those that are not healthy, or of all `replicas`: each replica, and the last error whole.
+        For deployments that are not healthy, or with `replicas` for all, also show each replica and the last error.
         """
         for doubt in status.doubts:
             self.say(doubt)
@@ -144,7 +144,7 @@ class Screen:
             self.say(f"      {line}")
 
     def _loads(self, load: Mapping[str, Load]) -> None:
-        """Where requests are, by deployment, and the limits that processes have reached."""
+        """Show where requests wait or run, by deployment, and the limits that processes have reached."""
         if not self._console.is_terminal:
             places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
             lines = [
@@ -160,7 +160,7 @@ class Screen:
                 self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
 
     def _targets(self, application: ApplicationStatus) -> None:
-        """The deployments that follow their load."""
+        """Show the autoscaled deployments with their targets."""
         following = [
             (
                 group.name.rpartition("/")[2],
@@ -187,7 +187,7 @@ class Screen:
 
 
 def _where(application: ApplicationStatus, url: str | None) -> str:
-    """Where clients reach it, and which revision is to run."""
+    """Return the URL of an application and its latest revision, for the line that names the application."""
     revision, prefix = application.revision, application.route_prefix
     if not revision:
         return ", which has to be deployed again"
@@ -197,10 +197,10 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
 
 
 def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:
-    """The proxies and deployments of one application, for a terminal."""
+    """Return the table of the proxies and deployments of one application, for a terminal."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for head, side in (("", "left"), ("status", "left"), ("running", "right"), ("restarts", "right")):
-        table.add_column(head, justify=side)  # type: ignore[arg-type]  # which knows no variable
+        table.add_column(head, justify=side)  # type: ignore[arg-type]  # its type accepts only literals
     for head in ("ongoing", "waiting", "streams"):
         table.add_column(head, justify="right")
     table.add_column("")
@@ -224,7 +224,7 @@ def _replicas(config: DeploymentConfig) -> str:
 
 
 def _progress(rows: Sequence[Row]) -> Table:
-    """The table that moves."""
+    """Return the table that is updated while an operation makes progress."""
     table = Table("", "running", "status", "", box=None, header_style="bold")
     for row in rows:
         group = row.group
@@ -233,6 +233,6 @@ def _progress(rows: Sequence[Row]) -> Table:
 
 
 def report(error: ToolkitError) -> None:
-    """An error as one sentence on standard error, and below it the user's traceback where there is one."""
+    """Write an error to standard error as one sentence, followed by the traceback of user code if there is one."""
     for line in (f"Error: {error}", *getattr(error, "__notes__", ())):
         print(line, file=sys.stderr)

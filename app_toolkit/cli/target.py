@@ -1,4 +1,4 @@
-"""From what a user types to what is served: which module, from which folder, which object in it."""
+"""Resolves the target that a user names: the module, the folder to import it from, and the object in it."""
 
 import re
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from app_toolkit.replica.target import candidates, is_function, is_served, serve
 from app_toolkit.types import ASGIApp
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
-"""Where an app is looked for when nothing names it: FastAPI's own list, in its order."""
+"""The files that are tried if no target is given, in the order of FastAPI's command line."""
 
 PREFERRED = ("app", "api")
-"""What an app, a factory or a deployment is called when nothing names it; else it is the first FastAPI object.
+"""The names that are tried if the target has no attribute. Otherwise the first FastAPI object of the module is used.
 
-Functions of these names count only in a module without an app.
+Functions with these names are used only if the module has no app.
 """
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -28,24 +28,24 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an app is, before anything is imported."""
+    """The location of an app that has not been imported."""
 
     module: str
     attribute: str | None
-    """None: the object is found by looking into the module."""
+    """The name of the object in the module; None: `load` searches the module."""
     app_dir: Path
     """The folder that is put first on the import path."""
     file: Path | None = None
-    """The file that was named, where one was: the import has to give that one and no other."""
+    """The file that the user named, which the import must load; None: the user named a module."""
 
 
 def resolve(target: str | None, *, folder: Path, entrypoint: str | None = None, app_dir: Path | None = None) -> Target:
-    """What `target` means in `folder`, the current one: `FILE[:ATTRIBUTE]`, `MODULE[:ATTRIBUTE]`, or nothing.
+    """Resolve a target in `folder`, the current folder: `FILE[:ATTRIBUTE]`, `MODULE[:ATTRIBUTE]` or None.
 
-    Without a target it is the project's `entrypoint`, else the first of `CANDIDATES`. A file's module name is
-    its dotted path from `app_dir`, by default its first parent folder without an `__init__.py`; a module is
-    imported from `app_dir`, by default from `folder`. Raises `TargetError` where there is no such file, or
-    the target is none of these.
+    None stands for the project's `entrypoint`, or else for the first of `CANDIDATES` that exists. The module name of a
+    file is its dotted path from `app_dir`, by default the first parent folder without an `__init__.py`. A module is
+    imported from `app_dir`, by default from `folder`. Raises `TargetError` if there is no such file, or if the target
+    has another form.
     """
     if target is None:
         target = entrypoint or _discovered(folder)
@@ -58,10 +58,10 @@ def resolve(target: str | None, *, folder: Path, entrypoint: str | None = None, 
 
 
 def load(target: Target) -> tuple[ASGIApp | Deployable, str]:
-    """Import the app or the deployment, or call the factory that makes it; and say where it is, as `module:attribute`.
+    """Import the app or the deployment, or call its factory. Return the object and its `module:attribute`.
 
-    Raises `TargetError` where the module does not import (with the end of the user's traceback as a note) or
-    holds nothing that can be served under that name.
+    Raises `TargetError` if the import fails, with the end of the user's traceback as a note, or if the module has no
+    object of this name that can be served.
     """
     module = _import(target)
     attribute = target.attribute or _find(module)
@@ -89,7 +89,7 @@ def _discovered(folder: Path) -> str:
 
 def _split(target: str) -> tuple[str, str | None]:
     place, colon, attribute = target.rpartition(":")
-    # The colon of a Windows drive is followed by a path, never by a name.
+    # The colon may be that of a Windows drive, which is followed by a path.
     if not colon or "/" in attribute or "\\" in attribute:
         return target, None
     if not _MODULE.fullmatch(attribute):
@@ -133,7 +133,7 @@ def _import(target: Target) -> ModuleType:
 
 def _find(module: ModuleType) -> str:
     usual = [name for name in PREFERRED if is_served(getattr(module, name, None))]
-    # A function may be an endpoint of an app in the same module: it counts only where there is no app.
+    # A function may be an endpoint of an app in the same module, so it is used only if there is no app.
     certain = [name for name in usual if not is_function(getattr(module, name))]
     apps = [name for name, value in vars(module).items() if isinstance(value, FastAPI)]
     for name in (*certain, *apps, *usual):

@@ -1,4 +1,4 @@
-"""A running instance, seen from another process: one method that performs commands, and waiting for what they bring."""
+"""The client of a running instance: sends commands to the controller, and waits for their effects."""
 
 import math
 import time
@@ -20,40 +20,43 @@ from app_toolkit.errors import InstanceEnded, WaitTimeout
 R = TypeVar("R")
 
 LOOK_S = 0.5
-"""Seconds that one wait for a change lasts at most; a Ctrl-C is noticed when it ends."""
+"""The maximum duration of one wait for a change in seconds. A Ctrl-C takes effect when the wait ends."""
 
 WAIT_S = 600.0
-"""Seconds to wait by default until an application is up; to start a large model takes minutes."""
+"""Seconds to wait by default until an application is up. Starting a large model can take minutes."""
 
 
 class Client(ABC):
     """A connection to one instance: a controller with its proxies and replicas. Its methods block."""
 
     owner: str | None = None
-    """The lease of this process, for what it deploys and holds; None: it holds nothing."""
+    """The lease that holds the applications of this process; None: this process has no lease."""
 
     @abstractmethod
     def execute(self, command: Command[R]) -> R:
-        """Have the controller perform a command.
+        """Have the controller perform a command, and return its result.
 
-        Raises what the command raises, and `InstanceEnded` if the instance was shut down.
+        Raises the error of the command, and `InstanceEnded` if the instance was shut down.
         """
 
     @abstractmethod
     def load(self) -> Mapping[str, Load]:
-        """Where requests are just now, by `APPLICATION/DEPLOYMENT`."""
+        """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Delete what this process holds, wait for it, and disconnect; a local Ray ends with all that runs on it."""
+        """Delete the applications that this process holds, wait for that, and disconnect.
+
+        On a local Ray, shut the instance down and end that Ray.
+        """
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Drain everything, wait for it, and disconnect; a local Ray ends, too."""
+        """Drain everything, wait for that, and disconnect. A local Ray ends, too."""
 
     @abstractmethod
     def close(self) -> None:
-        """Disconnect. What runs goes on, unless it runs on a local Ray."""
+        """Disconnect. The applications continue, unless they run on a local Ray."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,12 +67,12 @@ class Client(ABC):
         self.close()
 
     def rollback(self, application: str) -> Reverted:
-        """Go back to the last good version of an application. Raises `ConfigError` if there is none."""
+        """Return to the last stable revision of an application. Raises `ConfigError` if there is none."""
         _, revision = self.execute(GetApplication(application))
         return self.execute(Rollback(application, revision))
 
     def part(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
-        """The command that deploys parts of an application alone, and what it changes.
+        """Return the command that deploys only some deployments of an application, and the changes.
 
         `only`: the deployments, by their names or by endpoints such as `"POST /embed"`. Raises `ConfigError` if there
         is no such application, it has no such deployment, or the parts do not fit together.
@@ -81,7 +84,7 @@ class Client(ABC):
         return replace(whole, spec=spec, code=code, expected=revision), of_part(difference(living, spec), names)
 
     def watch(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
-        """The status, then again when it changes and after `LOOK_S` seconds, as long as it is `wanted`.
+        """Yield the status, and again after each change or `LOOK_S` seconds, as long as `wanted` returns True.
 
         Raises `InstanceEnded` when the instance is shut down.
         """
@@ -97,10 +100,10 @@ class Client(ABC):
         timeout_s: float = math.inf,
         show: Callable[[Sequence[Row]], None] = lambda rows: None,
     ) -> InstanceStatus:
-        """Wait until all that was deployed last of these is up, and nothing of before answers any more.
+        """Wait until the latest revision of these applications is up, and no replica of an earlier one serves requests.
 
-        `show` is called with each state on the way. Raises `StartupError` or `PlacementError` if one will not come up,
-        and `WaitTimeout` after `timeout_s` seconds. Neither takes back what was deployed.
+        `show` is called with each state until then. Raises `StartupError` or `PlacementError` if an application cannot
+        start, and `WaitTimeout` after `timeout_s` seconds. None of these errors reverts a deployment.
         """
         deadline = time.monotonic() + timeout_s
         for status in self.watch():
@@ -120,7 +123,7 @@ class Client(ABC):
         raise AssertionError("a watch ends only when it is not wanted")
 
     def wait_until_gone(self, deleted: Delete) -> None:
-        """Wait until nothing is left of what was deleted."""
+        """Wait until all replicas of the deleted application or deployment have ended."""
         with suppress(InstanceEnded):
             for status in self.watch():
                 left = [group.name.partition("/")[2] for group in status.leaving_of(deleted.application)]
@@ -132,16 +135,16 @@ class Engine(Protocol):
     """Connects to instances."""
 
     def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> Client:
-        """Join the Ray cluster at `address`; None: start a local Ray with so many logical CPUs.
+        """Join the Ray cluster at `address`, or with None, start a local Ray with `num_cpus` logical CPUs.
 
-        If no instance runs there, one is started. Unless `held`, it stays when this process has ended.
+        If no instance runs there, start one. Without `held`, the instance continues when this process has ended.
         """
         ...
 
     def find(self, address: str | None) -> Client | None:
-        """The instance that runs there. Raises `ConfigError` if there is no cluster."""
+        """Connect to the instance, or return None if there is none. Raises `ConfigError` if there is no cluster."""
         ...
 
     def connect(self, address: str | None) -> Client:
-        """The instance that runs there. Raises `ConfigError` if there is none."""
+        """Connect to the instance. Raises `ConfigError` if there is none."""
         ...

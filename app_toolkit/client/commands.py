@@ -1,7 +1,7 @@
-"""The operations of an instance. Each is defined once: its arguments, the type of its result, and what performs it.
+"""The operations of an instance. A command defines the arguments, the type of the result, and how it is performed.
 
-A client sends a command to the controller's actor, and that calls `perform` beside the controller. To add an operation,
-add a class here, and present it: as a command of the command line, as a function of the Python API.
+A client sends a command to the controller's actor, which calls `perform` with the controller. To add an operation, add
+a class here, and a command of the command line or a function of the Python API that uses it.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Command(ABC, Generic[R]):
-    """One operation with its arguments. A controller that comes back may be asked twice."""
+    """One operation with its arguments. If the controller restarts, a command may be performed twice."""
 
     @abstractmethod
     async def perform(self, controller: "Controller") -> R: ...
@@ -30,21 +30,21 @@ class Command(ABC, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Deploy(Command[int]):
-    """Make the cluster serve an application. Gives its revision number as soon as that is stored.
+    """Serve an application. The result is its revision number, as soon as that is stored.
 
-    Raises `ConfigError` if the application cannot be served beside the others, and `RevisionConflict` if its revision
-    number is not the expected one.
+    Raises `ConfigError` if the application conflicts with another one, and `RevisionConflict` if its revision number is
+    not the expected one.
     """
 
-    spec: ApplicationSpec = field(repr=False)  # it has secrets
+    spec: ApplicationSpec = field(repr=False)  # may contain secrets
     http: HTTPOptions | None = None
-    """How the proxies listen; None: as before."""
+    """The options of the proxies; None: they do not change."""
     code: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """What the replicas unpack, by its hashes."""
+    """The code and files that the replicas unpack, by hash."""
     owner: str | None = None
-    """The lease that holds the application; None: it stays until it is deleted."""
+    """The lease that holds the application; None: the application stays until it is deleted."""
     expected: int | None = None
-    """The revision number that it must have until then; None: any."""
+    """The revision number that the application must have before the command; None: any."""
 
     async def perform(self, controller: "Controller") -> int:
         return await controller.apply(self.spec, self.http, self.owner, self.code, self.expected)
@@ -52,11 +52,12 @@ class Deploy(Command[int]):
 
 @dataclass(frozen=True, slots=True)
 class Rollback(Command[Reverted]):
-    """Go back to the last good version of an application. Raises `ConfigError` if there is none."""
+    """Return to the last stable revision of an application. Raises `ConfigError` if there is none."""
 
     application: str
     expected: int
-    """The revision number that it must have until then: a rollback that is asked twice would lead forward again."""
+    """The revision number that the application must have before the command. Without this check, a command that is sent
+    twice would undo the rollback."""
 
     async def perform(self, controller: "Controller") -> Reverted:
         return await controller.rollback(self.application, self.expected)
@@ -64,9 +65,9 @@ class Rollback(Command[Reverted]):
 
 @dataclass(frozen=True, slots=True)
 class Scale(Command[int]):
-    """Run so many replicas of a deployment. Gives the application's revision number as soon as that is stored.
+    """Set the number of replicas of a deployment. The result is the revision number, as soon as that is stored.
 
-    Raises `ConfigError` if there is no such deployment, or it cannot have so many.
+    Raises `ConfigError` if there is no such deployment, or if it cannot have this number of replicas.
     """
 
     application: str
@@ -75,7 +76,7 @@ class Scale(Command[int]):
 
     @classmethod
     def named(cls, deployment: str, num_replicas: int) -> Self:
-        """The command for `APPLICATION/DEPLOYMENT`. Raises `ConfigError` if the name has another form."""
+        """Return the command for `APPLICATION/DEPLOYMENT`. Raises `ConfigError` if the name has another form."""
         return cls(*_names(deployment), num_replicas)
 
     async def perform(self, controller: "Controller") -> int:
@@ -84,14 +85,18 @@ class Scale(Command[int]):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Command[None]):
-    """Stop serving an application, or one deployment of it. Raises `ConfigError` if there is none, or it is in use."""
+    """Stop serving an application, or one deployment of it.
+
+    Raises `ConfigError` if it does not exist or is in use.
+    """
 
     application: str
     deployment: str | None = None
+    """None: the whole application."""
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """The command for `APPLICATION` or `APPLICATION/DEPLOYMENT`. Raises `ConfigError` if the name is neither."""
+        """Return the command for `APPLICATION` or `APPLICATION/DEPLOYMENT`. Raises `ConfigError` for another form."""
         return cls(*_names(name)) if "/" in name else cls(name)
 
     async def perform(self, controller: "Controller") -> None:
@@ -100,7 +105,7 @@ class Delete(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class GetStatus(Command[InstanceStatus]):
-    """The status of the instance, as soon as its `change` is above `after`; after `timeout_s` seconds in any case."""
+    """Get the status of the instance as soon as its `change` is above `after`, or after `timeout_s` seconds."""
 
     after: int = -1
     timeout_s: float = 0.0
@@ -111,7 +116,7 @@ class GetStatus(Command[InstanceStatus]):
 
 @dataclass(frozen=True, slots=True)
 class GetApplications(Command[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
-    """The applications as deployed last, by name, with the values of all references; and how the proxies listen."""
+    """Get the options of the proxies, and the applications as deployed last, by name, with all references resolved."""
 
     async def perform(self, controller: "Controller") -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         return controller.wanted()
@@ -119,7 +124,7 @@ class GetApplications(Command[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]
 
 @dataclass(frozen=True, slots=True)
 class GetApplication(Command[tuple[ApplicationSpec, int]]):
-    """The version of an application that is to run, and its revision number. Raises `ConfigError` if there is none."""
+    """Get the desired version of an application, and its revision number. Raises `ConfigError` if there is none."""
 
     name: str
 
@@ -129,7 +134,7 @@ class GetApplication(Command[tuple[ApplicationSpec, int]]):
 
 @dataclass(frozen=True, slots=True)
 class GetMethods(Command[Mapping[str, Kind]]):
-    """The methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
+    """Get the methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
 
     application: str
     deployment: str
@@ -150,7 +155,7 @@ class Hold(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Command[None]):
-    """End a lease, and wait until the applications that it holds are gone."""
+    """End a lease, and wait until the applications that it holds have been deleted."""
 
     owner: str
 
@@ -160,7 +165,7 @@ class Leave(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class Forget(Command[None]):
-    """A process that called deployments has gone."""
+    """Forget a caller that has ended: its load counts no more, and no drain waits for its acknowledgements."""
 
     caller: str
 
@@ -170,7 +175,7 @@ class Forget(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class Shutdown(Command[None]):
-    """Drain everything, and wait for it; then the controller ends."""
+    """Drain all replicas and proxies, and end the controller."""
 
     async def perform(self, controller: "Controller") -> None:
         await controller.shutdown()

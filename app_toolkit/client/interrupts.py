@@ -7,14 +7,14 @@ from typing import Self
 
 
 class Interrupts:
-    """The first Ctrl-C, SIGTERM or SIGHUP asks us to stop; a second one interrupts whatever we wait for."""
+    """Handles Ctrl-C, SIGTERM and SIGHUP: the first one sets `asked`, the next one raises `KeyboardInterrupt`."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
             self._before[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
         self._terminals = [number for number in (1, 2) if os.isatty(number)]
         self.listen()
@@ -38,7 +38,7 @@ class Interrupts:
         self.asked = True
 
     def _forget_terminals(self) -> None:
-        """The terminal is gone: a write to it would fail, and end the drain."""
+        """Replace a closed terminal by /dev/null: a failed write to it would end the drain."""
         while self._terminals:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._terminals.pop())

@@ -1,4 +1,4 @@
-"""How applications come up, as the status tells it: the lines that people see, and what waiting cannot mend."""
+"""The progress of applications, from the status: the rows that are shown, and failures that end a wait."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, GroupSt
 from app_toolkit.errors import ConfigError, PlacementError, StartupError
 
 SHOWN_NODE = 8
-"""Characters of a node's id that tell it from others."""
+"""The number of characters of a node's ID that are shown."""
 
 SHOWN_LINES = 20
-"""How much of a traceback is shown: its end, where the mistake is."""
+"""The number of lines of a traceback that are shown, from its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One deployment, or the proxies of a node."""
+    """The status of one deployment, or of the proxies of a node."""
 
     name: str
     group: GroupStatus
@@ -32,15 +32,16 @@ class Row:
 
 
 def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
-    """The proxies, and the deployments of these applications; nothing until the instance knows one of them.
+    """Return the rows of the proxies and of the deployments of these applications.
 
-    Deployments of several applications have both names.
+    Returns no rows until the status has one of the applications. If there are several, the name of a row contains the
+    application.
     """
     found = [each for name in applications if (each := status.application(name))]
     if not found:
         return []
     several = len(status.proxies) > 1
-    # `proxy@NODE`, with the beginning of the node's id, as Ray's own tools show it.
+    # `proxy@NODE`, with the beginning of the node's ID, as in Ray's own tools.
     proxies = [Row(each.name[: len(PROXIES) + SHOWN_NODE] if several else "proxy", each) for each in status.proxies]
     groups = [group for application in found for group in application.deployments]
     # A group of replicas is named APPLICATION/DEPLOYMENT.
@@ -49,20 +50,20 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
 
 
 def is_serving(status: InstanceStatus, applications: Collection[str]) -> bool:
-    """Whether all that was deployed last of these applications is up, and clients can reach it."""
+    """Return whether the latest revision of these applications is up, and clients can reach it."""
     known = all(status.application(name) for name in applications)
     return known and bool(status.proxies) and all(row.group.is_up for row in rows(status, applications))
 
 
 def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[str]:
-    """What an update of these applications has still to do, beside starting replicas."""
+    """Return what is unfinished in an update of these applications, apart from starting replicas."""
     leaving = [f"{group.name}: {group.status}" for name in applications for group in status.leaving_of(name)]
     updating = [each for each in status.applications if each.name in applications and each.status == UPDATING]
     return leaving + [f"{each.name}: {each.status}" for each in updating]
 
 
 def failures(status: InstanceStatus, application: str) -> Iterator[ConfigError]:
-    """The reasons why an application will not come up by waiting."""
+    """Yield the errors because of which an application does not start, however long a client waits."""
     for row in rows(status, [application]):
         group = row.group
         if group.status == FAILED and group.unplaced:
@@ -72,7 +73,7 @@ def failures(status: InstanceStatus, application: str) -> Iterator[ConfigError]:
 
 
 def rolled_back(application: ApplicationStatus | None) -> StartupError | None:
-    """Why the version that was deployed last was given up for the one before it; None: it was not."""
+    """Return the error because of which the latest revision was rolled back; None if it was not."""
     if application is None or not application.last_error or not application.revision:
         return None
     if application.serving_revision:
@@ -84,14 +85,14 @@ def rolled_back(application: ApplicationStatus | None) -> StartupError | None:
 
 
 def url_of(status: InstanceStatus, spec: ApplicationSpec) -> str:
-    """The URL at which clients reach an application. Raises `ConfigError` while no proxy is up."""
+    """Return the URL of an application. Raises `ConfigError` while no proxy is up."""
     if status.url is None:
         raise ConfigError("no proxy of this instance is up")
     return status.url + (spec.route_prefix or "").rstrip("/")
 
 
 def serving_at(status: InstanceStatus, spec: ApplicationSpec) -> Iterator[str]:
-    """The sentences that say where an application is served. Raises `ConfigError` while no proxy is up."""
+    """Yield sentences with the URL of an application. Raises `ConfigError` while no proxy is up."""
     if spec.route_prefix is None:
         yield f"Serving {spec.title or spec.name}"
         return
@@ -102,7 +103,7 @@ def serving_at(status: InstanceStatus, spec: ApplicationSpec) -> Iterator[str]:
 
 
 def _with_traceback(what: str, why: str) -> StartupError:
-    """Its last line in the sentence, and where there are more, the last of them below it."""
+    """Return an error with the last line of `why`. If there are several lines, a note has the last of them."""
     lines = why.strip().splitlines()
     error = StartupError(f"{what}: {lines[-1] if lines else ''}")
     if len(lines) > 1:

@@ -1,1 +1,1 @@
-"""The shapes of what people write: every option, with its unit, its default and its bounds."""
+"""The configuration: every option with its unit, default and bounds, and the sources that can set it."""

@@ -1,4 +1,4 @@
-"""A file as plain data, and on which line each part of it stands. What it means is for others to say."""
+"""Parses a file into plain data with the line of each value. Other modules interpret the data."""
 
 import math
 import re
@@ -12,10 +12,10 @@ from yaml.reader import ReaderError
 from app_toolkit.errors import ConfigError
 
 Place = tuple[str, ...]
-"""Where something stands: the keys that lead to it, an item of a list by its number."""
+"""The path of a value: the keys that lead to it, and the number of an item in a list."""
 
 MOST_VALUES = 100_000
-"""Values in one file; what an alias stands for counts each time."""
+"""The maximum number of values in one file. The values of an alias count each time that it is used."""
 
 _CORE = {
     "null": (re.compile(r"~|null|Null|NULL|"), [*"~nN", ""]),
@@ -26,15 +26,15 @@ _CORE = {
         [*"-+.0123456789"],
     ),
 }
-"""Which plain words are no text in YAML 1.2, and how they begin."""
+"""The plain scalars that are not text in the core schema of YAML 1.2, and their first characters, by tag."""
 
 
 class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]
-    """Without what YAML 1.1 takes for something else: `no`, `on`, `12:30` and dates are text."""
+    """A loader without the implicit types of YAML 1.1: `no`, `on`, `12:30` and dates are text."""
 
 
 for _tag, (_word, _first) in _CORE.items():
-    # The pattern is searched for at the beginning of the word.
+    # PyYAML calls `match`, so only `$` makes the pattern match the whole text.
     yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_word.pattern})$"), _first, _YAMLLoader)
 
 
@@ -42,45 +42,45 @@ for _tag, (_word, _first) in _CORE.items():
 class Mistake:
     line: int
     message: str
-    """A whole sentence, with the file and the line."""
+    """A sentence with the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says, and what is wrong with how it says it."""
+    """The data of a file, and the mistakes in its syntax."""
 
     source: str
-    """The file, as people name it."""
+    """The path of the file, for messages."""
     data: Any
     lines: Mapping[Place, int] = field(default_factory=dict)
-    """From 1 on; empty where nobody knows them."""
+    """The line of each value, counted from 1; empty if the lines are not known."""
     mistakes: Sequence[Mistake] = ()
     table: str = ""
-    """Which part of the file it is; the whole of it by default."""
+    """The name of the table that this document is, for messages; empty: the document is the whole file."""
 
     def line(self, place: Place) -> int:
-        """Of the nearest thing around it whose line is known; 0 where none is."""
+        """Return the line of a value, or of the nearest value around it; 0 if it is not known."""
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, 0)
 
     def at(self, place: Place) -> str:
-        """`FILE:LINE`, without a line where none is known."""
+        """Return `FILE:LINE`, or `FILE` if the line is not known."""
         line = self.line(place)
         return f"{self.source}:{line}" if line else self.source
 
     def called(self, place: Place) -> str:
-        """Its dotted name."""
+        """Return the dotted name of a value, for messages."""
         return ".".join(filter(None, (self.table, *place))) or "the file"
 
 
 def from_toml(data: Any, source: str, table: str) -> Document:
-    """A table of a TOML file. Its parser tells no lines, so mistakes are told by their dotted names."""
+    """Return the document of a table of a TOML file. It has no lines, because the TOML parser does not report them."""
     return Document(source, data, table=f"[{table}]")
 
 
 def from_yaml(text: str, source: str) -> Document:
-    """A YAML file. Raises `ConfigError` for what is not YAML, with its line."""
+    """Return the document of a YAML file. Raises `ConfigError` with the line if the text is not YAML."""
     try:
         root = yaml.compose(text, Loader=_YAMLLoader)
         reading = _NodeReader(source)
@@ -98,7 +98,7 @@ def from_yaml(text: str, source: str) -> Document:
 
 
 class _NodeReader:
-    """From nodes to data, with a note of where each key and item stands."""
+    """Converts YAML nodes to data, and records the line of each key and item."""
 
     def __init__(self, source: str) -> None:
         self.lines: dict[Place, int] = {}
@@ -157,7 +157,7 @@ class _NodeReader:
                     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
                 case "float" if math.isfinite(number := float(text)):
                     return number
-        except ValueError:  # .inf and .nan, too, which JSON does not have
+        except ValueError:  # also for .inf and .nan, which JSON does not have
             pass
         self._tell(line, f"{text!r} is no {kind}" if kind in _CORE else f"the tag {kind!r} means nothing here")
         return None

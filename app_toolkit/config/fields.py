@@ -37,7 +37,7 @@ def _instead(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
 
 
 def parts(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a structured option, or of the values of a mapping; None: the option is a plain value."""
+    """Return the model of a structured option, or of the values of a mapping; None: the option is a plain value."""
     for each in (field.annotation, *get_args(field.annotation)):
         if isinstance(each, type) and issubclass(each, BaseModel):
             return each
@@ -45,7 +45,7 @@ def parts(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def by_name(field: FieldInfo) -> bool:
-    """Whether an option maps names to parts."""
+    """Return whether an option maps names to parts."""
     return get_origin(field.annotation) is dict
 
 

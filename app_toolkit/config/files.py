@@ -1,7 +1,7 @@
-"""Configuration from files: which applications there are, and options over those that their code says.
+"""Configuration from files: the applications, and options that override those in their code.
 
-A file is read (`document.py`), looked at against the models, and told all its mistakes at once. What it refers to in
-the environment stays as written until `applied` puts it in.
+A file is read (`document.py`) and validated with the models, and all its mistakes are reported at once. References to
+environment variables stay as written until `applied` replaces them with the values.
 """
 
 import re
@@ -28,10 +28,10 @@ M = TypeVar("M", bound=Model)
 C = TypeVar("C", bound=DeploymentConfig)
 
 SUFFIXES = frozenset({".yaml", ".yml"})
-"""How the name of a file with applications ends."""
+"""The suffixes of files with applications."""
 
 OF_THE_USER = (("user_config",), ("ray_actor_options", "runtime_env"))
-"""The options whose values are not ours. In them alone a text may refer to the environment."""
+"""The options whose values user code or Ray interprets. Only in these may a text refer to environment variables."""
 
 
 def _look_at_target(target: str) -> str:
@@ -41,7 +41,7 @@ def _look_at_target(target: str) -> str:
 
 
 class ApplicationOptions(Model):
-    """What a file says of one application, beside the options of its deployments."""
+    """The options of one application in a file, without those of its deployments."""
 
     target: Annotated[
         str, AfterValidator(_look_at_target), Field(description="`module:attribute`: where its FastAPI app is")
@@ -62,9 +62,9 @@ class FileApplication:
     name: str
     options: ApplicationOptions
     folder: Path
-    """What its relative folders begin at."""
+    """The folder of the file, to which relative folders refer."""
     deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The options that are said of each deployment, as written."""
+    """The options of each deployment that the file sets, as written."""
 
     @property
     def app_dir(self) -> str:
@@ -81,13 +81,13 @@ class ConfigFile:
 
     document: Document
     folder: Path
-    """What its relative paths begin at."""
+    """The folder of the file, to which relative paths refer."""
     instance: InstanceOptions
     applications: Mapping[str, FileApplication]
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options of the instance that it says, with whole paths."""
+        """The options of the instance that the file sets, with absolute paths."""
         given = {name: getattr(self.instance, name) for name in self.instance.model_fields_set}
         for name in ("ssl_certfile", "ssl_keyfile"):
             if given.get(name) is not None:
@@ -95,7 +95,7 @@ class ConfigFile:
         return given
 
     def application(self, name: str) -> FileApplication:
-        """Raises `ConfigError` where the file has none of that name."""
+        """Return the application with this name. Raises `ConfigError` if the file has none."""
         if name not in self.applications:
             raise ConfigError(
                 f"{self.document.source} has no application {name!r}, only {', '.join(self.applications)}"
@@ -104,11 +104,11 @@ class ConfigFile:
 
     @property
     def variables(self) -> frozenset[str]:
-        """The environment variables that it refers to."""
+        """The environment variables that the file refers to."""
         return frozenset(name for _, _, name in self._references())
 
     def check(self, variables: Mapping[str, str]) -> None:
-        """Raises `ConfigError` with each reference to a variable that is not there."""
+        """Raise `ConfigError` with each reference to a variable that is not in `variables`."""
         mistakes = [
             f"{self.document.at(place)}: {self.document.called(place)} = {text!r}: the environment variable {name} "
             "is not set"
@@ -120,12 +120,12 @@ class ConfigFile:
 
     def _references(self) -> Iterator[tuple[Place, str, str]]:
         for place, text in references.texts(self.document.data):
-            with suppress(ValueError):  # a mistake, which is told by who reads the file
+            with suppress(ValueError):  # a mistake, which `parse` reports
                 for name in references.names(text):
                     yield place, text, name
 
     def blame(self, application: str, error: OverrideError) -> ConfigError:
-        """The same error, with the lines that it is about."""
+        """Return the error with the lines of the file that cause it."""
         around: Place = ("applications", application, "deployments")
         return ConfigError(
             "\n".join(
@@ -136,8 +136,10 @@ class ConfigFile:
 
 
 def read_file(path: Path) -> ConfigFile:
-    """A YAML file with applications. Raises `ConfigError` with the line of each mistake in it: a `FileError`, if the
-    file can be read in part."""
+    """Read a YAML file with applications.
+
+    Raises `ConfigError` with the line of each mistake. The error is a `FileError` if a part of the file can be read.
+    """
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -154,9 +156,10 @@ def read_file(path: Path) -> ConfigFile:
 
 
 def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[str, FileApplication]]:
-    """The options of `model` that a document says, and its applications, whose folders begin at `folder`.
+    """Return the options of `model` that a document sets, and its applications.
 
-    Raises `FileError` with all of its mistakes, a line for each; its `rest` are the applications that can be read.
+    Relative folders of the applications refer to `folder`. Raises `FileError` with all mistakes, a line for each. Its
+    `rest` has the applications that can be read.
     """
     reading = _FileReader(document)
     given = reading.table(document.data, ())
@@ -169,12 +172,15 @@ def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[
 
 
 def as_written(config: C) -> C:
-    """The options of a deployment as a file would write them: what looks like a reference there is text."""
+    """Return the options of a deployment in code as a file has them: texts that look like references are escaped."""
     return _with_texts(config, references.escape)
 
 
 def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationSpec:
-    """A spec as written, with the values of all variables that it refers to. These are secrets, so nobody shows it."""
+    """Return the spec with each reference replaced by the value of its variable.
+
+    The values may be secrets: do not show the result to users.
+    """
     deployments = tuple(
         each.model_copy(update={"config": _with_texts(each.config, lambda text: references.resolve(text, variables))})
         for each in spec.deployments
@@ -183,7 +189,7 @@ def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationS
 
 
 def _with_texts(config: C, change: Callable[[str], str]) -> C:
-    """The same options, each text in those of the user changed."""
+    """Return the options with `change` applied to each text in the options `OF_THE_USER`."""
     changed: dict[str, Any] = {}
     actor = config.ray_actor_options
     if actor.runtime_env is not None:
@@ -195,7 +201,7 @@ def _with_texts(config: C, change: Callable[[str], str]) -> C:
 
 
 def _readable(given: Mapping[str, Any]) -> ApplicationOptions | None:
-    """Where an application with mistakes in its options is imported from; None: that is one of the mistakes."""
+    """Return the options from which an application with mistakes can be imported. None: these have mistakes, too."""
     known = {name: given[name] for name in ("target", "app_dir", "working_dir") if name in given}
     try:
         return ApplicationOptions(**known)
@@ -204,14 +210,14 @@ def _readable(given: Mapping[str, Any]) -> ApplicationOptions | None:
 
 
 class _FileReader:
-    """Looks at a document against the models, and gathers what is wrong."""
+    """Validates a document with the models, and collects all mistakes."""
 
     def __init__(self, document: Document) -> None:
         self.mistakes = list(document.mistakes)
         self._document = document
 
     def table(self, value: Any, place: Place) -> Mapping[str, Any]:
-        """What is there by name; nothing where there is nothing, or something else."""
+        """Return a table; an empty one if the value is None, or is no table, which is a mistake."""
         if value is None or isinstance(value, Mapping):
             return value or {}
         self._tell(place, f" = {value!r}: it should be a table")
@@ -247,16 +253,16 @@ class _FileReader:
         given = dict(self.table(whole, place))
         if given.pop("name", None) is not None:
             self._tell((*place, "name"), f": it is named {name!r} already")
-        # Whether it is an ingress, its app will say: a class may have every option that an ingress may.
+        # Only the app says whether the deployment is an ingress. A class accepts every option of an ingress.
         config = self.options(ClassConfig, {**given, "name": "any"}, place)
         return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
 
     def options(self, model: type[M], given: Mapping[str, Any], place: Place) -> M | None:
-        """None where there are mistakes in them."""
+        """Validate options. Return None if they have mistakes."""
         before = len(self.mistakes)
         kept = dict(given)
         for name in model.model_fields.keys() & given.keys():
-            # A model of ours raises an error of its own when it is made, which would hide the others.
+            # Nested models are validated first: the error that a `Model` raises would hide other mistakes.
             inner = parts(model.model_fields[name])
             if inner is not None and issubclass(inner, Model) and isinstance(given[name], Mapping):
                 made = self.options(inner, given[name], (*place, name))
@@ -271,7 +277,7 @@ class _FileReader:
             wrong = error.errors(include_url=False)
             for mistake in wrong:
                 self._note((*place, *map(str, mistake["loc"])), self._sentence(mistake, model, place))
-            # What is told only of options that are right otherwise.
+            # Validate the correct options again: validators of the whole model run only if no option is wrong.
             right = {name: kept[name] for name in kept if not any(each["loc"][:1] == (name,) for each in wrong)}
             needed = {name for name, field in model.model_fields.items() if field.is_required()}
             if len(right) < len(kept) and needed <= right.keys():
@@ -285,7 +291,7 @@ class _FileReader:
         return sentence(mistake, lambda option: self._document.called((*place, option) if option else place), model)
 
     def _types(self, written: Any, read: Any, place: Place) -> None:
-        """A file knows numbers from text: where one is written for the other, that is a slip."""
+        """Report a boolean or a number that is written as a value of another type, which pydantic would convert."""
         if isinstance(written, Mapping):
             for name in written:
                 inner = getattr(read, name) if isinstance(read, BaseModel) else read[name]
@@ -317,7 +323,7 @@ class _FileReader:
                 self._tell(place, f" = {text!r}: the environment may be referred to in {names} alone")
 
     def _tell(self, place: Place, message: str) -> None:
-        """`message` goes on where the thing is named."""
+        """Note a mistake. `message` continues after the name of the option."""
         self._note(place, f"{self._document.called(place)}{message}")
 
     def _note(self, place: Place, message: str) -> None:

@@ -32,16 +32,19 @@ NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 RESTARTS = {"restarts": True}
-"""Marks the options that a replica takes up only when it starts. The others are for who calls or controls it, or it
-takes them up while it runs (`live`): a change of those restarts nothing."""
+"""Marks the options that a replica reads only when it starts: a change of one restarts the replicas. All other options
+are applied by callers or the controller, or reloaded by running replicas (`live`)."""
 
 
 ON_RAY = {"on_ray": True}
-"""Marks the options that have no effect in one process, where each deployment is one replica of that process."""
+"""Marks the options that have no effect without Ray, where each deployment is one replica in the same process."""
 
 
 class Model(BaseModel):
-    """Frozen and strict: an option that does not exist is an error that names it, and says what to write instead."""
+    """The base class of option models, whose instances are frozen.
+
+    An option that does not exist is an error. The message names the option and suggests what to write instead.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -53,12 +56,12 @@ class Model(BaseModel):
 
     @classmethod
     def called(cls, option: str = "") -> str:
-        """What people call an option of this model; without one: what they call the model."""
+        """Return the name of an option of this model in messages; without an option, the name of the model."""
         return f"{cls.__name__}.{option}" if option else cls.__name__
 
     @classmethod
     def explain(cls, error: ValidationError) -> str:
-        """One sentence per mistake: the thing, the value and the limit."""
+        """Return one sentence for each mistake, with the option, the value and the limit."""
         return "; ".join(sentence(mistake, cls.called, cls) for mistake in error.errors(include_url=False))
 
 
@@ -69,7 +72,7 @@ _count = TypeAdapter(Count)
 def _count_or_auto(value: Any, either: ValidatorFunctionWrapHandler) -> Any:
     try:
         return either(value if value == "auto" else _count.validate_python(value))
-    except ValidationError as error:  # of the number alone: a union would complain twice
+    except ValidationError as error:  # only of the number: a union would report two errors
         raise ValueError(f'{error.errors()[0]["msg"]}, or "auto"') from None
 
 
@@ -82,7 +85,7 @@ def _amount(value: Any) -> Any:
 
 
 Amount = Annotated[int | str, BeforeValidator(_amount)]
-"""Of replicas: how many, or which share of those that are wanted."""
+"""A number of replicas, or a share of the desired replicas, such as "25%"."""
 
 
 RUNTIME_ENV = frozenset(
@@ -104,7 +107,7 @@ RUNTIME_ENV = frozenset(
         "working_dir",
     }
 )
-"""The keys of a `runtime_env` that Ray knows. It would ignore any other one. A test compares them with Ray's own."""
+"""The keys of a `runtime_env` that Ray supports. Ray ignores other keys. A test compares these keys with Ray's own."""
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -112,7 +115,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class RayActorOptions(Model):
-    """Resources that one replica asks of the cluster. Ray reserves them; it enforces only GPUs."""
+    """Resources that one replica requests from the cluster. Ray reserves them, and enforces only GPUs."""
 
     num_cpus: Annotated[float, Field(ge=0, le=1024)] = 0.1
     """logical CPUs"""
@@ -129,7 +132,7 @@ class RayActorOptions(Model):
 
     @model_validator(mode="after")
     def _check_runtime_env(self) -> Self:
-        # Of the whole model: an error of the field itself shows its value, which may be a secret.
+        # This validates the whole model, because an error of one field shows its value, which may be a secret.
         for key in (self.runtime_env or {}).keys() - RUNTIME_ENV:
             meant = "".join(f"; did you mean {near!r}?" for near in get_close_matches(key, RUNTIME_ENV, n=1))
             raise ValueError(f"Ray's runtime_env has no key {key!r}{meant or f'; it has {_listed(RUNTIME_ENV)}'}")
@@ -140,7 +143,7 @@ class RayActorOptions(Model):
 
 
 class Policy(Model):
-    """Options that callers of a deployment apply. A change reaches them at once and restarts nothing."""
+    """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
     """requests that may wait in one caller; more are refused with 503"""
@@ -203,14 +206,14 @@ class AutoscalingConfig(Model):
 
     @property
     def starting_replicas(self) -> int:
-        """How many there are before anything is known of the load."""
+        """The number of replicas before any load is reported."""
         return self.min_replicas if self.initial_replicas is None else self.initial_replicas
 
 
 class BatchLimits(BaseModel):
     """Limits of one batch method or endpoint. None: the limit of the function itself.
 
-    The options around it report a mistake, because they know the name of the function.
+    This is not a `Model`: the options that contain it report its mistakes, with the name of the function.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -269,7 +272,10 @@ class DeploymentConfig(Policy):
     @model_validator(mode="before")
     @classmethod
     def _say_both_or_neither(cls, data: Any) -> Any:
-        """A config alone is auto, and auto alone has the config of defaults: what is read back says the same."""
+        """Derive `num_replicas` or `autoscaling_config` from the other, if only one of them asks for autoscaling.
+
+        Both are then set, so that a dump of the model is valid input.
+        """
         if not isinstance(data, Mapping):
             return data
         config = data.get("autoscaling_config")
@@ -290,19 +296,19 @@ class DeploymentConfig(Policy):
 
     @property
     def starting_replicas(self) -> int:
-        """How many there are before anything is known of the load."""
+        """The number of replicas before any load is reported."""
         if self.autoscaling_config is not None:
             return self.autoscaling_config.starting_replicas
         return int(self.num_replicas)
 
     @property
     def on_ray(self) -> tuple[str, ...]:
-        """The options, by dotted name, that are not as by default and have no effect in one process."""
+        """The options, by dotted name, that differ from their defaults and have no effect without Ray."""
         return tuple(_on_ray(self))
 
     @property
     def live(self) -> ReloadableOptions:
-        """The part that running replicas take up."""
+        """The options that running replicas reload."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
         return ReloadableOptions(
             self.max_ongoing_requests, self.max_open_websockets, self.max_open_streams, batch=batch
@@ -310,7 +316,7 @@ class DeploymentConfig(Policy):
 
     @property
     def policy(self) -> Policy:
-        """The part that callers are told."""
+        """The options that callers apply."""
         return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
 
 
@@ -327,14 +333,14 @@ def _on_ray(config: DeploymentConfig) -> Iterator[str]:
 
 
 class ClassActorOptions(RayActorOptions):
-    """As for an ingress, with a whole CPU by default: a model computes, and an ingress mostly waits."""
+    """The resources of a replica of a class. The default is a whole CPU: a model computes, an ingress mostly waits."""
 
     num_cpus: Annotated[float, Field(ge=0, le=1024)] = 1
     """logical CPUs"""
 
 
 class ClassConfig(DeploymentConfig):
-    """Options of a class: those of an ingress, and those that only objects have."""
+    """Options of a class: those of an ingress, and those that apply only to objects."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 16
     """calls that one replica runs at a time; by default 16, or as many as its batches need"""
@@ -356,7 +362,7 @@ class ClassConfig(DeploymentConfig):
 
 
 class CallOptions(Model):
-    """Options of the calls of one handle. An option that is not set is as in the deployment."""
+    """Options of the calls of one handle. An option that is not set has the value of the deployment."""
 
     timeout_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
     """seconds that each call may take, queue included"""
@@ -369,60 +375,61 @@ class CallOptions(Model):
 
 
 class Route(Model):
-    """One row of the route table, in the order in which the app tries them."""
+    """One row of the route table. The rows are in the order in which the app matches its routes."""
 
     kind: Literal["http", "websocket", "both"]
     pattern: str
-    """the route's own regular expression, on the path below the prefix"""
+    """regular expression for the path below the route prefix"""
     methods: tuple[str, ...] | None = None
-    """None: every method"""
+    """HTTP methods; None: all"""
     path: str
-    """the template that people read"""
+    """path template, for messages"""
     owner: Name | None
-    """the ingress whose replicas serve it; None: code that runs has it, and nobody serves it"""
+    """ingress whose replicas serve the route; None: the route is in the code, but no ingress serves it"""
 
     @property
     def row(self) -> tuple[str, str, list[str] | None, str, str | None]:
-        """As `core.routes` and the board know it: what JSON can say."""
+        """The route as plain data for JSON, as in published snapshots and in `core.routes`."""
         methods = None if self.methods is None else list(self.methods)
         return self.kind, self.pattern, methods, self.path, self.owner
 
 
 class Origin(Model):
-    """Where replicas have their code from."""
+    """Where replicas load their code from."""
 
     target: str
     """`module:attribute`, imported by every replica"""
     code: str = ""
-    """the hash of what replicas unpack, where they import no target; the store has it"""
+    """hash of the pickled code in the store; empty: replicas import the target"""
     artifact: str = ""
-    """the hash of the files that replicas unpack, with its folders in them; the store has them"""
+    """hash of the artifact in the store that contains `app_dir` and `working_dir`; empty: these are folders of the
+    node"""
     sources: str = ""
-    """the hash of the Python files that replicas import instead of those of `app_dir` on disk"""
+    """hash of the Python files in the store that replicas import instead of those of `app_dir` on disk; empty: none"""
     app_dir: str
     """the folder that is put first on the import path"""
     working_dir: str = ""
-    """the folder that the app's relative paths begin at"""
+    """the working directory of the app; empty: that of the process"""
 
 
 class DeployedSpec(Model):
-    """What an ingress and a class have alike."""
+    """The fields that an ingress and a class have in common."""
 
     calls: tuple[Name, ...] = ()
-    """the classes of the application that its code may call, as far as is known"""
+    """classes of the application that its code may call, as far as they are known"""
     origin: Origin | None = None
-    """its own; None: that of the application"""
+    """origin of its code; None: that of the application"""
 
 
 class IngressSpec(DeployedSpec):
-    """One ingress of an application: its replicas serve some of the routes."""
+    """One ingress of an application. Its replicas serve some of the routes."""
 
     kind: Literal["ingress"] = "ingress"
     config: DeploymentConfig
 
 
 class ClassSpec(DeployedSpec):
-    """One class of an application: its replicas are called by handles."""
+    """One class of an application. Handles call the methods of its replicas."""
 
     kind: Literal["class"] = "class"
     config: ClassConfig
@@ -436,15 +443,15 @@ DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
 
 
 class ApplicationSpec(Origin):
-    """An application as plain data: all that the control plane and the proxies ever know of it."""
+    """An application as plain data. The controller and the proxies have no other information about it."""
 
     schema_version: Literal[1] = 1
     name: Name
     route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
-    """None: it serves no HTTP"""
+    """path under which the application is served; None: it serves no HTTP"""
     title: str = ""
     default: Name | None
-    """the ingress that owns what no route matches"""
+    """ingress that serves requests that match no route; None: there is none"""
     deployments: tuple[DeploymentSpec, ...]
     routes: tuple[Route, ...] = ()
 
@@ -460,17 +467,17 @@ class ApplicationSpec(Origin):
 
     @property
     def packed(self) -> frozenset[str]:
-        """The hashes of what its replicas unpack."""
+        """The hashes of the code and files in the store that the replicas unpack."""
         origins = [each.origin or self for each in self.deployments]
         return frozenset(hash for origin in origins for hash in (origin.code, origin.artifact, origin.sources) if hash)
 
     @property
     def origin(self) -> Origin:
-        """That of every deployment that has none of its own."""
+        """The origin of the deployments that have none of their own."""
         return Origin(**{name: getattr(self, name) for name in Origin.model_fields})
 
     def deployment(self, name: str) -> DeploymentSpec:
-        """The one of this name. Raises `ConfigError` where there is none."""
+        """Return the deployment with this name. Raises `ConfigError` if there is none."""
         for each in self.deployments:
             if each.config.name == name:
                 return each
@@ -478,16 +485,16 @@ class ApplicationSpec(Origin):
         raise ConfigError(f"application {self.name!r} has no deployment {name!r}; it has {names}")
 
     def origin_of(self, deployment: str) -> Origin:
-        """Where the replicas of this deployment have their code from."""
+        """Return where the replicas of this deployment load their code from."""
         return self.deployment(deployment).origin or self.origin
 
     @property
     def num_cpus(self) -> float:
-        """The logical CPUs that the replicas it starts with book together."""
+        """The sum of the logical CPUs that the initial replicas of all deployments reserve."""
         return sum(each.config.starting_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
 
     def template_hash(self, deployment: str) -> str:
-        """A hash of what only a new replica of this deployment would take up."""
+        """Return a hash of everything that only a new replica of this deployment can apply."""
         spec = self.deployment(deployment)
         config, origin = spec.config, spec.origin or self
         restarts = {
@@ -496,7 +503,7 @@ class ApplicationSpec(Origin):
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
         }
         kept = config.model_dump(mode="json", include=restarts)
-        # An object can be given another `user_config`, but not forget that it had one.
+        # A running object accepts another `user_config`, but cannot return to having none.
         kept["user_config"] = config.live.user_config is not None
         folders = [origin.artifact, origin.app_dir, origin.working_dir, *filter(None, [origin.sources])]
         facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
@@ -506,7 +513,7 @@ class ApplicationSpec(Origin):
 _SWITCHES = dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True) | dict.fromkeys(
     ("false", "f", "no", "n", "off", "0"), False
 )
-"""The words that pydantic reads as booleans."""
+"""The words that pydantic parses as booleans."""
 
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml")
 
@@ -566,9 +573,9 @@ class HTTPOptions(Model):
 
 
 def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
-    """What a list of addresses and networks with commas between them stands for; None: `*`, which is everybody.
+    """Parse a comma-separated list of addresses and networks. Return None for `*`, which means all addresses.
 
-    Raises `ValueError` for what is neither.
+    Raises `ValueError` if an entry is neither an address nor a network.
     """
     entries = [entry for entry in map(str.strip, listed.split(",")) if entry]
     if "*" in entries:
@@ -580,7 +587,10 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
 
 
 def overridden(config: DeploymentConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a deployment with others over them. A number replaces what decides it, and the other way round."""
+    """Merge the options `given` over those of a deployment.
+
+    A given number of replicas removes the autoscaling config of the deployment, and the other way round.
+    """
     below = config.model_dump(exclude_unset=True)
     if given.get("num_replicas", "auto") != "auto":
         below.pop("autoscaling_config", None)

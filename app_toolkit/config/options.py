@@ -1,4 +1,4 @@
-"""The options of `run`, each once; wherever they are given, they have the same name, bounds and default."""
+"""The options of `run`. They have the same name, bounds and default in every source that can set them."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -11,7 +11,7 @@ M = TypeVar("M", bound=Model)
 
 
 class PlanOptions(Model):
-    """How an app is laid out, beside what it says itself."""
+    """Options for planning an app, in addition to those in its code."""
 
     name: Annotated[Name, Field(description="the application's name")] = "default"
     route_prefix: Annotated[
@@ -25,13 +25,13 @@ class PlanOptions(Model):
 
 
 class InstanceOptions(HTTPOptions):
-    """What all applications of an instance share."""
+    """The options that all applications of an instance share."""
 
     address: Annotated[str | None, Field(description="the Ray cluster to join, HOST:PORT or auto")] = None
 
 
 class Options(InstanceOptions, PlanOptions):
-    """All of them, as one place gives them, or as they are in the end."""
+    """All options: those that one source sets, or those that result from all sources."""
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"],
@@ -41,7 +41,7 @@ class Options(InstanceOptions, PlanOptions):
     @field_validator("ssl_keyfile", "ssl_certfile")
     @classmethod
     def _begin_at_the_root(cls, path: str | None) -> str | None:
-        return path and str(Path(path).absolute())  # a proxy runs in another folder
+        return path and str(Path(path).absolute())  # proxies run in another folder
 
     @field_validator("access_log")
     @classmethod
@@ -55,7 +55,7 @@ class Options(InstanceOptions, PlanOptions):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that were said."""
+        """The options that are set explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
     def part(self, model: type[M]) -> M:

@@ -1,4 +1,4 @@
-"""What the `pyproject.toml` of the current folder says."""
+"""The configuration in the `pyproject.toml` of the current folder."""
 
 import tomllib
 from dataclasses import dataclass, field
@@ -15,26 +15,25 @@ PYPROJECT = "pyproject.toml"
 
 
 class RunDefaults(Options):
-    """`[tool.app_toolkit]`: defaults for the options of `run` that bear these names."""
+    """`[tool.app_toolkit]`: defaults for the options of `run`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The two tables that concern us."""
+    """The configuration from `[tool.app_toolkit]` and `[tool.fastapi]`."""
 
     entrypoint: str | None = None
     """`[tool.fastapi] entrypoint`: `module:attribute`."""
     defaults: RunDefaults = field(default_factory=RunDefaults)
     file: ConfigFile | None = None
-    """`[tool.app_toolkit.applications]`, where it is there."""
+    """`[tool.app_toolkit.applications]`; None: the table does not exist or is empty."""
 
 
 def read_project(folder: Path) -> Project:
-    """The project whose root is `folder`; an empty one where it has no pyproject.toml.
+    """Read the project whose root is `folder`. Return an empty one if there is no pyproject.toml.
 
-    Raises `ConfigError` for a file that is not TOML and, all at once, for what is wrong in `[tool.app_toolkit]`: by
-    name, because the parser of TOML tells no lines. Keys of `[tool.fastapi]` other than `entrypoint` are FastAPI's own
-    business.
+    Raises `ConfigError` if the file is not TOML, and with all mistakes in `[tool.app_toolkit]` at once. The error names
+    options but no lines, because the TOML parser does not report them. Of `[tool.fastapi]` only `entrypoint` is read.
     """
     path = folder / PYPROJECT
     try:
@@ -54,8 +53,9 @@ def read_project(folder: Path) -> Project:
 
 
 def choose(project: Project, given: Options, file: ConfigFile | None = None) -> Options:
-    """Each option from the first place that has it: what is said here, the environment, the file that is served, the
-    project, its default.
+    """Return each option from the first source that sets it.
+
+    The order is: `given`, the environment, the file that is served, the project, the default.
     """
     of_file = {} if file is None else file.given
     return Options(**{**project.defaults.given, **of_file, **read_settings().given, **given.given})

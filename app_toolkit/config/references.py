@@ -1,6 +1,6 @@
-"""`${NAME}` in the text of a file: an environment variable, whose value is put there when the file is applied.
+"""References to environment variables in a file: `${NAME}` stands for the value when the file is applied.
 
-A literal `${` is written `$${`. What is not resolved is *as written*: that is what people are shown.
+A literal `${` is written `$${`. Text with unresolved references is called *as written*. Users see only this form.
 """
 
 import re
@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def names(text: str) -> Iterator[str]:
-    """The variables that a text refers to. Raises `ValueError` for a reference without a name."""
+    """Yield the variables that a text refers to. Raises `ValueError` for a reference without a valid name."""
     for token in _TOKEN.finditer(text):
         if token[1] is None:
             continue
@@ -22,17 +22,17 @@ def names(text: str) -> Iterator[str]:
 
 
 def resolve(text: str, variables: Mapping[str, str]) -> str:
-    """The text with the values of its variables; all of them have to be there."""
+    """Return the text with references replaced by values. `variables` must contain all variables of the text."""
     return _TOKEN.sub(lambda token: "${" if token[1] is None else variables[token[1]], text)
 
 
 def escape(text: str) -> str:
-    """As it is written where it refers to nothing."""
+    """Return the text as written so that it contains no reference."""
     return text.replace("${", "$${")
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """The same value with each text in it changed; keys stay."""
+    """Return the value with `change` applied to each text in it, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -43,7 +43,7 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def texts(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each text in a value, and where it is."""
+    """Yield each text in a value, with its path."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""From specs to the YAML file that says the same: every option, with its unit and meaning."""
+"""Renders specs as a YAML file with every option, its unit and its meaning."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
 
 Given = Mapping[str, Any]
-"""Options that are written even where they are as by default, because something else than the code says them."""
+"""Options that are written even if they have their default values, because a file or the command line sets them."""
 
 NOTHING: Given = {}
 
@@ -34,8 +34,9 @@ def render(
     folder: Path,
     given: Mapping[str, Mapping[str, Given]] = NOTHING,
 ) -> str:
-    """A file in `folder` that makes these specs, which are as written themselves. `given`: by application, then by
-    deployment.
+    """Return a file in `folder` that results in these specs. The specs are as written, without resolved references.
+
+    `given`: by application, then by deployment.
     """
     lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
     for spec in specs:
@@ -60,7 +61,7 @@ def _from(folder: Path, path: str) -> str:
 
 
 def _options(options: BaseModel, given: Given, without: str = "") -> Iterator[str]:
-    """A line or more for each; those that are as by default, and are not `given`, commented out."""
+    """Yield the lines of each option. Options that have their default and are not in `given` are commented out."""
     for name, field in type(options).model_fields.items():
         if name == without:
             continue
@@ -72,7 +73,7 @@ def _options(options: BaseModel, given: Given, without: str = "") -> Iterator[st
 
 
 def _one(name: str, field: FieldInfo, value: Any, given: Given, *, whole: bool) -> Iterator[str]:
-    """`whole`: also those of its parts that are as by default are not commented out in it."""
+    """Yield the lines of one option. `whole`: do not comment out parts of it that have their defaults."""
     about = f"  # {field.description}" if field.description else ""
     if isinstance(value, BaseModel):
         lines = _parts(value, given, whole)
@@ -96,7 +97,7 @@ def _parts(options: BaseModel, given: Given, whole: bool) -> list[str]:
 
 
 def _block(key: str, lines: Sequence[str]) -> list[str]:
-    """Comments alone are no table."""
+    """Return the lines of a table. If all of them are comments, the value is `{}`, because YAML would read null."""
     if all(line.startswith("#") for line in lines):
         return [f"{key}: {{}}", *_indented(lines)]
     return [f"{key}:", *_indented(lines)]
@@ -112,7 +113,7 @@ def _mapping(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """On one line, in the way of JSON; a simple text at its top without quotes."""
+    """Return a value on one line, as JSON; a simple text has no quotes."""
     if isinstance(value, str):
         return _text(value)
     return _flow(value)

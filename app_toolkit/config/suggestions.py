@@ -1,7 +1,7 @@
-"""What to write instead of an option that does not exist.
+"""Suggestions for options that do not exist.
 
-Ray Serve and Ray have options of other names, or for things that work differently here. The table below has one
-sentence for each of them. Everything else is compared with the options that exist.
+Ray Serve and Ray have options with other names, or for features that work differently here. The table below has a
+sentence for each of these. Any other name is compared with the options that exist.
 """
 
 from collections.abc import Collection, Mapping
@@ -86,13 +86,13 @@ OTHER_NAMES: Mapping[str, str] = {
     "stream": "a method that yields is a stream by itself",
     "timeout": "use 'timeout_s'",
 }
-"""By the option's name. A model that has an option of this name does not ask."""
+"""The suggestions by name. For a model that has an option of this name, the suggestion is not used."""
 
 
 def suggestion(option: str, known: Collection[str], tables: Mapping[str, Collection[str]]) -> str:
-    """What follows the sentence that `option` does not exist, or "".
+    """Return a suggestion to append to the message that `option` does not exist, or "".
 
-    `known`: the options beside it that exist; `tables`: the options within these, by their names.
+    `known`: the options that exist at the same level. `tables`: the options within structured options, by their names.
     """
     for table, inner in tables.items():
         if option in inner:

@@ -1,1 +1,1 @@
-"""The worlds that the components run in."""
+"""The engines, which run the components: in one process, on Ray, or simulated for tests."""

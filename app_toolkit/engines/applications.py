@@ -1,4 +1,4 @@
-"""Several applications in one process: each below its prefix, with its own lifespan and state."""
+"""Serves several applications in one process, each under its prefix, with its own lifespan and state."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, MutableMapping
@@ -12,10 +12,10 @@ from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Applications:
-    """An ASGI app that passes each request to the application with the longest prefix above its path."""
+    """An ASGI app that passes each request to the application with the longest prefix that matches its path."""
 
     def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
-        """`apps`: by their prefixes, as a file writes them."""
+        """`apps`: the applications by their route prefixes, such as "/" and "/shop"."""
         self._apps = {prefix.rstrip("/"): app for prefix, app in apps.items()}
         self._states: dict[str, dict[str, Any]] = {prefix: {} for prefix in self._apps}
 
@@ -47,12 +47,15 @@ class Applications:
 
 
 class _Failed(Exception):
-    """The reason that an app gave for a startup that failed."""
+    """The startup of an app failed. The message is that of the app."""
 
 
 @asynccontextmanager
 async def _living(app: ASGIApp, state: MutableMapping[str, Any]) -> AsyncIterator[None]:
-    """The lifespan of one app. An app that raises before its first answer knows no lifespans, as under uvicorn."""
+    """Run the lifespan of one app.
+
+    If the app raises an exception before its first message, it does not support lifespans, as under uvicorn.
+    """
     to_app: asyncio.Queue[Message] = asyncio.Queue(2)  # the two messages of a lifespan
     answers: asyncio.Queue[Message] = asyncio.Queue(2)
     scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
@@ -77,7 +80,7 @@ async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None
 
 
 async def _answer(answers: "asyncio.Queue[Message]", running: "asyncio.Task[None]") -> Message | None:
-    """The next message of the app; None: it ended without one."""
+    """Return the next message of the app, or None if it ended without one."""
     asked = asyncio.create_task(answers.get())
     try:
         await asyncio.wait((asked, running), return_when=asyncio.FIRST_COMPLETED)

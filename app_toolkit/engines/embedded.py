@@ -1,4 +1,4 @@
-"""One process and no Ray: every ingress is a router in front of one replica, a function call away."""
+"""Serves ingresses in one process without Ray: each is a router and one replica, which the router calls directly."""
 
 import asyncio
 import logging
@@ -38,10 +38,10 @@ logger = logging.getLogger("app_toolkit.replica")
 
 
 class Embedded:
-    """The data plane as plain composition: router → gate → the user's app, for each ingress.
+    """An ASGI app that serves each ingress by a router, a replica with admission control, and the user's app.
 
-    The app's lifespan is whoever's runs us: uvicorn's, `TestClient`'s, or nobody's. Where every request has an event
-    loop of its own (`TestClient` without `with`), the limits hold within each loop.
+    The lifespan of the app is run by the server, such as uvicorn or a `TestClient`. If every request has an event loop
+    of its own (`TestClient` without `with`), the limits apply within each loop.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Embedded:
         await self._ingress(scope)(scope, receive, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The app's own lifespan inside that of the deployments it uses: it may call them on its way up and down."""
+        """Run the app's own lifespan within that of the deployments that it uses, so that it may call them."""
         startup = await receive()
         lives = False
 
@@ -79,7 +79,7 @@ class Embedded:
                 await IN_PROCESS.stop()
 
         try:
-            self._make_table()  # what cannot be planned does not start; requests look again, for later routes
+            self._make_table()  # raises if it cannot be planned; the first request makes it again, with later routes
             deployments = self._find()
             lives = True
             IN_PROCESS.list_unapplied(self._configs.values(), deployments)
@@ -119,14 +119,15 @@ class Embedded:
         if root_path and path.startswith(root_path):
             path = path[len(root_path) :]
         owner = self._table.owner(scope["type"], scope.get("method", ""), path)
-        assert owner is not None  # all that the app has is served here
+        assert owner is not None  # every route of the app is served here
         return owner
 
 
 def embedded(app: ASGIApp | Deployable, config: DeploymentConfig | None = None) -> ASGIApp:
-    """What serves a target in this process. A `Toolkit` serves itself; any other app, and a deployment, is one ingress.
+    """Return the ASGI app that serves a target in this process.
 
-    `config`: the options of an app that is no `Toolkit`.
+    A `Toolkit` serves itself. Any other app, and a deployment, becomes one ingress. `config`: the options of an app
+    that is no `Toolkit`.
     """
     if getattr(app, "is_embedded", False):
         return cast(ASGIApp, app)
@@ -177,19 +178,19 @@ class Ingress(Local):
             await send(message)
 
         try:
-            if scope["type"] == "websocket":  # it is no ongoing request, and waits for nobody
+            if scope["type"] == "websocket":  # it counts as no ongoing request, and needs no permit
                 await self._accepted(scope, receive, send_named)
             else:
                 await self._bounded(scope, receive, send_named)
         except RequestError as error:
             if answered:
-                raise  # the server below cuts the connection
+                raise  # the ASGI server closes the connection
             if error.retry_after_s is not None:
                 rate = self._answers.rate(asyncio.get_running_loop().time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)
             await _refusal(error, request_id)(scope, receive, send)
         except Exception:
-            # The server below logs the traceback, and a test client raises it; neither knows the id.
+            # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
             logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
             raise
         finally:
@@ -200,12 +201,12 @@ class Ingress(Local):
         return timeout_s(b", ".join(asked) if asked else None, self.router.policy.request_timeout_s)
 
     async def _accepted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket, whose deadline ends with its handshake."""
+        """Serve a WebSocket. Its deadline applies only to the handshake."""
         timeout = self._timeout_s(scope)
         deadline = asyncio.timeout(timeout)
 
         async def send_in_time(message: Message) -> None:
-            if not deadline.expired():  # else it is answered already
+            if not deadline.expired():  # otherwise the WebSocket is refused
                 deadline.reschedule(None)
                 await send(message)
 
@@ -219,7 +220,7 @@ class Ingress(Local):
             raise DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Within the time and the size that a request may have."""
+        """Serve a request within its deadline and `max_body_size`."""
         timeout = self._timeout_s(scope)
         most = self.router.policy.max_body_size
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
@@ -261,7 +262,7 @@ class Ingress(Local):
                         self.router.open(permit)
                 await send(message)
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
-                    self.router.release(permit)  # what runs on is background work, which holds no permit
+                    self.router.release(permit)  # background tasks hold no permit
 
             left = None if deadline is None else deadline - now()
             try:
@@ -274,7 +275,7 @@ class Ingress(Local):
                 self.router.release(permit)
 
     async def _wait(self, client: ClientMessages, attempts: Attempts) -> Permit | None:
-        """A permit, or None where the client hung up before there was one."""
+        """Wait for a permit. Return None if the client disconnects first."""
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Permit] = loop.create_future()
         hung_up: asyncio.Future[None] = loop.create_future()
@@ -288,7 +289,7 @@ class Ingress(Local):
                 timeout=min(too_long, deadline) - loop.time(),
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            # Before anybody else reads from the client.
+            # End the watch before the app receives messages of the client.
             watch.cancel()
             await asyncio.wait((watch,))
         except asyncio.CancelledError:
@@ -311,7 +312,7 @@ class Ingress(Local):
 
 
 class _Body:
-    """A body of unknown length. From the first byte too many on the app reads nothing, and is not listened to."""
+    """A body of unknown length. Once it is too large, the app can neither read it nor send a response."""
 
     def __init__(self, receive: Receive, send: Send, most: int) -> None:
         self._receive = receive
@@ -320,7 +321,7 @@ class _Body:
         self._size = 0
 
     def check(self) -> None:
-        """Raises `ContentTooLarge`, also where the app has made something else of it."""
+        """Raise `ContentTooLarge` if the body was too large, even if the app has handled this error before."""
         if self._size > self._most:
             raise _too_large(self._size, self._most)
 
@@ -341,7 +342,7 @@ def _too_large(size: int, most: int) -> ContentTooLarge:
 
 
 def _request_id(scope: Scope) -> str:
-    """The client's own, where it is one, else a new one."""
+    """Return the client's request ID if it is valid, or else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID_GRAMMAR.fullmatch(value):
             return str(value, "ascii")

@@ -1,4 +1,4 @@
-"""Deployments of classes in one process: a router in front of one replica, a function call away."""
+"""Deployments of classes in one process: a router and one replica, which the router calls directly."""
 
 import asyncio
 import atexit
@@ -31,29 +31,29 @@ from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
 logger = logging.getLogger("app_toolkit.replica")
 
 CALLER = "embedded"
-"""The one caller in the wait queues of this process."""
+"""The name of the only caller in the wait queues of this process."""
 
 APPLICATION = "default"
-"""What an application is called that nobody has named, as on Ray."""
+"""The default name of an application, as on Ray."""
 
 STOP_S = 10.0
-"""What instances get to close, where the process ends and nobody waits for them."""
+"""Seconds that instances have to close when the process ends."""
 
 
 def start_no_ray() -> None:
-    """Here is no Ray: user code that asks for it is to be told so, and not to get a new cluster without a word."""
+    """Make user code that calls Ray fail, instead of starting a new cluster implicitly."""
     hook = sys.modules.get("ray._private.auto_init_hook")
-    if settings.start_no_ray() and hook is not None:  # imported already, when it looked at the environment
+    if settings.start_no_ray() and hook is not None:  # Ray was imported before, and has read the environment
         hook.enable_auto_connect = False  # type: ignore[attr-defined]
 
 
 def context_of(deployment: str) -> ReplicaContext:
-    """That of the one replica that a deployment has in this process."""
+    """Return the context of the only replica of a deployment in this process."""
     return ReplicaContext(APPLICATION, deployment, ReplicaId(deployment))
 
 
 class Local:
-    """One deployment within one event loop: its router, and the gate of its one replica."""
+    """One deployment within one event loop: its router, and its only replica."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
         start_no_ray()
@@ -72,17 +72,20 @@ class Local:
     def _join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
         loop = asyncio.get_running_loop()
 
-        def soon(callback: Callable[[], None]) -> None:  # as over the wire: never while the router asks
+        def soon(callback: Callable[[], None]) -> None:  # as over the wire: never before `join` has returned
             loop.call_soon(callback)
 
         try:
             return self.replica.wait_queue.join(CALLER, partial(soon, reserved), partial(soon, ended))
-        except ReplicaBusy:  # as over the wire: the position has ended before it began
+        except ReplicaBusy:  # as over the wire: the position ends at once
             soon(ended)
             return Position(self.replica.wait_queue, CALLER, reserved, ended)
 
     def refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
-        """The replica was full, and the request waits again. Raises `QueueTimeout`, or `late` after the deadline."""
+        """Let a request wait again after the replica refused it because it was full.
+
+        Raises `QueueTimeout`, or `late` after the deadline.
+        """
         self.router.ended(permit, Result.BUSY)
         now = asyncio.get_running_loop().time()
         step = attempts.after(Attempt(permit.endpoint.id, Result.BUSY), now, self.router.policy.max_queue_wait_s)
@@ -93,7 +96,7 @@ class Local:
 
 
 class LocalReply:
-    """What a call gives: one value, or an error, or items that are taken one by one."""
+    """The outcome of a call: one value, an error, or items that the caller reads one by one."""
 
     def __init__(self) -> None:
         self._value: Any = None
@@ -104,7 +107,7 @@ class LocalReply:
         self._item: list[Any] = []
         self._news = asyncio.Event()
 
-    # What the replica says
+    # For the replica
 
     def value(self, value: Any) -> None:
         self._value = value
@@ -113,7 +116,7 @@ class LocalReply:
         self._error = error
 
     async def item(self, item: Any) -> None:
-        """Gives back once there is room for another one: the method is never more than one item ahead."""
+        """Put an item. Waits until the caller has taken the one before: the method is at most one item ahead."""
         await self._room.wait()
         self._room.clear()
         self._item.append(item)
@@ -122,7 +125,7 @@ class LocalReply:
     def end(self) -> None:
         pass
 
-    # What the caller hears
+    # For the caller
 
     def result(self) -> Any:
         if self._error is not None:
@@ -130,7 +133,7 @@ class LocalReply:
         return self._value
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Mark the end: the replica puts no more items."""
         self.over.set()
         self._news.set()
 
@@ -147,7 +150,7 @@ class LocalReply:
 
 
 class Deployed(Local):
-    """One class's deployment: what a handle calls. Its object is constructed when it is first needed."""
+    """The deployment of one class, which handles call. Its object is constructed when it is first needed."""
 
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
@@ -164,7 +167,7 @@ class Deployed(Local):
         super().__init__(deployment.name, Calls(self.instance), config)
 
     async def start(self) -> None:
-        """Construct the object, once for all who need it. Raises `StartupError`; whoever comes later tries anew."""
+        """Construct the object, once for all callers. Raises `StartupError`; the next call then tries again."""
         if self._starting is None:
             self._starting = self.loop.create_task(self.instance.start(self._user_config))
         try:
@@ -180,14 +183,14 @@ class Deployed(Local):
                 await self._starting
             await self.instance.aclose()
 
-    # The caller
+    # For handles
 
     async def call(self, call: Call) -> Any:
         reply = LocalReply()
         await self._run(call, reply)
         return reply.result()
 
-    fetch = call  # what is passed on is the object itself
+    fetch = call  # a result that is passed on is not serialized
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         reply = LocalReply()
@@ -206,7 +209,7 @@ class Deployed(Local):
                 await running
 
     async def _run(self, call: Call, reply: LocalReply) -> None:
-        """Run it with a permit. Raises a `RequestError` if it did not run, or not to its end."""
+        """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
         if self._starting is None or not self._starting.done():
             await self.start()
         since = self.loop.time()
@@ -252,24 +255,24 @@ def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
 
 
 class InProcess:
-    """Every class's deployment that this process uses, each on one event loop: its *home*.
+    """The deployments of all classes that this process uses. Each belongs to one event loop, its *home*.
 
-    That is the loop of the app whose lifespan runs (the latest, where several do), else one of our own in a thread,
-    which starts at first use: where every request has a loop (`TestClient` without `with`), or nobody has one, an
-    object outlives the loop that needed it first.
+    The home is the loop of the app whose lifespan runs, or of the latest one if there are several. If no lifespan runs,
+    it is an `OwnLoop`, which starts at first use. An object can then outlive the loop that needed it first: each
+    request has a loop of its own with a `TestClient` without `with`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.deployed: dict[Deployable, Deployed] = {}
-        #: Of apps whose lifespan runs.
+        #: The loops of apps whose lifespan runs, one entry for each app.
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
-        #: The options that have been listed, so that each line is logged once.
+        #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
 
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
-        """Log once, in one line, which options of these deployments have no effect in one process."""
+        """Log in one line which options of these deployments have no effect in one process. List each only once."""
         lines = [_unapplied(each) for each in ingresses]
         lines += [_unapplied(each.config, each.cls) for each in classes]
         new = [line for line in dict.fromkeys(lines) if line and line not in self.listed]
@@ -295,9 +298,10 @@ class InProcess:
         return self._own.loop
 
     async def start(self, deployments: Sequence[Deployable]) -> None:
-        """Make the running loop a home, and construct these in their order. Raises `StartupError`.
+        """Make the running loop the home, and construct the objects of these deployments in order.
 
-        What lived on the loop of our own is closed before, and constructed anew here when it is needed.
+        Before that, close the objects on the `OwnLoop`. They are constructed again here when they are needed. Raises
+        `StartupError`.
         """
         start_no_ray()
         if self._own is not None:
@@ -308,9 +312,9 @@ class InProcess:
             await self.caller(deployment).start()
 
     async def stop(self) -> None:
-        """Close what lives on the running loop, last first; it is no home any more.
+        """Close the objects on the running loop, the latest first. The loop is then no home any more.
 
-        Of several apps whose lifespans run on it, the last one to stop does so.
+        If several apps run their lifespans on this loop, only the last one to stop does this.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -324,7 +328,7 @@ class InProcess:
             await each.aclose()
 
     def close(self) -> None:
-        """Close what lives on the loop of our own, and end that; nothing happens where there is none."""
+        """Close the objects on the `OwnLoop`, and end it. Does nothing if there is none."""
         with self._lock:
             own, self._own = self._own, None
         if own is not None:
@@ -332,7 +336,7 @@ class InProcess:
 
 
 class OwnLoop:
-    """An event loop in a thread, until the process ends."""
+    """An event loop in a thread of its own, which ends with the process or with `close`."""
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
@@ -347,7 +351,7 @@ class OwnLoop:
             self.loop.close()
 
     def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
-        """Run this, and end; from another thread."""
+        """Run the coroutine `last` on the loop, and end the loop. Call this from another thread."""
         if last is not None:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(last, self.loop).result(STOP_S)
@@ -355,13 +359,13 @@ class OwnLoop:
         self._thread.join(STOP_S)
 
 
-#: That of this process.
+#: The only one of this process.
 IN_PROCESS = InProcess()
 atexit.register(IN_PROCESS.close)
 
 
 class _Status:
-    """What the gate says instead of a result: a status."""
+    """Keeps the status that the replica sends if it has no result."""
 
     status = 200
 
@@ -371,7 +375,7 @@ class _Status:
 
 
 async def _nobody_leaves() -> Message:
-    """Whoever calls is cancelled, and does not hang up."""
+    """Receive no message: a caller in this process cancels the call, and does not disconnect."""
     await asyncio.get_running_loop().create_future()
     return {"type": "http.disconnect"}
 

@@ -1,4 +1,4 @@
-"""A store that lives as long as its process: for tests, and for the engine that is one process."""
+"""A state store in memory, for tests."""
 
 from app_toolkit.errors import Conflict
 

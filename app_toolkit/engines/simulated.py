@@ -1,7 +1,7 @@
-"""A world of processes that are only records, on a clock that tests turn; the controller runs on it as is.
+"""A simulated engine, in which processes are records and tests set the clock. The controller runs on it unchanged.
 
-A `World` is what outlives a controller: its processes, and what is to go wrong with them. Each controller
-gets a `SimulatedLauncher` of its own on it.
+A `World` outlives a controller. It has the processes and the failures to simulate. Each controller uses a
+`SimulatedLauncher` of its own on the world.
 """
 
 import asyncio
@@ -31,35 +31,40 @@ HOME = NodeId("home")
 """The node that every controller runs on."""
 
 FREE_PORTS = 40_000
-"""Who is to listen on any port gets the next one above."""
+"""The first port for processes that may listen on any port. Each gets the next one."""
 
 PLACE_AGAIN_S = 10.0
-"""How often a process without room is looked after."""
+"""Seconds between two attempts to place a process for which there is no room."""
 
 
 @dataclass(slots=True)
 class Process:
-    """One replica or proxy, as it truly is."""
+    """The actual state of one replica or proxy."""
 
     order: Start
     placed: bool = False
     phase: str = "starting"
     deaf: bool = False
-    """It lives, and answers nobody."""
+    """The process runs, but answers no order."""
     location: Location | None = None
-    """Where it serves, once it is placed."""
+    """Where the process serves; None until it is placed."""
     live: ReloadableOptions | None = None
-    """What it has taken up; None: a proxy, or what it was given it has not."""
+    """The options that the replica uses; None: it is a proxy, or its last reconfiguration failed."""
 
 
 class World:
-    """Processes, and the script of what goes wrong.
+    """The processes, and the failures to simulate.
 
-    The script, to be set at any time: `start_s`, `answer_s`, `drain_s` and `exit_s` say how long things take;
-    `room` how many processes fit (None: any number); `nodes` where replicas are placed, each where the fewest
-    are; `broken` what the starts of a replica set fail with, `stubborn` what its reconfigurations do; `lost` and
-    `late` which events never come, or come so many seconds later. `performed` is the history of all orders that
-    were obeyed, `refused` of those that came from an earlier epoch.
+    Tests may set these attributes at any time:
+
+    * `start_s`, `answer_s`, `drain_s`, `exit_s`: durations in seconds.
+    * `room`: the maximum number of processes; None: no limit.
+    * `nodes`: the nodes for replicas. A replica is placed on the node with the fewest processes.
+    * `broken`, `stubborn`: the errors with which starts and reconfigurations fail, by replica set.
+    * `lost`: the types of events that are never emitted.
+    * `late`: the delay of events in seconds, by type.
+
+    `performed` has all orders that were obeyed, `refused` those of an earlier epoch.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -83,7 +88,7 @@ class World:
         self._timers: set[asyncio.Task[None]] = set()
 
     def of(self, replica_set: str, phase: str | None = None) -> list[ReplicaId]:
-        """The processes of a replica set, and of a phase, oldest first."""
+        """Return the processes of a replica set, oldest first. `phase`: only those in this phase."""
         return [
             id
             for id, process in self.processes.items()
@@ -94,7 +99,7 @@ class World:
         self._end(id, why)
 
     def node_dies(self, node: NodeId) -> None:
-        """With all that runs there; nothing is placed there any more."""
+        """End all processes on a node, and place none there any more."""
         self.nodes.remove(node)
         for id, process in list(self.processes.items()):
             if process.location is not None and process.location.node == node:
@@ -105,10 +110,10 @@ class World:
             timer.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
 
-    # What a launcher asks of it
+    # For launchers
 
     def attend(self, emit: Emit, epoch: int) -> None:
-        """From now on events go to this controller, and those of an earlier epoch are not obeyed."""
+        """Emit events to the controller of this epoch from now on, and refuse orders of earlier epochs."""
         if epoch >= self.epoch:
             self._emit, self.epoch = emit, epoch
 
@@ -146,7 +151,7 @@ class World:
                 self._tell(Reconfigured(id, live) if stubborn is None else ReconfigureFailed(id, live, stubborn))
 
     def ask(self, id: ReplicaId) -> None:
-        """What is it?"""
+        """Emit the state of a process as a `Found` event."""
         process = self.processes.get(id)
         if process is None:
             self._tell(Exited(id, "there is no such process"))
@@ -155,7 +160,7 @@ class World:
             location = None if process.phase == "starting" else process.location
             self._tell(Found(id, order.replica_set, order.template_hash, process.phase, location, process.live))
 
-    # What happens
+    # Processes
 
     def _place(self, process: Process) -> None:
         id = process.order.spec.id
@@ -180,7 +185,7 @@ class World:
         self._after(self.start_s, lambda: self._come_up(process))
 
     def _open_nodes(self, order: Start) -> list[NodeId]:
-        """Those that have room for one more of its kind."""
+        """Return the nodes that may run one more replica of this replica set and template hash."""
         kind = order.replica_set, order.template_hash
         mine = [
             process.location.node
@@ -221,7 +226,7 @@ class World:
 
     def _tell(self, event: Event) -> None:
         kind = type(event)
-        emit = self._emit  # what is under way to a controller dies with it
+        emit = self._emit  # an event for this controller is lost if another controller replaces it
         if kind not in self.lost:
             self._after(self.answer_s + self.late.get(kind, 0.0), lambda: emit(event))
 
@@ -236,7 +241,7 @@ class World:
 
 
 class SimulatedLauncher:
-    """One controller's way to act on a world."""
+    """The launcher of one controller on a world."""
 
     home = HOME
 
@@ -258,4 +263,4 @@ class SimulatedLauncher:
         return ids
 
     async def aclose(self) -> None:
-        """The world stays."""
+        """Do nothing: the world outlives the controller."""

@@ -1,1 +1,1 @@
-"""The only place that imports Ray."""
+"""The engine on Ray. Only this package imports Ray."""

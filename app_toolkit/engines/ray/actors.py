@@ -1,8 +1,9 @@
-"""The actors that hold a data plane: shells, a line or two per method, around components that know no Ray.
+"""The actors of replicas and proxies: thin wrappers around components that do not use Ray.
 
-They are threaded actors. The constructor runs on the main thread of the process, which Ray's own loop keeps from then
-on; control calls run on threads of their own, and the data plane has one more. So a handler that blocks never blocks
-control, and the signal handlers of user code can be installed where the interpreter wants them.
+They are threaded actors. Ray runs the constructor on the main thread of the process, and its own loop runs there from
+then on. Control calls run on threads of their own, and requests are served on another thread. A handler that blocks
+therefore does not block control calls, and the signal handlers of user code can be installed on the main thread, as
+Python requires.
 """
 
 import asyncio
@@ -54,18 +55,19 @@ NAMESPACE = "app_toolkit"
 CONTROLLER = "controller"
 
 GROUPS = {"control": 8, "life": 1}
-"""Threads: a start, a reconfiguration, a drain and a stop may wait at the same time, with probes beside them."""
+"""Threads per concurrency group. A start, a reconfiguration, a drain and a stop may block at the same time, while
+probes continue."""
 
 COURIERS = 2
-"""Threads of a replica that take and give payloads; one that writes a result into the store is busy for as long as
-that takes, and no control call is to wait behind it."""
+"""Threads of a replica that receive and return payloads. They are separate from the control threads, because a thread
+that writes a result into the object store is blocked meanwhile."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-remote: Any = ray.remote  # whose own types know no concurrency groups
+remote: Any = ray.remote  # untyped, because Ray's own type has no concurrency groups
 
 
 def on(group: str) -> Callable[[F], F]:
-    """Run a method on the threads of a group."""
+    """Return a decorator that runs a method on the threads of a group."""
     return cast("Callable[[F], F]", ray.method(concurrency_group=group))
 
 
@@ -74,17 +76,20 @@ life = on("life")
 payload = on("payload")
 
 WATCH_AGAIN_S = 0.5
-"""How long a proxy lets a controller that is gone come back before it asks again."""
+"""Seconds before a caller watches again if no controller runs."""
 
 SILENT_S = 60.0
-"""After so long without an answer a controller is asked whether it is there. A watch is answered within 20 s."""
+"""Seconds without an answer after which a caller checks whether the controller is alive. A watch ends within 20 s."""
 
 ANSWER_S = 30.0
-"""How long its answer to that may take."""
+"""Seconds that the controller has to answer this check."""
 
 
 class Controlled:
-    """What the controller says to a replica or a proxy. Whoever obeyed an epoch refuses orders of an earlier one."""
+    """The methods by which the controller controls a replica or a proxy.
+
+    A call with an earlier epoch than that of a previous call raises `StaleEpoch`.
+    """
 
     server: ReplicaServer | Edge
 
@@ -92,18 +97,18 @@ class Controlled:
         self.name = name
         self.epoch = 0
         self.phase = "starting"
-        #: Known once it was told what to be.
+        #: None until `run_as` is called.
         self.replica_set: str | None = None
         self.template_hash: str | None = None
         self.location: Future[Location] = Future()
 
     def __repr__(self) -> str:
-        """What Ray puts before each line that the process logs."""
+        """Return the name that Ray puts before each line of output of this process."""
         return self.name
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The options that a replica has taken up."""
+        """The reloadable options that a replica uses now; None: it is a proxy, or the options are not known."""
         return None
 
     def obey(self, epoch: int) -> None:
@@ -113,22 +118,22 @@ class Controlled:
 
     @control
     def here(self) -> int:
-        """Answers once the process is placed and up, whatever else it is doing."""
+        """Return the process ID. Answers as soon as the process runs, whatever else it does."""
         return os.getpid()
 
     @control
     def heed(self, epoch: int) -> None:
-        """Raises `StaleEpoch` for who is not to be obeyed any more."""
+        """Raise `StaleEpoch` if the epoch is an earlier one."""
         self.obey(epoch)
 
     @life
     def until_gone(self) -> None:
-        """Never returns: it fails for whoever waits, at the moment the process ends."""
+        """Block for ever. The call fails for its caller when the process ends."""
         threading.Event().wait()
 
     @control
     def describe(self, epoch: int) -> dict[str, Any]:
-        """Who this is, for a controller that was not there when it started."""
+        """Return the state of this process, for a controller that did not start it."""
         self.obey(epoch)
         location = self.location.result() if self.phase != "starting" else None
         return {
@@ -141,23 +146,25 @@ class Controlled:
 
     @control
     def started(self) -> Location:
-        """Where it serves, once it does; raises what its start raised."""
+        """Wait until the process serves, and return its location. Raises the error of a failed start."""
         return self.location.result()
 
     def run_as(self, replica_set: str, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
-        """Come up, once: whoever asks a second time is told how the first went."""
+        """Start serving. A second call only returns the result of the first one."""
         self.obey(epoch)
         if self.replica_set is None:
             self.replica_set, self.template_hash = replica_set, template_hash
             try:
                 if last_epoch() > epoch:
-                    # Whoever ordered it was stopped meanwhile: nobody else knows that this process is there.
+                    # The controller that ordered the start was replaced meanwhile. The later one does not know this
+                    # process.
                     os._exit(0)
                 location = start()
             except BaseException as error:
                 self.location.set_exception(error)
             else:
-                # What is there now stays. Looked through in every full collection, it stops all requests for 0.1 s.
+                # The objects that exist now live as long as the process. Without a freeze every full garbage
+                # collection traverses them, which stops all requests for 0.1 s.
                 gc.collect()
                 gc.freeze()
                 self.phase = "running"
@@ -207,7 +214,7 @@ class _Replica(Controlled):
 
     @control
     def calling(self) -> Mapping[str, Called]:
-        """What its handles have under way, by deployment."""
+        """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
         plane = handle.plane()
         return plane.called() if isinstance(plane, Callers) else {}
 
@@ -227,7 +234,7 @@ class _Replica(Controlled):
 
         def start() -> Location:
             show_logs(settings.log_level())
-            # Hashed: a path to a socket has room for 107 bytes, and an id may be longer.
+            # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
             address = Address(f"unix:{_runtime().path / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
             debugger = _runtime().path / f"{sha256(spec.id.encode()).hexdigest()[:16]}.pdb"
             Breakpoints(debugger if settings.wants_debugger() else None).install()
@@ -236,7 +243,7 @@ class _Replica(Controlled):
                 sources.use(here.app_dir, sources.read(here.sources, _packed(here.sources)))
             with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
                 os.chdir(here.working_dir or os.curdir)
-            # Where there is one node only, no port is opened.
+            # On a cluster with one node, no port is opened.
             remote_host = own_host() if len(living_nodes()) > 1 else None
             around = partial(_calling, here, secret)
             local = self.server.start(here, secret, address, remote_host, around, packed_code(here.code))
@@ -247,7 +254,7 @@ class _Replica(Controlled):
 
 class _Proxy(Controlled):
     def __repr__(self) -> str:
-        """Its name has the whole id of its node in it."""
+        """Return a short name: that of the actor contains the whole ID of its node."""
         return "proxy"
 
     @control
@@ -283,14 +290,17 @@ def _write_out(lines: str) -> None:
     sys.stdout.flush()
 
 
-# Functions, not methods: with a coroutine among its methods Ray would take the whole actor for an asynchronous one.
+# These are functions, because Ray makes an actor with a coroutine method an asyncio actor.
 
 
 async def watch(name: str, seen: Mapping[str, Version], prefix: str | tuple[str, ...] = "") -> Mapping[str, Snapshot]:
-    """What is new on the board for a caller, from whichever controller there is; nothing, after a while, from none."""
+    """Return the snapshots that the controller has published since `seen`.
+
+    Returns an empty mapping after a while if there are none, or if no controller answers.
+    """
     try:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-    except (RayError, ValueError):  # there is none just now, or nobody who would know
+    except (RayError, ValueError):  # no controller runs, or Ray's control store does not answer
         await asyncio.sleep(WATCH_AGAIN_S)
         return {}
     asked: Awaitable[Mapping[str, Snapshot]] = controller.watch.remote(name, dict(seen), prefix)
@@ -298,45 +308,49 @@ async def watch(name: str, seen: Mapping[str, Version], prefix: str | tuple[str,
         return await asyncio.wait_for(asked, SILENT_S)
     except TimeoutError:
         await asyncio.to_thread(revive, controller)
-    except (RayActorError, ControlError):  # it ends
+    except (RayActorError, ControlError):  # the controller ends
         await asyncio.sleep(WATCH_AGAIN_S)
     return {}
 
 
 def revive(controller: Any) -> None:
-    """Where its process is stopped, or stuck, have Ray end it and bring the controller back: it would not by itself."""
+    """Restart the controller if its process does not answer, for example because it was stopped or hangs.
+
+    Ray itself restarts the actor only when its process has ended.
+    """
     if not ray.wait([controller.here.remote()], timeout=ANSWER_S)[0]:
         log.warning("the controller does not answer any more: its process is ended, and another one goes on")
         ray.kill(controller, no_restart=False)
 
 
 class Reporting:
-    """How one caller tells the controller of its loads."""
+    """Reports the loads of one caller to the controller. A call returns whether the controller took all of them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._controller: Any = None
-        """Looked up once, for everything here stands still meanwhile; it stays the same where Ray brings it back."""
+        """The controller's actor. It is looked up once, because the lookup blocks the event loop; it remains valid when
+        Ray restarts the actor. None: not looked up yet."""
 
     async def __call__(self, loads: Loads) -> bool:
         try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
             heard: bool = await self._controller.report.remote(self._name, dict(loads))
-        except ActorDiedError:  # for good
+        except ActorDiedError:  # Ray does not restart the controller
             self._controller = None
             return False
-        except (RayError, ControlError, ValueError):  # there is none just now, or it ends
+        except (RayError, ControlError, ValueError):  # no controller runs, or the controller ends
             return False
         return heard
 
 
 @contextlib.asynccontextmanager
 async def _calling(spec: ReplicaSpec, secret: bytes) -> AsyncIterator[None]:
-    """What handles need, on the loop that serves: who may be called, and where."""
+    """Let the handles of a replica call other deployments, on the event loop that serves the replica."""
     payloads = RayPayloads(NAMESPACE)
     callers = Callers(secret, spec.application, spec.callees, node(), payloads)
-    handle.use(callers)  # to the end of the process: a handle never falls back on objects of this process's own
+    handle.use(callers)  # until the process ends: a handle must never call objects in this process instead
     life = callers.run(partial(watch, spec.id), Reporting(spec.id))
     following = asyncio.get_running_loop().create_task(life)
     try:
@@ -353,12 +367,15 @@ ProxyActor: Any = remote(max_restarts=0, num_cpus=0, concurrency_groups=GROUPS)(
 
 
 def _packed(hash: str) -> bytes | None:
-    """What a replica unpacks, from the store, which has it as long as the application is there; None: nothing."""
+    """Return what the store has under this hash, or None.
+
+    The store keeps the code and files of an application until the application is deleted.
+    """
     return asyncio.run(RayStore().get(code_key(hash))) if hash else None
 
 
 def packed_code(hash: str) -> bytes | None:
-    """The same of code, which is named by the hash of its bytes. Raises `TargetError` where these are others."""
+    """Return pickled code from the store, or None. Raises `TargetError` if the code does not match its hash."""
     code = _packed(hash)
     if code is not None and sha256(code).hexdigest() != hash:
         raise TargetError(f"what the store has as {code_key(hash)!r} is not what was packed: deploy it again")
@@ -366,7 +383,7 @@ def packed_code(hash: str) -> bytes | None:
 
 
 def last_epoch() -> int:
-    """Of all controllers; 0: nobody can know."""
+    """Return the epoch of the latest controller; 0 if the store has no readable epoch."""
     value = asyncio.run(RayStore().get(EPOCH))
     try:
         return 0 if value is None else decode_checkpoint(EPOCH, value).epoch
@@ -375,7 +392,10 @@ def last_epoch() -> int:
 
 
 def _with_files(spec: ReplicaSpec) -> ReplicaSpec:
-    """The same with its folders on this node, where the application's files are to the end of this process."""
+    """Unpack the artifact on this node, and return the spec with the unpacked folders.
+
+    The files stay until this process ends.
+    """
     if not spec.artifact:
         return spec
     folder = Unpacked(spec.artifact, partial(_packed, spec.artifact), _runtime().path / "artifacts").folder
@@ -383,23 +403,23 @@ def _with_files(spec: ReplicaSpec) -> ReplicaSpec:
 
 
 def node() -> NodeId:
-    """The one that this process runs on."""
+    """Return the node that this process runs on."""
     return NodeId(ray.get_runtime_context().get_node_id())
 
 
 def own_host() -> str:
-    """The address of this node, as Ray knows it."""
-    state: Any = ray.util  # which has no types
+    """Return the address of this node in the Ray cluster."""
+    state: Any = ray.util  # the function has no types
     return str(state.get_node_ip_address())
 
 
 def living_nodes() -> list[str]:
-    """Their addresses; one host may be several nodes."""
+    """Return the addresses of the nodes that are alive. Several nodes may run on one host."""
     state: Any = ray
     return [node["NodeManagerAddress"] for node in state.nodes() if node["Alive"]]
 
 
 @cache
 def _runtime() -> RuntimeFolder:
-    """The private folder of this session on this host, held until this process ends. Raises `InsecurePath`."""
+    """Return the private folder of this session on this host, locked until this process ends. Raises `InsecurePath`."""
     return RuntimeFolder(ray.get_runtime_context().get_session_name())

@@ -1,4 +1,4 @@
-"""The instance on a Ray cluster, seen from a process outside of it: the command line, a script, a test."""
+"""The client of an instance on a Ray cluster, for processes outside the instance: the command line, scripts, tests."""
 
 import logging
 import math
@@ -29,27 +29,28 @@ from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitEr
 R = TypeVar("R")
 
 LEASE_EVERY_S = 5.0
-"""Seconds between two renewals of a lease; if it is not renewed for 30 s, it ends."""
+"""Seconds between two renewals of a lease. A lease ends if it is not renewed for 30 s."""
 
 BACK_S = 60.0
-"""How long a controller that died may take to come back."""
+"""Seconds that a controller that died may take to restart."""
 
 ASK_AGAIN_S = 0.2
 
 LOAD_S = 2.0
-"""How long processes may take to tell their load."""
+"""Seconds that processes may take to report their load."""
 
 
 class RayClient(Client):
-    """One controller with its proxies and replicas.
+    """A connection to one instance: a controller with its proxies and replicas.
 
-    * `start` and `connect` make this process a driver of the cluster; `close` or the end of a `with` ends that.
-    * What is deployed with its lease is deleted once this process has ended, or has not renewed the lease for 30 s.
-    * A local Ray ends with the connection; a cluster that was joined stays as it was.
+    * `start`, `connect` and `find` make this process a driver of the cluster, until `close` or the end of a `with`.
+    * Applications that are deployed with the lease of this client are deleted once this process has ended, or has not
+      renewed the lease for 30 s.
+    * A local Ray ends with the connection. A cluster that was joined is not changed.
     """
 
     def __init__(self, controller: Any, local: LocalRay | None = None, *, joined: bool = True) -> None:
-        """`joined`: this made the process a driver, and ends that."""
+        """`joined`: this client made the process a driver, so `close` disconnects it from Ray."""
         self._controller = controller
         self._local = local
         self._joined = joined
@@ -60,8 +61,9 @@ class RayClient(Client):
     def start(cls, *, address: str | None = None, num_cpus: float | None = None, held: bool = True) -> Self:
         """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and hold a lease.
 
-        In a process that is a driver already, its cluster is the one. Not `held`, the controller stays when this
-        process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot be started.
+        If this process is a driver already, use its cluster. Without `held`, take no lease: the controller continues
+        when this process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot be
+        started.
         """
         local = None
         if address is None and not is_driver():
@@ -70,7 +72,8 @@ class RayClient(Client):
         joined = False
         try:
             joined = _join(address, shows_output=held and local is None)
-            # Beside whoever deploys, where that node lives: there the first proxy is, under the address that is told.
+            # The first proxy runs on the node of the controller, so this node is preferred: users expect the proxy at
+            # the address that this process shows.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             controller = ControllerActor.options(
                 name=CONTROLLER,
@@ -92,10 +95,10 @@ class RayClient(Client):
 
     @classmethod
     def connect(cls, address: str | None = None) -> Self:
-        """The instance that runs on the cluster at `address`, by default the one that this machine runs.
+        """Connect to the instance on the cluster at `address`, by default that of this machine.
 
-        In a process that is a part of a cluster already: the one that runs there. Raises `ConfigError` if there is
-        none.
+        If this process is connected to a cluster already, use that cluster. Raises `ConfigError` if there is no
+        cluster or no instance.
         """
         client = cls.find(address)
         if client is None:
@@ -105,7 +108,7 @@ class RayClient(Client):
 
     @classmethod
     def find(cls, address: str | None = None) -> Self | None:
-        """The same; None if there is a cluster, and no instance. Raises `ConfigError` if there is no cluster."""
+        """Connect as `connect` does. Return None if there is no instance. Raises `ConfigError` without a cluster."""
         joined = _join(address or "auto")
         try:
             return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), joined=joined)
@@ -116,13 +119,14 @@ class RayClient(Client):
 
     @property
     def is_local(self) -> bool:
-        """Whether it runs on a local Ray, which ends with this client."""
+        """Whether the instance runs on a local Ray, which ends with this client."""
         return self._local is not None
 
     def execute(self, command: Command[R]) -> R:
-        """The result of a command, also of a controller that is just being restarted: it may be asked twice.
+        """Have the controller perform a command, and return the result.
 
-        An error of ours arrives as itself. Raises `InstanceEnded` if there is no controller any more.
+        If the controller restarts meanwhile, send the command again, so it may be performed twice. Raises the
+        `ToolkitError` of the command, and `InstanceEnded` if there is no controller any more.
         """
         deadline = math.inf
         while True:
@@ -135,7 +139,7 @@ class RayClient(Client):
             except RayTaskError as error:
                 if not isinstance(error.cause, ToolkitError):
                     raise
-                # One that has been replaced was asked, and makes room.
+                # `StaleEpoch`: the controller that was asked has been replaced, and its process ends.
                 if not isinstance(error.cause, StaleEpoch) or time.monotonic() > deadline:
                     raise error.cause from None
             except ActorDiedError:
@@ -147,7 +151,7 @@ class RayClient(Client):
             time.sleep(ASK_AGAIN_S)
 
     def load(self) -> Mapping[str, Load]:
-        """Where requests are just now, by `APPLICATION/DEPLOYMENT`; a process that does not answer is not counted."""
+        """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`, without processes that do not answer."""
         status = self.execute(GetStatus())
         proxies = [replica.id for group in status.proxies for replica in group.replicas]
         groups = {
@@ -182,13 +186,13 @@ class RayClient(Client):
             return
         self._release()
         if self.owner is not None:
-            with suppress(InstanceEnded):  # it had nothing else to serve
+            with suppress(InstanceEnded):  # the instance had no other applications
                 self.execute(Leave(self.owner))
         self.close()
 
     def shutdown(self) -> None:
         self._release()
-        with suppress(InstanceEnded, RayError):  # having drained everything, it goes by itself
+        with suppress(InstanceEnded, RayError):  # the controller ends by itself after the drain
             self.execute(Shutdown())
             ray.kill(self._controller, no_restart=True)
         self.close()
@@ -202,7 +206,7 @@ class RayClient(Client):
             local.close()
 
     def hold(self) -> None:
-        """Take a lease, and renew it; nothing if there is one."""
+        """Take a lease, and renew it from then on. Does nothing if this client has one."""
         if self.owner is not None:
             return
         self.owner = uuid.uuid4().hex
@@ -213,7 +217,7 @@ class RayClient(Client):
     def _keep_holding(self) -> None:
         assert self.owner is not None
         while not self._let_go.wait(LEASE_EVERY_S):
-            with suppress(RayError):  # a controller that comes back gives us our lease anew
+            with suppress(RayError):  # a restarted controller accepts the lease again
                 ray.get(self._controller.execute.remote(Hold(self.owner)), timeout=LEASE_EVERY_S)
 
     def _release(self) -> None:
@@ -224,23 +228,23 @@ class RayClient(Client):
 
 
 def _answers(question: str, processes: Sequence[str]) -> dict[str, Any]:
-    """What these say to a question that takes them no time, within `LOAD_S`; who says nothing is left out."""
+    """Call a method of these processes, and return the results that arrive within `LOAD_S`, by process."""
     asked = {}
     for process in processes:
-        with suppress(ValueError):  # it has gone
+        with suppress(ValueError):  # the process has ended
             actor: Any = ray.get_actor(process, namespace=NAMESPACE)
             asked[process] = getattr(actor, question).remote()
     ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOAD_S) if asked else ([], [])
     answers = {}
     for process, answer in asked.items():
         if answer in ready:
-            with suppress(RayError, ToolkitError):  # it has gone, or has not begun
+            with suppress(RayError, ToolkitError):  # the process has ended, or has not started
                 answers[process] = ray.get(answer)
     return answers
 
 
 def is_driver() -> bool:
-    """Whether this process is a part of a cluster already."""
+    """Return whether this process is connected to a cluster."""
     return bool(ray.is_initialized())
 
 
@@ -255,19 +259,16 @@ def _start_ray(num_cpus: float | None) -> LocalRay:
 
 
 def _use_token() -> None:
-    """Show an access token to every cluster, if there is one.
-
-    By itself Ray shows one only at the address `auto`.
-    """
+    """Make Ray send the access token, if there is one, to every cluster. By default Ray does so only for `auto`."""
     restrict_token()
     logging.getLogger("ray").setLevel(logging.ERROR)
     maybe_enable_token_auth_if_token_available()
 
 
 def _join(address: str | None, *, shows_output: bool = False) -> bool:
-    """Make this process a driver; whether it was none before. `address` None: it is one.
+    """Make this process a driver. Return False if it was one before. `address` None: it must be one already.
 
-    `shows_output`: what replicas write appears here.
+    `shows_output`: show the output of replicas here.
     """
     if address is not None:
         cluster.refuse_url(address)

@@ -1,7 +1,7 @@
-"""Looks for a Ray cluster, and whether it answers, before Ray connects to it. Imports no Ray.
+"""Finds a Ray cluster and checks that it answers, before Ray connects to it. Does not import Ray.
 
-If nobody answers at an address, Ray itself tries for minutes, in code that a Ctrl-C does not interrupt, and fills the
-terminal with its log.
+If nothing answers at an address, Ray itself tries for minutes, in code that Ctrl-C does not interrupt, and writes many
+log lines to the terminal.
 """
 
 import os
@@ -26,17 +26,17 @@ ANSWER_S = 8.0
 CURRENT = Path("/tmp/ray/ray_current_cluster")
 """The address of the last cluster that `ray start` started on this machine."""
 
-# What we know of HTTP/2 (RFC 9113) and HPACK (RFC 7541): enough to ask one question.
+# The part of HTTP/2 (RFC 9113) and HPACK (RFC 7541) that one request needs.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7
 END_STREAM, END_HEADERS = 0x1, 0x4
 POST, HTTP, AUTHORITY, PATH = b"\x83", b"\x86", b"\x01", b"\x04"
 QUESTION = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-"""A call of Ray's control store that takes no arguments, and that Ray's own clients begin with."""
+"""A call of Ray's control store without arguments. It is the first call of Ray's own clients."""
 
 
 def refuse_url(address: str) -> None:
-    """Raises `ConfigError` if the address is a URL."""
+    """Raise `ConfigError` if the address is a URL."""
     if address.startswith("ray://"):
         raise ConfigError(
             f"the address {address!r} is one of Ray Client, which carries no requests: run this on a node of "
@@ -49,11 +49,13 @@ def refuse_url(address: str) -> None:
 
 
 def find(address: str) -> str:
-    """`HOST:PORT` of a cluster that answers. `auto` stands for the one that this machine is a node of.
+    """Return the `HOST:PORT` of a cluster that answers. `auto` means the cluster of which this machine is a node.
 
-    Raises `ConfigError` if the address is none, nobody answers there within `ANSWER_S`, the access token is refused, or
-    no raylet of this user or root makes this machine a node of the cluster. The access token is sent only where one
-    does: any user of this machine can start a process named `raylet`, or listen on a port.
+    Raises `ConfigError` if the address is invalid, if no cluster answers within `ANSWER_S`, if the cluster refuses the
+    access token, or if no raylet of this user or root makes this machine a node of the cluster.
+
+    The access token is sent only if there is such a raylet, because any user of this machine can start a process named
+    `raylet`, or listen on a port.
     """
     refuse_url(address)
     nodes = list(live_raylets())
@@ -82,7 +84,7 @@ def find(address: str) -> str:
 
 
 def check(address: str) -> None:
-    """Raise as `find` does, before the time that it takes to import Ray; the engine itself looks for `auto`."""
+    """Raise as `find` does, before Ray is imported, which takes time. For `auto`, do nothing: the engine calls it."""
     if address != "auto":
         find(address)
 
@@ -108,7 +110,7 @@ def live_raylets() -> Iterator[Raylet]:
                 for argument in process.cmdline():
                     name, _, cluster = argument.partition("=")
                     if name == "--gcs-address":
-                        # Its effective user says less: any user can start a program that runs as root, such as `su`.
+                        # Not the effective user: any user can start a program that runs as root, such as `su`.
                         yield Raylet(cluster, process.uids().real, process.create_time())
 
 
@@ -117,7 +119,7 @@ def preference(node: Raylet) -> tuple[bool, bool, float]:
 
 
 def _current() -> str:
-    """What `CURRENT` says, if this user or root wrote it: every user can create and replace it."""
+    """Return the content of `CURRENT` if this user or root owns the file, or else "". Any user can replace it."""
     with suppress(OSError, ValueError):
         file = os.open(CURRENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(file) as stream:
@@ -135,7 +137,7 @@ def _parsed(address: str) -> tuple[str, int]:
 
 
 def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool) -> None:
-    """Raises `ConfigError` unless Ray answers there, and with `is_node` also unless it accepts this token."""
+    """Raise `ConfigError` if no Ray cluster answers, or with `is_node`, if the cluster does not accept the token."""
     deadline = time.monotonic() + ANSWER_S
     try:
         with _connected(host, port, deadline) as connection:
@@ -162,7 +164,7 @@ def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool
 
 
 def _connected(host: str, port: int, deadline: float) -> socket.socket:
-    """A connection to the first address of the host that accepts one. Raises `OSError`."""
+    """Connect to the first address of the host that accepts a connection. Raises `OSError`."""
     failure: OSError = TimeoutError()
     for family, kind, protocol, _, address in _resolved(host, port, deadline):
         connection = socket.socket(family, kind, protocol)
@@ -178,7 +180,10 @@ def _connected(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _resolved(host: str, port: int, deadline: float) -> list[Any]:
-    """`socket.getaddrinfo` takes no timeout, so a thread calls it. The thread outlasts a deadline that passes."""
+    """Resolve a host in a thread, because `socket.getaddrinfo` has no timeout.
+
+    The thread continues if the deadline passes. Raises `OSError`.
+    """
     found: list[Any] = []
 
     def resolve() -> None:
@@ -208,7 +213,7 @@ def _left(deadline: float) -> float:
 
 
 def _answer(connection: socket.socket, deadline: float) -> int | None:
-    """`DATA`: a result. `HEADERS`: an error. None: this is not gRPC."""
+    """Return the kind of the response: `DATA` for a result, `HEADERS` for an error, None if it is not gRPC."""
     while len(head := _read(connection, 9, deadline)) == 9:
         size, kind, flags = int.from_bytes(head[:3]), head[3], head[4]
         if size > 16_384 or kind in (RST_STREAM, GOAWAY):
@@ -220,7 +225,7 @@ def _answer(connection: socket.socket, deadline: float) -> int | None:
 
 
 def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """So many bytes, or fewer if the connection ends."""
+    """Read `size` bytes, or fewer if the connection ends."""
     data = b""
     while len(data) < size:
         connection.settimeout(_left(deadline))
@@ -246,7 +251,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """A string literal of HPACK: its length in seven bits and more, and its bytes."""
+    """Encode a string literal of HPACK: the length as an integer with a 7-bit prefix, then the bytes."""
     data = text.encode("latin-1", "replace")
     size, length = len(data), bytearray()
     if size < 127:

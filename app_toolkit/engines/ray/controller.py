@@ -1,4 +1,4 @@
-"""The controller's actor, and what its process needs: the store, the launcher, the secret."""
+"""The actor of the controller, with its state store, its launcher and the secret of the instance."""
 
 import asyncio
 import contextlib
@@ -24,22 +24,25 @@ R = TypeVar("R")
 log = logging.getLogger("app_toolkit.ray")
 
 AGAIN_S = 1.0
-"""How long one that could not begin is there for who asks why, before Ray brings it back."""
+"""Seconds for which a controller that could not start answers calls with its error, before Ray restarts it."""
 
 SECRET = "secret"
-"""Its key in the store."""
+"""The key of the secret in the state store."""
 
 
 class _Controller:
-    """One per cluster, by name. Ray brings it back when it dies; it then adopts what it finds."""
+    """The actor of the controller. Its name is unique in the cluster.
+
+    Ray restarts it when it dies. It then takes over the replicas and proxies that run.
+    """
 
     def __init__(self) -> None:
-        # Runs on the actor's own loop, and again after each restart, whether anybody calls or not.
+        # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
         self._ready: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
         self._life = asyncio.get_running_loop().create_task(self._live())
 
     def __repr__(self) -> str:
-        """The name that precedes each line of its output."""
+        """Return the name that precedes each line of output of this process."""
         return "controller"
 
     async def _live(self) -> None:
@@ -49,23 +52,23 @@ class _Controller:
             controller = Controller(store, launcher, SystemClock())
             await controller.start()
         except Exception as error:
-            self._ready.set_exception(error)  # to who asks meanwhile
+            self._ready.set_exception(error)  # for calls until the process ends
             log.exception("the controller could not begin")
             await asyncio.sleep(AGAIN_S)
-            os._exit(1)  # Ray brings it back, and the store may be reached then
+            os._exit(1)  # Ray restarts the process, which may then reach the store
         self._ready.set_result(controller)
         await controller.run()
         if controller.replaced:
-            os._exit(0)  # the actor itself lives on in another process
-        # Everything is put away, and nobody needs a controller any more.
+            os._exit(0)  # the actor itself continues in another process
+        # The instance has shut down, so Ray must not restart the controller.
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
     async def execute(self, command: Command[R]) -> R:
-        """Every operation of operators: see `client/commands.py`."""
+        """Perform a command of a client (see `client/commands.py`), and return its result."""
         return await command.perform(await self._ready)
 
     async def here(self) -> int:
-        """The process that decides just now."""
+        """Return the process ID of the controller."""
         return os.getpid()
 
     async def watch(
@@ -82,10 +85,10 @@ ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_00
 
 
 async def _secret(store: RayStore) -> bytes:
-    """The cluster's secret: the first controller's choice, and every later one's."""
+    """Return the secret of the instance. The first controller creates it, and later ones read it from the store."""
     known = await store.get(SECRET)
     if known is None:
-        with contextlib.suppress(Conflict):  # another controller chose at the same time
+        with contextlib.suppress(Conflict):  # another controller created it at the same time
             await store.compare_and_set(SECRET, None, new_secret())
         known = await store.get(SECRET)
     assert known is not None

@@ -1,4 +1,4 @@
-"""A process outside of an instance whose handles call what runs there: a script, a notebook, a test."""
+"""A driver: a process outside an instance whose handles call deployments in it, such as a script or a notebook."""
 
 import asyncio
 import secrets
@@ -21,16 +21,16 @@ from app_toolkit.router.remote import Callers, RemoteCaller
 
 
 class Driver:
-    """An instance, and the data plane of the handles of this process, on a loop and a thread of its own.
+    """The client of an instance, and the callers of the handles of this process, on an event loop in its own thread.
 
-    From its beginning to its end every handle here calls through it. Safe from any thread.
+    Until `close`, every handle of this process calls through it. Its methods are safe in any thread.
     """
 
     def __init__(self, client: RayClient) -> None:
         self.client = client
-        #: As a caller of the board.
+        #: The name by which the controller identifies this caller.
         self._name = f"driver-{secrets.token_hex(6)}"
-        #: The applications that were deployed from here, by what is deployed.
+        #: The applications that this process has deployed, by deployment.
         self._applications: dict[Deployable, str] = {}
         self._own = OwnLoop("app-toolkit calls")
         try:
@@ -49,18 +49,21 @@ class Driver:
         return callers, asyncio.get_running_loop().create_task(life)
 
     def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
-        """From now on the handles of these call this application."""
+        """Make the handles of these deployments call this application from now on."""
         self._applications.update((each, application) for each in deployments)
 
     def caller(self, deployment: Deployable) -> RemoteCaller:
-        """Its calls wait while it has no replicas. Raises `ConfigError` for what this process has not deployed."""
+        """Return the caller of a deployment. Its calls wait while the deployment has no replicas.
+
+        Raises `ConfigError` if the deployment names no application and this process has not deployed it.
+        """
         application = deployment.application or self._applications.get(deployment)
         if application is None:
             raise ConfigError(f"{deployment.name!r} is not deployed from this process: run() it, or what depends on it")
         return self._callers.caller_of(application, deployment.name)
 
     def close(self) -> None:
-        """End the plane, and what is under way on it; then take back what was deployed from here, and wait for it."""
+        """Cancel the calls of the handles, delete the applications of this process, and wait for that."""
         handle.use(None)
         self._own.close(self._end())
         with suppress(InstanceEnded, RayError):

@@ -1,9 +1,9 @@
 """Starts and ends a local Ray, in a session of its own.
 
-Signals for the process group of `run` (from a terminal or `timeout`) must not reach Ray, because requests
-that are in progress finish on it. So `ray start` runs in the session of another process, the guard. The guard holds
-one end of a pipe. When the other end closes, because `run` has ended or was killed, the guard ends every process of
-its session. Run as a script, this file imports nothing of ours, so the guard needs little memory.
+Signals for the process group of `run` (from a terminal or `timeout`) must not reach Ray, because in-flight requests
+finish on it. So `ray start` runs in the session of another process, the guard. The guard holds one end of a pipe. When
+the other end closes, because `run` has ended or was killed, the guard ends every process of its session. This file runs
+as a script and imports nothing of app_toolkit, so that the guard needs little memory.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
 STARTED = b"started\n"
-"""What the guard writes once Ray runs."""
+"""The line that the guard writes to standard output when Ray runs."""
 
 OUTPUT = "start.log"
 """The file with the output of `ray start`."""
 
 API_SERVER = "/ray/dashboard/dashboard.py"
-"""The end of an argument of Ray's API server. Ray has no switch for it: without a dashboard it is started as well, with
-nothing to do, and `ray start` goes on if it ends."""
+"""The end of an argument of Ray's API server. Ray starts this server even without a dashboard, and has no option to
+prevent that. The server has no function then, and `ray start` continues if it ends."""
 
 START = """
 import sys
@@ -44,10 +44,10 @@ SET_CHILD_SUBREAPER = 36
 
 
 def _watch(folder: Path, options: list[str]) -> None:
-    """The guard: start Ray, wait until the pipe closes, end Ray."""
+    """Run the guard: start Ray, wait until the pipe closes, and end Ray."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     if sys.platform == "linux":
-        # What `ray start` leaves behind becomes a child of this process, which can then wait for its end.
+        # The processes that `ray start` leaves become children of this process, so that it can wait for their end.
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     command = [
         *(sys.executable, "-P", "-c", START, "start", "--head", "--port=0"),
@@ -80,7 +80,7 @@ def _end_api_server(parent: int) -> None:
 
 
 def end(session: int) -> None:
-    """End the raylet, which ends its workers and agents; then whatever is left of the session of the guard.
+    """End the raylet, which ends its workers and agents, and then all other processes of the session of the guard.
 
     `session`: the pid of the guard. If the guard was killed, another process calls this.
     """
@@ -89,7 +89,7 @@ def end(session: int) -> None:
 
 
 def _members(session: int) -> list[psutil.Process]:
-    """The processes of this user in a session that have not ended, but for this one."""
+    """Return the processes of this user in a session that have not ended, except this process."""
     found = []
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
@@ -100,7 +100,7 @@ def _members(session: int) -> list[psutil.Process]:
 
 
 def _signal(number: signal.Signals, session: int, processes: list[psutil.Process]) -> None:
-    """Send it to all of these, and wait until they have ended, `GRACE_S` at most."""
+    """Send a signal to processes of a session, and wait at most `GRACE_S` until they have ended."""
     deadline = time.monotonic() + GRACE_S
     for process in processes:
         with suppress(psutil.Error):
@@ -112,7 +112,7 @@ def _signal(number: signal.Signals, session: int, processes: list[psutil.Process
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
-    except psutil.Error:  # it has ended
+    except psutil.Error:  # the process has ended
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Actions into actors, and what becomes of them into events."""
+"""Performs the actions of the controller on Ray actors, and reports their outcomes as events."""
 
 import asyncio
 import contextlib
@@ -40,27 +40,29 @@ from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
-"""Of an actor; which methods it has, Ray's types cannot say."""
+"""The handle of an actor. Ray's types do not describe its methods."""
 
 HEED_S = 1.0
-"""How long a process that is to be killed has to say that the order came too late."""
+"""Seconds that a process has to refuse a kill because it obeys a later controller."""
 
 PLACED_S = 1.0
-"""A process that has room is up within about this time; from then on we look whether there is room at all."""
+"""Seconds between two checks whether a process is up, or whether the cluster has no room for it. A process with room
+is usually up within this time."""
 
 GRANTED_S = 30.0
-"""Seconds that a process may take to start once its resources are granted. Until then a replica does not wait for
-resources if nobody known has taken as much as it asks for."""
+"""Seconds that a process may take to start once its resources are granted. Until then a replica is not reported as
+waiting for resources if it may hold them already (`may_be_granted`)."""
 
 IMPLICIT = "node:__internal_implicit_resource_"
-"""Begins the names of resources of which every node has 1, whatever they are called. Not documented by Ray, whose own
-Serve bounds its replicas by it: a bound that the scheduler itself keeps cannot be missed by two starts at once."""
+"""The prefix of resources of which every node has 1, whatever name follows. With such a resource Ray's scheduler itself
+enforces `max_replicas_per_node`, also if two replicas start at once. Ray does not document the prefix, but Ray Serve
+uses it for the same purpose."""
 
 ACCELERATOR = "accelerator_type:"
-"""Begins the name of the resource by which a node declares the kind of its accelerators."""
+"""The prefix of the resource by which a node declares the kind of its accelerators."""
 
 ACCELERATOR_SHARE = 0.001
-"""The amount of it that Ray books for the actor option `accelerator_type`."""
+"""The amount of this resource that Ray reserves for the actor option `accelerator_type`."""
 
 
 class RayLauncher:
@@ -72,13 +74,13 @@ class RayLauncher:
         self._epoch = 0
         self._emit: Emit = lambda event: None
         self._handles: dict[ReplicaId, Handle] = {}
-        #: Those whose process is up and can be asked.
+        #: Replicas whose process is up and answers calls.
         self._placed: set[ReplicaId] = set()
-        #: Those that have started: of which replica set and revision, and on which node.
+        #: Replicas that have started: their replica set and template hash, and their node.
         self._nodes: dict[ReplicaId, tuple[tuple[str, str], NodeId]] = {}
-        #: The resources of each, as long as it is there.
+        #: The resources of each replica until it exits.
         self._amounts: dict[ReplicaId, dict[str, float]] = {}
-        #: Those that were told to exit: that they do is no failure.
+        #: Replicas that were ordered to stop, so that their exit is no failure.
         self._stopped: set[ReplicaId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -101,7 +103,7 @@ class RayLauncher:
                 self._run(self._kill(replica))
 
     async def found(self) -> list[ReplicaId]:
-        """Every actor of ours but the controller, by name; each then says what it is."""
+        """Return all actors of this instance except the controller. The state of each follows as an event."""
         named = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
         ids = [
             ReplicaId(actor["name"])
@@ -126,7 +128,7 @@ class RayLauncher:
         spec = action.spec
         try:
             handle = self._create(action)
-        except (RayError, TypeError, ValueError) as error:  # the last two: options that Ray does not accept
+        except (RayError, TypeError, ValueError) as error:  # the last two: Ray does not accept the options
             self._emit(Exited(spec.id, _sentence(error)))
             return
         self._amounts[spec.id] = _amounts(action.options)
@@ -144,20 +146,20 @@ class RayLauncher:
         try:
             location = await start
         except StaleEpoch:
-            pass  # it is there, and a later controller looks after it
+            pass  # the process runs, and belongs to a later controller
         except RayTaskError as error:
-            # The process is up, but the user's app is not: it has nothing more to do.
+            # The app failed to start, so its process is not needed.
             self._emit(Exited(replica, _sentence(error), raised=True))
             await self._kill(replica)
         except RayError:
-            pass  # it is gone, which `until_gone` tells
+            pass  # the process has ended, which `_until_gone` reports
         else:
             self._placed.add(replica)
             self._at(replica, replica_set, template_hash, location.node)
             self._emit(Started(replica, location))
 
     def _create(self, action: Start) -> Handle:
-        """The actor of that name; one that exists already is the one that an earlier order asked for."""
+        """Create the actor, or return the existing actor of this name, which an earlier order created."""
         options: dict[str, Any] = {
             "name": action.spec.id,
             "namespace": NAMESPACE,
@@ -165,7 +167,7 @@ class RayLauncher:
             "get_if_exists": True,
         }
         if isinstance(action.spec, ProxySpec):
-            # The clients of a node are served on it or, where it is gone, by no other.
+            # A proxy serves the clients of its node, so it never runs on another one.
             there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)
             return ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
         return ReplicaActor.options(**options, **_resources(action)).remote(action.spec.id)
@@ -180,7 +182,7 @@ class RayLauncher:
                 if lacks is not None:
                     told = True
                     self._emit(Unplaceable(replica, lacks.asks, lacks.free, lacks.for_ever))
-            if here.exception() is None:  # one that died on the way is told by `until_gone`
+            if here.exception() is None:  # `_until_gone` reports a process that has ended
                 self._placed.add(replica)
                 if told:
                     self._emit(Placed(replica))
@@ -188,7 +190,7 @@ class RayLauncher:
             here.cancel()
 
     def _lack(self, action: Start, waited_s: float) -> Lack | None:
-        state: Any = ray  # these two have no types
+        state: Any = ray  # its functions below have no types
         kind = action.replica_set, action.template_hash
         mine = Counter(node for other, node in self._nodes.copy().values() if other == kind)
         nodes = [Node(node["Resources"], mine[node["NodeID"]]) for node in state.nodes() if node["Alive"]]
@@ -202,11 +204,11 @@ class RayLauncher:
         return None if may_be_granted(asks, free, nodes, held) else found
 
     def _at(self, replica: ReplicaId, replica_set: str, template_hash: str, node: NodeId) -> None:
-        if replica in self._handles:  # else it has ended meanwhile
+        if replica in self._handles:  # otherwise the process has ended meanwhile
             self._nodes[replica] = (replica_set, template_hash), node
 
     def _attend(self, replica: ReplicaId, handle: Handle) -> None:
-        """Hear of its end, once."""
+        """Report the end of the process of a replica, once."""
         if replica not in self._handles:
             self._handles[replica] = handle
             self._run(self._until_gone(replica, handle))
@@ -222,7 +224,7 @@ class RayLauncher:
             self._emit(Exited(replica, None if replica in self._stopped else _sentence(error)))
             self._stopped.discard(replica)
         except RayActorError:
-            # Not reachable just now is not dead: ask again.
+            # The actor is not reachable at the moment, but may be alive: ask again.
             await asyncio.sleep(PLACED_S)
             self._run(self._until_gone(replica, handle))
 
@@ -236,15 +238,15 @@ class RayLauncher:
         try:
             about = await handle.describe.remote(self._epoch)
         except StaleEpoch:
-            return  # a later controller looks after it
-        except ActorUnavailableError:  # not reachable just now is not dead
+            return  # the process belongs to a later controller
+        except ActorUnavailableError:  # not reachable at the moment, but may be alive
             await asyncio.sleep(PLACED_S)
             return await self._find(replica)
         except RayError:
-            return  # it is gone, which `until_gone` tells
+            return  # the process has ended, which `_until_gone` reports
         self._placed.add(replica)
         if about["group"] is None:
-            # Its creator ended before telling it what to be.
+            # The controller that created the actor ended before it ordered the start.
             self._emit(Exited(replica, "it had not been told to start when the controller came back"))
             await self._kill(replica)
             return
@@ -266,7 +268,7 @@ class RayLauncher:
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
             probe: Awaitable[None] = self._handles[replica].probe.remote(timeout_s, self._epoch)
-            # The replica keeps the time itself; the margin is for one whose interpreter is held up.
+            # The replica itself applies the timeout. The margin covers a replica whose interpreter is blocked.
             await asyncio.wait_for(probe, timeout_s + PLACED_S)
         except KeyError:
             self._emit(Exited(replica))
@@ -274,7 +276,7 @@ class RayLauncher:
             cause = error.cause if isinstance(error, RayTaskError) else None
             if isinstance(cause, Unresponsive):
                 running = cause.running
-            else:  # who is gone has not failed because of what ran in it
+            else:  # a process that has ended did not fail the probe because of a request
                 running = None if isinstance(error, TimeoutError) else ()
             why = _sentence(error) or f"no answer within {timeout_s:g} s"
             self._emit(ProbeFailed(replica, why, isinstance(cause, NotWell), running))
@@ -298,12 +300,12 @@ class RayLauncher:
         except KeyError:
             self._emit(Exited(replica))
         except RayError:
-            pass  # gone, which `until_gone` tells, or past its time, for which the plan kills it
+            pass  # the process has ended, which `_until_gone` reports, or its time has passed, and `reconcile` kills it
         else:
             self._emit(Drained(replica))
 
     async def _stop(self, replica: ReplicaId, timeout_s: float) -> None:
-        if replica in self._placed:  # else a call would wait for its process, however long that takes
+        if replica in self._placed:  # otherwise the call would wait until Ray has started the process
             with contextlib.suppress(RayError, TimeoutError):
                 stop: Awaitable[None] = self._handles[replica].stop.remote(timeout_s, self._epoch)
                 await asyncio.wait_for(stop, timeout_s)
@@ -319,7 +321,10 @@ class RayLauncher:
             await asyncio.to_thread(ray.kill, handle, no_restart=True)
 
     async def _is_ours(self, replica: ReplicaId, handle: Handle) -> bool:
-        """Whether no later controller looks after it: Ray kills on anybody's order. Who cannot say so is ours."""
+        """Return whether the replica belongs to no later controller. A replica that does not answer belongs to none.
+
+        Ray itself accepts a kill from any controller.
+        """
         if replica in self._placed:
             try:
                 await asyncio.wait_for(handle.heed.remote(self._epoch), HEED_S)
@@ -331,7 +336,7 @@ class RayLauncher:
 
 
 def new_secret() -> bytes:
-    """What callers show to replicas: 256 bits, in letters that a header field can carry."""
+    """Return a new secret for callers and replicas: 256 bits, in characters that a header field can contain."""
     return secrets.token_urlsafe(32).encode()
 
 
@@ -350,17 +355,17 @@ def _resources(action: Start) -> dict[str, Any]:
 
 
 def share(most: int) -> float:
-    """So much of a whole that it is there `most` times, and no more; Ray counts in ten-thousandths."""
+    """Return the largest amount of a resource of which a whole has room for `most`. Ray counts in ten-thousandths."""
     return 10_000 // most / 10_000
 
 
 def _sentence(error: BaseException) -> str | None:
-    """What to tell people: the user's own traceback where their code raised, else what Ray says happened."""
+    """Return the message for users: the traceback of user code that raised, or else Ray's own description."""
     if isinstance(error, RayTaskError):
         notes = [str(error.cause), *getattr(error.cause, "__notes__", ())]
         return "\n".join(line for line in notes if line) or error.traceback_str
     if isinstance(error, ActorDiedError):
-        # Ray says why in a paragraph, whose end is advice.
+        # Ray's message continues with advice after the cause.
         why = str(error).partition("The actor is dead because ")[2].partition(" Some common causes")[0]
         return f"the process ended: {' '.join(why.split())}" if why else "the process ended"
     return str(error).strip() or None

@@ -1,4 +1,4 @@
-"""A Ray that belongs to this process, on this machine alone."""
+"""A Ray cluster of one node that belongs to this process."""
 
 import os
 import shutil
@@ -15,21 +15,21 @@ from app_toolkit.errors import ConfigError, InsecurePath
 
 
 class LocalRay:
-    """A Ray in a session of its own. It ends with `close`, and also when this process is killed.
+    """A local Ray in a session of its own. It ends with `close`, and also when this process is killed.
 
-    Its workers' output is written to this process's own standard output and standard error.
+    The output of its workers is written to standard output and standard error of this process.
     """
 
     address: str
-    """The address of its control store, `HOST:PORT`."""
+    """The address of Ray's control store, `HOST:PORT`."""
 
     def __init__(self, num_cpus: float | None, parent: Path) -> None:
-        """Start it with `num_cpus` logical CPUs, and with its files in a new folder below `parent`.
+        """Start Ray with `num_cpus` logical CPUs (None: Ray's default) and its files in a new folder below `parent`.
 
         Raises `ConfigError` with the last line of Ray's output if Ray does not start, and `InsecurePath` if another
         user could replace the folder.
         """
-        # Ray makes the folder that it is given accessible to everybody. The one around it is private.
+        # Ray makes its folder accessible to all users, so its parent folder is private.
         self._private = _private_folder(parent)
         folder = self._private / "ray"
         folder.mkdir()
@@ -45,7 +45,7 @@ class LocalRay:
             assert self._guard.stdout is not None
             if self._guard.stdout.readline() != guard.STARTED:
                 raise ConfigError(f"Ray did not start: {_last_line(folder / guard.OUTPUT)}")
-            # `ray start` writes it for later commands of Ray's.
+            # `ray start` writes this file for later commands of Ray.
             self.address = (folder / "ray_current_cluster").read_text().strip()
             self._output = Output(folder / "session_latest" / "logs")
         except BaseException:
@@ -53,12 +53,12 @@ class LocalRay:
             raise
 
     def close(self) -> None:
-        """End all of its processes, wait for that, and remove its files. Does nothing the second time."""
+        """End all processes of Ray, wait for that, and remove its files. Does nothing the second time."""
         if self._guard.returncode is not None:
             return
-        self._guard.terminate()  # it may still be waiting for `ray start`
+        self._guard.terminate()  # the guard may still be waiting for `ray start`
         self._guard.communicate()
-        if self._guard.returncode != 0:  # it was killed, and Ray runs on
+        if self._guard.returncode != 0:  # the guard was killed, and Ray still runs
             guard.end(self._guard.pid)
         if self._output is not None:
             self._output.close()
@@ -66,7 +66,7 @@ class LocalRay:
 
 
 def _private_folder(parent: Path) -> Path:
-    """A new folder below this one, which is made if it does not exist."""
+    """Create a private folder below `parent`, which is created if it does not exist."""
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="ray-", dir=parent))

@@ -7,19 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOK_S = 0.2
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 MOST_BYTES = 256 * 1024
-"""Bytes that are read from one file before the next one has its turn; a longer line is cut there."""
+"""The maximum number of bytes that are read from one file before the next one is read. A longer line is split."""
 
 ACTOR = b":actor_name:"
-"""Begins the line with which Ray names the actor that writes the following ones."""
+"""The prefix of the line in which Ray names the actor that writes the following lines."""
 
 MARKS = ACTOR, b":job_id:", b":task_name:"
-"""Begin lines of Ray's own."""
+"""The prefixes of lines that Ray itself writes, which are not shown."""
 
 ACCESS = b'{"time":"'
-"""Begins a line of an access log on standard output. It is shown as it is, for programs that read JSON."""
+"""The prefix of an access log line on standard output. The line is shown unchanged, for programs that read JSON."""
 
 CYAN, PLAIN = "\x1b[36m", "\x1b[0m"
 
@@ -35,12 +35,12 @@ class Output:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is there, and end."""
+        """Write the remaining output, and stop."""
         self._ends.set()
         self._thread.join()
 
     def _follow(self) -> None:
-        # The reader of standard output has gone, or this process has closed it (a ValueError): nobody reads the output.
+        # Stop if the reader of standard output has closed it (BrokenPipeError), or this process has (ValueError).
         with suppress(BrokenPipeError, ValueError):
             while not self._ends.wait(LOOK_S):
                 self._look()
@@ -54,7 +54,7 @@ class Output:
             for entry in entries:
                 if entry.name.startswith("worker-") and entry.name.endswith((".out", ".err")):
                     file = self._files.setdefault(entry.name, _File(Path(entry.path)))
-                    with suppress(FileNotFoundError):  # Ray has renamed it since, to begin a new one
+                    with suppress(FileNotFoundError):  # Ray has rotated the file meanwhile
                         if entry.stat().st_size != file.position:
                             grown.append(file)
         while grown:
@@ -62,7 +62,10 @@ class Output:
 
 
 class _File:
-    """One file, which is opened only to be read: a long run has the files of thousands of workers that ended."""
+    """The output file of one worker.
+
+    It is open only during a read, because a long run has the files of thousands of workers that have ended.
+    """
 
     def __init__(self, path: Path) -> None:
         self.position = 0
@@ -71,14 +74,14 @@ class _File:
         self._rest = b""
 
     def show(self) -> bool:
-        """Write the lines of its next part; whether there is another one."""
+        """Write the lines of the next `MOST_BYTES`. Return whether there may be more."""
         try:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self.position:
-                    self.position = 0  # Ray has begun a new file of this name, and keeps the old one under another
+                    self.position = 0  # Ray has rotated the file
                 file.seek(self.position)
                 data = file.read(MOST_BYTES)
-        except OSError:  # it may be there again at the next look
+        except OSError:  # the file may exist again at the next check
             return False
         self.position += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -88,12 +91,12 @@ class _File:
         return len(data) == MOST_BYTES
 
     def flush(self) -> None:
-        """Write a last line that does not end."""
+        """Write the last line if it has no line end."""
         if self._rest:
             self._write([self._rest])
 
     def _write(self, lines: list[bytes]) -> None:
-        # Looked up each time: while a table is drawn on the terminal, something else stands in for both.
+        # Look up the streams each time: a live table on the terminal replaces both temporarily.
         stream = sys.stderr if self._path.suffix == ".err" else sys.stdout
         before, after = (CYAN, PLAIN) if stream.isatty() else ("", "")
         texts = []
@@ -111,5 +114,5 @@ class _File:
                 stream.flush()
             except BrokenPipeError:
                 raise
-            except OSError:  # a full disk, for example: these lines are lost, later ones may not be
+            except OSError:  # for example a full disk: drop these lines, but continue with later ones
                 pass

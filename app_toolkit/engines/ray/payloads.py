@@ -1,6 +1,6 @@
-"""Large payloads on Ray: in an actor call's own argument or result, which Ray puts into shared memory.
+"""Transfers large payloads out-of-band, as arguments and results of actor calls, which Ray puts into shared memory.
 
-Nothing refers to an object of the store but that call, and then the arrays that lie in it.
+Only that actor call refers to the object in Ray's object store, and afterwards the arrays that are views of it.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.types import ReplicaId
 
 WRITERS = 2
-"""Threads that write into the store; each writes as fast as memory takes it. Who waits for one has a turn at a replica,
-and a deadline."""
+"""Threads that write into the object store, each at the speed of memory. A call that waits for a thread holds a permit
+at a replica and may have a deadline, which bounds the number of waiting calls and their wait."""
 
 
 class RayPayloads:
-    """Those of one process with the replicas of its cluster."""
+    """Transfers the payloads between one process and the replicas of its cluster."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -45,7 +45,7 @@ class RayPayloads:
 
     async def _ask(self, replica: ReplicaId, method: str, *args: Any) -> Any:
         with _told_as_gone(replica):
-            # To write the arguments into the store takes as long as to copy them.
+            # This copies the arguments into the object store, which would block the event loop.
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, replica, method, *args)
             return await answer
 
@@ -57,13 +57,13 @@ class RayPayloads:
 
 
 class Lent:
-    """Bytes that Ray copies into the store without another copy on the way; who reads them has a view of the store."""
+    """Bytes that Ray serializes into the object store with a single copy. The receiver gets a view of the store."""
 
     def __init__(self, piece: bytes | memoryview) -> None:
         self._piece = piece
 
-    # Made for the moment: a `PickleBuffer` of a view that lives on, in what the garbage collector finds, would end the
-    # process (the collector takes the buffer from the view first, and the view then looks for it).
+    # The `PickleBuffer` is created only for the serialization. If the garbage collector finds a `PickleBuffer` together
+    # with the view that it refers to, it clears the buffer first, and the view then accesses it: the process crashes.
     def __reduce_ex__(self, protocol: Any) -> tuple[type[memoryview], tuple[PickleBuffer]]:
         return memoryview, (PickleBuffer(self._piece),)
 

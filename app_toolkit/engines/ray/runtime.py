@@ -16,19 +16,18 @@ logger = logging.getLogger("app_toolkit.runtime")
 
 LOGS = "logs"
 LOGS_KEPT_S = 7 * 86_400.0
-"""How long the logs of a session stay after their last line, once it has ended."""
+"""Seconds after their last line for which the logs of an ended session are kept."""
 
 
 class RuntimeFolder:
-    """Sockets, locks, unpacked applications and access logs of one session: below a private folder of this user.
+    """The folder for sockets, locks, unpacked applications and access logs of one session, private to this user.
 
     Each process that uses the folder holds a shared lock on it until the process ends. The folders of other sessions
-    that nobody holds any more are removed, as far as that is possible. (`systemd-tmpfiles` does not clean up a folder
-    that somebody has locked.)
+    that no process has locked are removed if possible. (`systemd-tmpfiles` does not clean up a folder that is locked.)
     """
 
     def __init__(self, session: str, base: Path | None = None) -> None:
-        """Raises `InsecurePath` if another user could read, change or replace what is kept there."""
+        """Create and lock the folder. Raises `InsecurePath` if another user could read, change or replace its files."""
         base = check_runtime_folder(base)
         self._lock = _hold(base / session)
         self.path = base / session
@@ -39,18 +38,18 @@ class RuntimeFolder:
         return self._lock
 
     def folder(self, name: str) -> Path:
-        """A private folder in it."""
+        """Create a private folder in this folder, unless it exists, and return it."""
         return private.folder(self.path / name)
 
     def close(self) -> None:
-        """Nothing of this process is there any more. A process that ends does so, too."""
+        """Release the lock, because this process uses the folder no more. The end of a process also releases it."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
 
 def check_runtime_folder(base: Path | None = None) -> Path:
-    """Make this user's runtime folder unless it exists, and give it. Raises `InsecurePath`."""
+    """Create this user's runtime folder, unless it exists, and return it. Raises `InsecurePath`."""
     try:
         return private.folder(base or runtime_folder())
     except InsecurePath as error:
@@ -59,12 +58,12 @@ def check_runtime_folder(base: Path | None = None) -> Path:
 
 
 def _hold(path: Path) -> int:
-    """Make the folder unless it exists, and lock it against removal."""
+    """Create the folder, unless it exists, and lock it against removal."""
     while True:
         private.folder(path)
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:  # removed since
+        except FileNotFoundError:  # another process has removed the folder
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -75,7 +74,7 @@ def _hold(path: Path) -> int:
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # it was removed while we waited for its lock
+        os.close(lock)  # the folder was removed before it was locked
 
 
 def _remove_ended(base: Path, session: str) -> None:
@@ -90,13 +89,13 @@ def _remove_ended(base: Path, session: str) -> None:
             finally:
                 os.close(lock)
         except BlockingIOError:
-            pass  # the session lives
-        except OSError as error:  # another process was faster, or user code has left what cannot be removed
+            pass  # a process of the session has locked the folder
+        except OSError as error:  # another process removes the folder, or user code left files that cannot be removed
             logger.debug("the folder %s of an ended session could not be removed: %s", folder, error)
 
 
 def _empty(folder: Path) -> None:
-    """Remove the folder, but for logs that somebody may still want to read."""
+    """Remove the folder, except logs that are newer than `LOGS_KEPT_S`."""
     kept = False
     for each in folder.iterdir():
         if each.name == LOGS and _age(each) < LOGS_KEPT_S:

@@ -1,7 +1,7 @@
-"""The store on Ray: its GCS key-value store, which outlives every actor (and, kept in Redis, the head node).
+"""The state store on Ray: its GCS key-value store, which outlives every actor, and with Redis also the head node.
 
-Ray has no public door to it; the four private functions are imported here and nowhere else, and
-`tests/engines/test_ray_private.py` says so when one of them goes.
+Ray has no public API for it. Only this module imports the four private functions, and
+`tests/engines/test_ray_private.py` fails if one of them is removed from Ray.
 """
 
 import asyncio
@@ -18,15 +18,16 @@ from app_toolkit.errors import Conflict
 NAMESPACE = b"app_toolkit"
 
 KEPT = 8
-"""Writes of a key that stay. The number that a writer wants is taken, however often up to this others overtook it."""
+"""The number of latest writes of a key that are kept. A writer that read an earlier value gets a conflict if at most
+this number of other writes have followed, because the number of its own write is then still in use."""
 
 
 class RayStore:
-    """Compare-and-set out of the one atomic step that there is, put-if-absent.
+    """Implements compare-and-set with the only atomic operation of Ray's store, put-if-absent.
 
-    A value is kept under `key@number`, each write under the next number: of two writers that read the same value
-    one finds the number taken. All but the last few are deleted. A `delete` compares nothing: a write that had
-    compared before it is made all the same.
+    Each write of a value has the key `key@number` with the next number. If two writers have read the same value, the
+    number already exists for one of them. All but the last few writes are deleted. A `delete` does not compare: a write
+    that has compared before a concurrent `delete` is still made.
     """
 
     async def get(self, key: str) -> bytes | None:
@@ -47,12 +48,12 @@ class RayStore:
         return sorted(int(name.decode().rpartition("@")[2]) for name in written)
 
     def _last(self, key: str) -> tuple[int, bytes | None]:
-        """The number of the last write and what it wrote; 0 and None where there is none."""
+        """Return the number and the value of the last write; 0 and None if there is none."""
         while numbers := self._numbers(key):
             value: bytes | None = _internal_kv_get(_name(key, numbers[-1]), namespace=NAMESPACE)
             if value is not None:
                 return numbers[-1], value
-            # Deleted between the two steps: look again.
+            # The value was deleted between the two calls: try again.
         return 0, None
 
     def _compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
@@ -65,7 +66,7 @@ class RayStore:
             _internal_kv_del(_name(key, last + 1 - KEPT), namespace=NAMESPACE)
 
     def _delete(self, key: str) -> None:
-        for number in self._numbers(key):  # the last one last: no earlier value comes to light
+        for number in self._numbers(key):  # in ascending order, so that a concurrent read never gets an earlier value
             _internal_kv_del(_name(key, number), namespace=NAMESPACE)
 
 

@@ -1,4 +1,4 @@
-"""Ray's access token, which opens all ports of a cluster: for this user alone."""
+"""Keeps the file of Ray's access token private to this user. The token gives access to all ports of a cluster."""
 
 import os
 import secrets
@@ -10,9 +10,9 @@ from app_toolkit.config.settings import ray_makes_token, ray_token_path
 
 
 def make_token() -> None:
-    """Make the token that Ray would make for a cluster of its own, which would be readable by everybody.
+    """Create the access token for a local Ray. Ray itself would create a file that all users can read.
 
-    Nothing happens if there is one, or the environment names another. Raises `OSError`.
+    Does nothing if the file exists, or if the environment configures another token. Raises `OSError`.
     """
     path = ray_token_path()
     if not ray_makes_token() or path.exists():
@@ -23,7 +23,8 @@ def make_token() -> None:
     try:
         with os.fdopen(file, "w") as out:
             out.write(secrets.token_hex(32))
-        # Complete from the moment that it has its name; one that another process has made meanwhile stays.
+        # A link is atomic, so other processes never read a part of the token. A token that another process has created
+        # meanwhile is kept.
         with suppress(FileExistsError):
             os.link(written, path)
     finally:
@@ -31,10 +32,10 @@ def make_token() -> None:
 
 
 def restrict_token() -> None:
-    """Close the token, and its folder, to other users, if they are this user's."""
+    """Make the token and its folder inaccessible to other users, if they belong to this user."""
     path = ray_token_path()
     for each, mode in ((path.parent, 0o700), (path, 0o600)):
-        with suppress(OSError):  # there is none, or this file system has no modes
+        with suppress(OSError):  # the file does not exist, or the file system has no modes
             _restrict(each, mode)
 
 
