@@ -141,7 +141,7 @@ class _Finder(machinery.FileFinder):
             if path in self._sources:
                 loader = _Loader(fullname, path, self._sources[path])
                 return spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=within)
-        if on_disk is None and base in self._folders:  # a package without an __init__.py, removed from disk
+        if on_disk is None and base in self._folders:  # a package without an __init__.py, and not on disk any more
             namespace = machinery.ModuleSpec(fullname, None, is_package=True)
             namespace.submodule_search_locations = [base]
             return namespace
