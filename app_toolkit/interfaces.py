@@ -130,7 +130,7 @@ class Deployable(ABC):
     cls: type
     #: The application that it belongs to; None: the application of this process.
     application: str | None = None
-    #: Its `ClassConfig`.
+    #: The options of the deployment: a `ClassConfig`.
     config: Any
 
 

@@ -368,9 +368,9 @@ def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, Applicati
 
 
 def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[ApplicationSpec, dict[str, bytes]]:
-    """Return the application with a snapshot of its Python files.
+    """Return the application with a snapshot of its Python files, and the archive of the snapshot.
 
-    Without a snapshot if a bound deployment has no module with a file: its folder is only the current folder then.
+    There is none for a bound deployment whose module has no file, because its folder is only the current folder.
     """
     if isinstance(served, Bound):
         module = sys.modules.get(served.cls.__module__)

@@ -10,7 +10,7 @@ from app_toolkit.core.reports import Loads, Told, to_tell
 logger = logging.getLogger("app_toolkit.reports")
 
 LOOK_S = 0.25
-"""Interval in seconds at which the loads are checked. Requests do not pay for it."""
+"""Interval in seconds at which the loads are checked, outside of requests."""
 
 Report = Callable[[Loads], Awaitable[bool]]
 """Sends a report to the controller. Returns whether the controller received it."""

@@ -54,7 +54,7 @@ class Watchdog:
         return is_debugging(self._stack(), DEBUGGER)
 
     def blocked(self) -> Blocked | None:
-        """Return how long the loop has been blocked, and where; None: it is not blocked. Safe from any thread."""
+        """Return how long the loop has been blocked, and the line; None: it is not blocked. Safe from any thread."""
         with self._lock:
             seconds = self._state.blocked_s(time.monotonic())
         return Blocked(seconds, self._line()) if seconds > 0 else None

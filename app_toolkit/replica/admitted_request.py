@@ -209,10 +209,10 @@ class AdmittedRequest:
         return {"type": "websocket.close", "code": INTERNAL_ERROR}
 
     def _checked(self, head: Message) -> Message:
-        """Return the head, checked and without internal fields, and keep it back if its body must come first.
+        """Return the head, checked and without internal fields.
 
-        The head of a response of known length is sent together with the first bytes of its body. So an app that fails
-        before that has not begun its response.
+        A head of a response of known length, or of a denial response, is kept and sent with the first bytes of its
+        body. So an app that fails before that has not begun its response.
         """
         if self._head is not None:
             raise RuntimeError("the app sends a second head")
@@ -331,7 +331,7 @@ class AdmittedRequest:
         A thread cannot be cancelled: while a `def` endpoint runs in a thread, the handler continues and keeps its slot.
         """
         limiter = anyio.to_thread.current_default_thread_limiter()
-        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread that ends tells nobody
+        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread does not report its end
             await asyncio.sleep(THREAD_S)
         if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
             self._stopped = True

@@ -127,21 +127,21 @@ def batch(
     max_concurrent_batches: int = 1,
     size_fn: Callable[..., int] | None = None,
 ) -> Decorator:
-    """Call a function that works on lists with one item at a time. Put it below the decorator of a route.
+    """Call a function that works on lists with one item at a time. Put this below the decorator of a route.
 
-    Callers see every parameter and the result without one `list`. A bound deployment is shared by all items. An
-    exception in the returned list is the result of its item. An async generator yields lists with one entry for each
-    item; None is skipped. A `def` function runs in a thread, a `def` method in a thread of its object.
+    Callers see the signature for one item: each parameter, and the result, has one `list` less. All items share a bound
+    deployment. An exception in the returned list is raised for its item. An async generator yields lists with one entry
+    for each item; None is skipped. A `def` function runs in a thread, a `def` method in a thread of its object.
 
-    The limits can be set later, on the decorated function: `f.batch.max_batch_size = 16`. Limits of a method apply to
-    all objects of its class.
+    The limits can be changed later, on the decorated function: `f.batch.max_batch_size = 16`. Limits of a method apply
+    to all objects of its class.
 
     Parameters:
         max_batch_size: Items in one batch, or the sum of their sizes. Default: 8.
         batch_wait_timeout_s: Seconds that the first item of a batch waits for others. Default: 0.01.
         max_concurrent_batches: Batches that run at the same time. Default: 1.
-        size_fn: Function that returns the size of an item, a whole number from 0 on, from the arguments of its caller.
-            Default: None, each item counts 1.
+        size_fn: Function that returns the size of an item from the arguments of its caller, as a whole number of 0 or
+            more. Default: None, each item has size 1.
 
     Raises:
         ConfigError: A limit is out of bounds, or a parameter or the result is not a list.
@@ -298,8 +298,8 @@ class Item:
         """Remove the item if its batch has not begun. If it has begun, wait until the batch has ended.
 
         The batch uses what belongs to the request (a session, an upload), and the request closes these when its handler
-        ends. So the handler stays, and the request keeps its slot, as long as the batch runs. If no
-        caller waits for a batch any more, it is cancelled, unless it runs in a thread.
+        ends. So the handler stays, and the request keeps its slot, as long as the batch runs. If no caller waits for a
+        batch any more, it is cancelled, unless it runs in a thread.
         """
         self.over = True
         if self.batch is None:

@@ -226,7 +226,7 @@ def _is_cancelled() -> bool:
 
 
 def _cancelled_inside(method: str) -> RemoteError:
-    # A plain CancelledError would look to the caller like its own cancellation.
+    # If the CancelledError was passed on, the caller would take it for its own cancellation.
     return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
 
 

@@ -45,7 +45,7 @@ class CallerConnection(asyncio.Protocol):
         # The server closes these connections when it shuts down.
         self._connections = cast(set[Any], server_state.connections)
         self._loop = asyncio.get_running_loop()
-        # Reading.
+        # Reading
         self._parser: Any = HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._paused = False
@@ -55,7 +55,7 @@ class CallerConnection(asyncio.Protocol):
         #: The request whose body is being received.
         self._arriving: Transaction | None = None
         self._is_handshake = False
-        # Answering.
+        # Writing
         #: The request whose response is next on the connection, and the requests that wait behind it.
         self._current: Transaction | None = None
         self._queued: deque[Transaction] = deque()
@@ -167,7 +167,7 @@ class CallerConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def answered(self, transaction: "Transaction") -> None:
-        """Begin the next request after all of a response was written."""
+        """Flush a response that was completely written, and begin the next request."""
         if transaction.complete:
             # Without this flush, a complete response would wait until the loop iteration has processed what arrived
             # meanwhile.
@@ -176,7 +176,7 @@ class CallerConnection(asyncio.Protocol):
             self._go_on(transaction)
 
     def ended(self, transaction: "Transaction", task: "asyncio.Task[None]") -> None:
-        """Begin the next request after the app of a request has returned."""
+        """Remove a request whose app has returned."""
         self._server_state.tasks.discard(task)
         self._running.discard(transaction)
         if transaction is self._current:

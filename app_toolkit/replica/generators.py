@@ -69,7 +69,7 @@ async def _close(generator: Any, inner: Any) -> None:
     try:
         await generator.aclose()
         if inner is not None:
-            while inner.gi_running:  # noqa: ASYNC110 - a thread that ends tells nobody
+            while inner.gi_running:  # noqa: ASYNC110 - a thread does not report its end
                 await asyncio.sleep(THREAD_S)
             await anyio.to_thread.run_sync(inner.close)
     except Exception:  # raised by user code, and no caller awaits this task

@@ -1,4 +1,4 @@
-"""The requests that are in a replica now, by what they occupy."""
+"""The requests in a replica, in sets by the resource that they occupy."""
 
 import asyncio
 import time

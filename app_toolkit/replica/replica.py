@@ -262,7 +262,7 @@ class Replica:
         if request.cut is not None:
             raise request.cut
 
-    # Both
+    # For both
 
     def _refusal(self, kind: str) -> Refusal | None:
         if self.draining:

@@ -1,4 +1,4 @@
-"""The signature of a batch function, and the one that its callers see: every parameter without one `list`."""
+"""The signature of a batch function, and the one that its callers see, in which every parameter has one `list` less."""
 
 import ast
 import functools
@@ -28,7 +28,7 @@ class Shape:
     seen: inspect.Signature
     """The signature that callers see, including the instance of a method."""
     item: inspect.Signature
-    """The same without the instance."""
+    """The signature without the instance."""
     has_instance: bool
     shared: tuple[bool, ...]
     """For each parameter: whether it is a deployment, which all items of a batch share."""
@@ -41,7 +41,7 @@ class Shape:
         """Return the arguments of one call, with defaults, in the order of the parameters. Raises TypeError."""
         if not kwargs and not self.keywords and len(args) == len(self.shared):
             return args
-        if not args and self.names is not None and len(kwargs) == len(self.names):  # as FastAPI calls
+        if not args and self.names is not None and len(kwargs) == len(self.names):  # FastAPI calls by name only
             try:
                 return tuple([kwargs[name] for name in self.names])
             except KeyError:

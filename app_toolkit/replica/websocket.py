@@ -21,7 +21,7 @@ FEW = 64
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """Parses a bounded part of what arrived in each iteration of the event loop, and closes a flood with 1008."""
+    """Parses a bounded part of the data in each iteration of the event loop, and closes a flood of frames with 1008."""
 
     _unread = b""
     _slice = SMALLEST_SLICE
