@@ -30,8 +30,8 @@ ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 CHUNKS_PER_TURN = 64
 """Number of chunks after which a stream yields to the event loop once.
 
-When its client has disconnected, uvicorn's `send` never waits. A stream that does not wait either would block the event
-loop, and the disconnect would never be noticed.
+When its client has disconnected, the server's `send` never waits. A stream that does not wait either would block the
+event loop, and the disconnect would never be noticed.
 """
 THREAD_S = 0.05
 """Interval in seconds at which a handler that is to be cancelled is checked: whether its thread has ended."""
