@@ -1,6 +1,6 @@
-"""`run`, `deploy` and the others for who must not block: the same names, awaited.
+"""`run`, `deploy` and the others as coroutines, for callers that must not block their event loop.
 
-Each works in a thread. Cancelled, it is not waited for any more, and what it has begun goes on.
+Each function runs in a thread. If the coroutine is cancelled, the function continues in its thread.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def run(app: Bound[T], **options: Unpack[RunKeywords]) -> T: ...
 @overload
 async def run(app: App, **options: Unpack[RunKeywords]) -> Application: ...
 async def run(app: Any, **options: Unpack[RunKeywords]) -> Any:
-    """As `app_toolkit.run`, which alone can stay in the foreground."""
+    """As `app_toolkit.run`, except that `blocking` is not available."""
     return await asyncio.to_thread(lambda: running.run(app, **options))
 
 

@@ -1,4 +1,4 @@
-"""Time as an argument: the real clock, and one that tests turn by hand."""
+"""Clocks as arguments: the real clock, and one that tests control."""
 
 import asyncio
 import heapq
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """Seconds on a scale of its own: only differences mean anything, and only within one process."""
+    """A clock in seconds. Only differences are meaningful, and only within one process."""
 
     def now(self) -> float: ...
 
@@ -17,7 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    # A random offset, so that code which compares this clock with another one is wrong at once, not in a year.
+    # A random offset, so that code which compares this clock with another one fails at once.
     _offset = random.uniform(10_000, 200_000)
 
     def now(self) -> float:
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until `advance` turns it; sleepers wake in the order of their deadlines."""
+    """Stands still until `advance` moves it. Sleepers wake in the order of their deadlines."""
 
     def __init__(self, now: float = 1_000.0) -> None:
         self._now = now
@@ -47,7 +47,7 @@ class ManualClock:
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Turn the clock and let everything that this wakes run until it waits again."""
+        """Move the clock forward. Let all tasks that wake run until they wait again."""
         until = self._now + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= until:
@@ -59,18 +59,18 @@ class ManualClock:
         await self._settle()
 
     def stall(self, seconds: float) -> None:
-        """Turn the clock as if nothing ran meanwhile: what should have happened happens late, all at the end."""
+        """Move the clock forward as if no task ran meanwhile: all sleepers that are due wake late, at the end."""
         self._now += seconds
         self._sleepers = [(max(at, self._now), order, woken) for at, order, woken in self._sleepers]
         heapq.heapify(self._sleepers)
 
     async def _settle(self) -> None:
-        for _ in range(20):  # a chain of awaits that hand on without waiting is rarely deeper
+        for _ in range(20):  # chains of awaits that continue without waiting are rarely longer
             await asyncio.sleep(0)
 
 
 async def within(clock: Clock, seconds: float, future: "asyncio.Future[Any]") -> bool:
-    """Wait for a future for a number of seconds on this clock. False: the time ended first."""
+    """Wait for a future for at most `seconds` on this clock. Return False if the time ended first."""
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
     try:
         await asyncio.wait({alarm, future}, return_when=asyncio.FIRST_COMPLETED)

@@ -133,7 +133,7 @@ class DeploymentKeywords(TypedDict, total=False):
 
 
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
-"""Options about WebSockets, which a class does not serve."""
+"""Options about WebSockets, which classes do not serve."""
 
 OF_HTTP = frozenset({"max_body_size", "max_open_streams", "on_disconnect"})
 """Options of ingresses, and of classes that answer HTTP with `__call__`."""
@@ -142,7 +142,8 @@ OF_HTTP = frozenset({"max_body_size", "max_open_streams", "on_disconnect"})
 class Bound(Deployable, Generic[T_co]):
     """One deployment: a class, its options, and the arguments with which each replica constructs it.
 
-    As a dependency, `Annotated[Writer, Depends(writer)]`, it gives a route the handle. No two of them are equal.
+    As a dependency, `Annotated[Writer, Depends(writer)]`, it passes the handle to a route. Objects are compared by
+    identity.
     """
 
     config: ClassConfig
@@ -160,17 +161,17 @@ class Bound(Deployable, Generic[T_co]):
 
     @property
     def handle(self) -> T_co:
-        """The handle that calls its replicas: for scripts, lifespans, and as an argument of another `bind`."""
+        """The handle that calls the replicas: for scripts, lifespans, and as an argument of another `bind`."""
         return cast(T_co, self._handle)
 
     @property
     def needs(self) -> "tuple[Bound[Any], ...]":
-        """The deployments whose handles it was bound with, in order; also in lists, tuples, sets and dicts."""
+        """The deployments whose handles are among its arguments, in order; also in lists, tuples, sets and dicts."""
         handles = [value for value in _leaves((self._args, self._kwargs)) if isinstance(value, Handle)]
         return tuple(each for each in map(deployment_of, handles) if isinstance(each, Bound))
 
     def make(self) -> T_co:
-        """An ordinary object of the class."""
+        """Construct an ordinary object of the class."""
         return cast(T_co, self.cls(*self._args, **self._kwargs))
 
     # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
@@ -180,7 +181,7 @@ class Bound(Deployable, Generic[T_co]):
     def __repr__(self) -> str:
         return f"<{self.cls.__name__} bound as {self.name}>"
 
-    if not TYPE_CHECKING:  # else every name would be right to a type checker
+    if not TYPE_CHECKING:  # otherwise type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:
             message = f"a bound deployment has no attribute {name!r}"
@@ -190,12 +191,12 @@ class Bound(Deployable, Generic[T_co]):
 
 
 class Elsewhere(Deployable):
-    """A deployment of an application that runs already, known only by its name and its methods."""
+    """A deployment of a running application, of which only the name and the methods are known."""
 
     def __init__(self, application: str, name: str, methods: Mapping[str, Kind]) -> None:
         self.application = application
         self._name = name
-        # A class with the same kinds of methods: that is all that a handle asks.
+        # A class with the same kinds of methods. A handle needs nothing else.
         self.cls = type(name, (), {method: _SHAPES[kind] for method, kind in methods.items()})
 
     @property
@@ -245,11 +246,11 @@ def pack(bound: Bound[Any]) -> bytes:
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
-    """Packs the two things that nobody else may pickle: elsewhere a copy of them would stand for nothing."""
+    """Pickles bound deployments and handles. Other picklers refuse them, because an ordinary copy would be useless."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Bound):
-            # Its options are in the application's spec: a change of one is no change of what is packed.
+            # The options are in the application's spec. If they change, the packed code must not change.
             return Bound, (obj.cls, ClassConfig(name=obj.name), obj._args, obj._kwargs)
         if isinstance(obj, Handle):
             return Handle, (deployment_of(obj), obj._options)
@@ -299,7 +300,7 @@ class Configured(Generic[P, T]):
             inspect.signature(cls).bind(*args, **kwargs)
         except TypeError as error:
             raise ConfigError(f"{cls.__name__}.bind(): {error}") from None
-        except ValueError:  # a class made in C may have no signature: its constructor will say
+        except ValueError:  # a class implemented in C may have no signature: its constructor checks the arguments
             pass
         for value in _leaves((args, kwargs)):
             if isinstance(value, Bound):
@@ -353,7 +354,7 @@ class Deployment:
 
     def __init_subclass__(cls, **options: Unpack[DeploymentKeywords]) -> None:
         super().__init_subclass__()
-        # A dataclass with slots makes its class a second time, from the first one's attributes.
+        # A dataclass with slots creates its class a second time, from the attributes of the first one.
         setattr(cls, DEPLOYMENT_CLASS, {**cls.__dict__.get(DEPLOYMENT_CLASS, {}), **options})
         configure(cls, _options_of(cls))
 
@@ -403,7 +404,7 @@ def of_function(respond: Callable[[Any], Any]) -> Bound[Any]:
 
 
 def _options_of(cls: object) -> dict[str, Any]:
-    """The options of a class and of its base classes. A name is not inherited."""
+    """Return the options of a class and of its base classes. A name is not inherited."""
     options: dict[str, Any] = {}
     classes = cls.__mro__ if isinstance(cls, type) else ()
     for each in reversed(classes):
@@ -413,7 +414,7 @@ def _options_of(cls: object) -> dict[str, Any]:
 
 
 def unfit(cls: type, options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The options that a deployment of this class cannot have, whatever their values: the place and the reason."""
+    """Yield the options that a deployment of this class cannot have, whatever their values: place and reason."""
     for option in sorted(options.keys() & OF_INGRESSES):
         yield (option,), f"{option!r} is an option of ingresses, and a class answers calls"
     of_http = sorted(options.keys() & OF_HTTP)
@@ -429,7 +430,7 @@ def unfit(cls: type, options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ..
 
 
 def configure(cls: type, options: Mapping[str, Any]) -> ClassConfig:
-    """The complete options of a deployment of this class.
+    """Return the complete options of a deployment of this class.
 
     Raises:
         ConfigError: An option is unknown, out of bounds, or does not apply to the class.
@@ -444,7 +445,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> ClassConfig:
         slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
         if "max_ongoing_requests" not in options:
             enough = {**dict(config), "max_ongoing_requests": max(config.max_ongoing_requests, slots)}
-            return ClassConfig.model_construct(config.model_fields_set, **enough)  # it remains unset
+            return ClassConfig.model_construct(config.model_fields_set, **enough)  # the option still counts as unset
         if config.max_ongoing_requests < slots:
             raise ConfigError(
                 f"max_ongoing_requests = {config.max_ongoing_requests}: its batches are full with {slots} at a time"
@@ -459,7 +460,7 @@ def _batched(cls: type) -> dict[str, Callable[..., Any]]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The items of lists, tuples, sets and the values of dicts, at any depth."""
+    """Yield the values inside of lists, tuples, sets and dicts, at any depth."""
     within, seen = [value], set()
     while within:
         value = within.pop()

@@ -1,51 +1,52 @@
 """Every error the toolkit raises.
 
 * ToolkitError
-  - ConfigError             the operator's or the developer's mistake; nothing was started (exit code 2)
-      TargetError           a target that does not import, or holds no app
-      PlanningError         an app that cannot be laid out as ingresses
+  - ConfigError             a mistake of the developer or the operator; nothing was started (exit code 2)
+      TargetError           a target that cannot be imported, or is not an app
+      PlanningError         an app that cannot be split into ingresses
       FileError             a file of applications with mistakes
-      OverrideError         options over those of an app's deployments that these cannot have
-      PlacementError        a replica that asks for more than the cluster has
-      StartupError          the app was found but did not come up
+      OverrideError         overrides that the deployments of an app cannot have
+      PlacementError        a replica that requires more than the cluster has
+      StartupError          an app whose startup failed
       InsecurePath          a folder or a file that other users of the machine could read, change or replace
-      WaitTimeout           what was deployed is not up within the time that somebody waits
-      ReconfigureError      a replica that runs, and has not taken up the options that changed
-      RevisionConflict      409  somebody else has applied something since
-  - InstanceEnded           what was asked has been shut down, by somebody else
-  - BatchError              a batch function gave an item no answer; an error of the app like any other
-  - RequestError            one request failed; carries the HTTP status that its client sees
-      BadRequest            400  the head or the framing is not HTTP as we accept it
-      NotFound              404  no application has a route prefix above the path, or it serves the path no more
+      WaitTimeout           what was deployed did not become available within the time that the caller waits
+      ReconfigureError      a running replica that could not apply options that changed
+      RevisionConflict      409  another client has changed the desired state in the meantime
+  - InstanceEnded           another client has shut the instance down
+  - BatchError              a batch function returned no result for an item; an error of the app like any other
+  - RequestError            one request failed; carries the HTTP status that its client gets
+      BadRequest            400  the head or the framing is not valid HTTP
+      NotFound              404  no application has a matching route prefix, or it no longer serves the path
       RequestTimeout        408  the request did not arrive in time
       ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
       Misdirected           421  a route of another ingress
       TooManyRequests       429  the client's address has `max_requests_per_client` requests at the proxy
       HeadTooLarge          431
-      RemoteError           500  what a deployment raised or gave, and what cannot be brought to its caller as itself
-      NotSupported          501  a method or a transfer coding we do not speak
-      BadAnswer             502  the app made an answer that cannot be read
-      ReplicaLost           502  the replica went away and the outcome is unknown
-      NoReplica             503  nothing serves this deployment (any more)
+      RemoteError           500  a deployment's error or result that cannot be transferred to its caller
+      NotSupported          501  a method or a transfer coding that is not supported
+      BadAnswer             502  the app sent a response that cannot be read
+      ReplicaLost           502  the replica was lost, and the outcome is unknown
+      NoReplica             503  no replica serves this deployment
         CannotStart         503  no replica of this deployment runs, and those that are started fail
       QueueFull             503
       QueueTimeout          503  no replica had room in time
       TooManyWebSockets     503  every replica has `max_open_websockets` open
       TooManyConnections    503  the proxy has `max_connections` clients
-      DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the answer
+      DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the response
       VersionNotSupported   505
-  - ReplicaSignal           a replica's answer to its router; never reaches a client
-      ReplicaBusy           not admitted: user code never ran, so another replica may
-      ReplicaGone           it was never reached, or its connection broke
-        NotRead             before it had read all that was sent
-  - ControlError            between the parts of the control plane
-      NotWell               what a replica's `check_health` raised, or that it has no file descriptor left
+  - ReplicaSignal           a replica's response to its router; clients never get it
+      ReplicaBusy           not admitted: user code did not run, so another replica may serve the request
+      ReplicaGone           the replica was not reached, or its connection broke
+        AnswerUnreadable    the response is not valid HTTP, and the replica still runs
+        NotRead             the connection broke before the replica had read all that was sent
+  - ControlError            between the components that control the instance
+      NotWell               what a replica's `check_health` raised, or that it has no free file descriptor
       Unresponsive          a replica's event loop did not answer a probe in time
-      IllegalTransition     an event that a replica's phase has no row for
+      IllegalTransition     an event that is not allowed in a replica's phase
       StaleEpoch            an order of a controller that has been replaced
-      Conflict              a compare-and-set whose expectation no longer holds
-      CorruptValue            a value in the store that is not, or not whole, what a controller wrote there
+      Conflict              a compare-and-set whose expected value is not the current one
+      CorruptValue          a value in the store that is not, or not completely, the one that a controller wrote
 """
 
 from collections.abc import Sequence
@@ -72,14 +73,14 @@ class PlanningError(ConfigError):
 
 class FileError(ConfigError):
     def __init__(self, message: str, rest: Any) -> None:
-        """`rest`: the file without its mistakes, as far as it can be read: its apps can say what else is wrong."""
+        """`rest`: the parts of the file without mistakes, so that their apps can be checked for further mistakes."""
         super().__init__(message)
         self.rest = rest
 
 
 class OverrideError(ConfigError):
     def __init__(self, mistakes: Sequence[tuple[tuple[str, ...], str]]) -> None:
-        """Each: where it is, from the deployment's name on, and what is wrong there."""
+        """`mistakes`: for each one the place, beginning with the deployment's name, and the text."""
         super().__init__("; ".join(f"{where[0]}: {why}" for where, why in mistakes))
         self.mistakes = mistakes
 
@@ -122,12 +123,12 @@ class RequestError(ToolkitError):
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "internal_error"
     retry_after_s: float | None = None
-    """Seconds after which a retry makes sense: the `Retry-After` field."""
+    """Seconds after which a retry makes sense: the `Retry-After` field. None: the response has no such field."""
     frequent: ClassVar[bool] = False
-    """Whether there are thousands under load: the log names one per second and ingress."""
+    """Whether overload causes thousands of these errors: the log then has one per second and ingress."""
 
     def document(self, request_id: str) -> dict[str, str]:
-        """The JSON body of the response: the reason, one sentence, and the request id."""
+        """Return the JSON body of the response: the reason, one sentence, and the request id."""
         return {"error": self.reason, "detail": str(self), "request_id": request_id}
 
 
@@ -225,7 +226,7 @@ class QueueTimeout(RequestError):
 
 
 NOT_TAKEN = NoReplica, QueueFull, QueueTimeout
-"""They say that nothing ran, and that it may come again: not to what was lost with a replica before."""
+"""Errors that say that nothing ran and that a retry is safe. A request that was lost before must not get them."""
 
 
 class TooManyWebSockets(RequestError):
@@ -269,11 +270,11 @@ class ReplicaGone(ReplicaSignal):
 
 
 class AnswerUnreadable(ReplicaGone):
-    """Of a replica that lives: what it answered is no HTTP."""
+    """The response of a running replica is not valid HTTP."""
 
 
 class NotRead(ReplicaGone):
-    """It ended without having read all that was sent to it."""
+    """The connection ended before the replica had read all that was sent to it."""
 
 
 class ControlError(ToolkitError):
@@ -286,7 +287,7 @@ class NotWell(ControlError):
 
 class Unresponsive(ControlError):
     def __init__(self, why: str, running: tuple[str, ...] | None) -> None:
-        """`running`: the ids of the requests that run in it; None: any request may."""
+        """`running`: the ids of the requests that run in the replica; None: not known."""
         super().__init__(why, running)
         self.why = why
         self.running = running

@@ -1,4 +1,4 @@
-"""What the components need of each other and of an engine. They meet here, and nowhere else."""
+"""The interfaces between the components, and between the components and an engine."""
 
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol
 from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
 
 ROUTES = "routes"
-"""The board's key of the applications and their route tables."""
+"""The key of the published snapshot of the applications and their route tables."""
 
 REPLICAS = "replicas/"
-"""Begins the board's key of a replica set; what follows is `APPLICATION/DEPLOYMENT`."""
+"""The beginning of the key of a replica set's published snapshot. `APPLICATION/DEPLOYMENT` follows."""
 
 
 CODE = "code/"
-"""Begins the store's key of what was packed; what follows is its hash."""
+"""The beginning of the store's key of packed code or files. Their hash follows."""
 
 
 def code_key(hash: str) -> str:
@@ -25,7 +25,7 @@ def code_key(hash: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """Orders the snapshots of one key: a new controller's first is newer than an old one's last."""
+    """Orders the snapshots of one key. All snapshots of a new controller are newer than those of previous ones."""
 
     epoch: int
     number: int
@@ -33,7 +33,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One posting on the board; `value` is plain data (what JSON can say)."""
+    """One published value. `value` is plain data that can be encoded as JSON."""
 
     version: Version
     value: Any
@@ -41,19 +41,19 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One replica as a caller learns of it."""
+    """One replica as published to callers."""
 
     id: ReplicaId
     address: Address
     max_ongoing_requests: int
     max_open_streams: int = 1_000
     unresponsive: bool = False
-    """It did not answer its last probe: it gets no new requests until it does."""
+    """The replica did not answer its last probe. It gets no new requests until it does."""
     running: frozenset[str] | None = None
-    """Of an unresponsive one: the ids of the requests that run in it; None: not known."""
+    """For an unresponsive replica: the ids of the requests that run in it; None: not known."""
 
     def may_have_failed_with(self, request_id: str) -> bool:
-        """Whether this request may be why it does not answer: it runs there, or may."""
+        """Return whether the replica may be unresponsive because of this request: it runs there, or may run there."""
         return self.unresponsive and (self.running is None or request_id in self.running)
 
 
@@ -61,12 +61,12 @@ class QueuePosition(Protocol):
     """The position of a caller in the wait queue of one replica."""
 
     def leave(self) -> None:
-        """Leave the queue. Nothing is called back from then on."""
+        """Leave the queue. No callback is called from then on."""
         ...
 
 
 Join = Callable[[Endpoint, Callable[[], None], Callable[[], None]], QueuePosition]
-"""Join the wait queue of a replica that others filled: `join(endpoint, reserved, ended)`.
+"""Join the wait queue of a replica that is full: `join(endpoint, reserved, ended)`.
 
 `reserved` is called for each slot that is reserved for this caller. `ended` is called once if the replica ends the
 position. Neither is called before `join` has returned.
@@ -81,34 +81,37 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     timeout_s: float | None = None
-    """Seconds from now on; None: what its deployment allows."""
+    """Deadline in seconds from now; None: the deployment's `request_timeout_s` applies."""
     retry: Retry | None = None
-    """None: as its deployment says."""
+    """Which retries are allowed; None: the option of the deployment applies."""
     passes_on: bool = False
-    """Whether results of other calls are among its arguments: they may be `Sealed`."""
+    """Whether results of other calls are among the arguments; these may be `Sealed`."""
 
 
 class Caller(Protocol):
-    """Brings the calls of this process to the replicas of one deployment. For `loop`, and nowhere else."""
+    """Sends the calls of this process to the replicas of one deployment. Use it only on `loop`."""
 
     @property
     def loop(self) -> AbstractEventLoop: ...
 
     async def call(self, call: Call) -> Any:
-        """What the method gives. Raises what it raised, or a `RequestError`; to cancel it cancels the method."""
+        """Call a method and return its result. Raises what the method raised, or a `RequestError`.
+
+        Cancellation of this coroutine cancels the method.
+        """
         ...
 
     async def fetch(self, call: Call) -> Any:
-        """The same for who may pass it on: a value that comes as bytes stays `Sealed`."""
+        """As `call`, but keep a result that arrives as bytes `Sealed`, so that it can be passed to another call."""
         ...
 
     def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        """What the method yields; to close it closes the method."""
+        """Return the items that a method yields. Closing the generator closes the method."""
         ...
 
 
 class Deployable(ABC):
-    """A class with its arguments and options: what a handle stands for, and an engine runs. Compared by identity."""
+    """A class with its arguments and options. A handle refers to one, and an engine runs it. Compared by identity."""
 
     @property
     @abstractmethod
@@ -117,67 +120,67 @@ class Deployable(ABC):
     @property
     @abstractmethod
     def needs(self) -> "Sequence[Deployable]":
-        """What it calls itself: the deployments whose handles are among its arguments."""
+        """The deployments that it calls itself: those whose handles are among its arguments."""
 
     @abstractmethod
     def make(self) -> object:
-        """An ordinary object of the class, constructed with what was bound."""
+        """Construct an ordinary object of the class with the bound arguments."""
 
     #: The class that replicas construct.
     cls: type
-    #: Which application it is a part of; None: the one that this process belongs to.
+    #: The application that it belongs to; None: the application of this process.
     application: str | None = None
-    #: Its `ClassConfig`.
+    #: The options of the deployment: a `ClassConfig`.
     config: Any
 
 
 class Reference:
-    """What stands for a deployment in user code."""
+    """An object that refers to a deployment in user code."""
 
     _deployment: Deployable
 
 
 DEPLOYMENT_CLASS = "__app_toolkit_deployment__"
-"""The attribute of classes that inherit from `Deployment`: the options that they say."""
+"""The attribute of classes that inherit from `Deployment`: the options that the class sets."""
 
 
 class Payloads(Protocol):
-    """The way of what is too large for a replica's socket. A key names one exchange of a caller with that replica."""
+    """Transfers payloads that are too large for a replica's socket. A key names one exchange with a replica."""
 
     async def deposit(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
-        """Bring the arguments of a call to a replica that waits for them; nobody keeps them where none does.
+        """Put the arguments of a call at a replica that waits for them. They are dropped if it does not wait for them.
 
         Raises `ReplicaGone`.
         """
         ...
 
     async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
-        """What the replica keeps for this exchange. Raises `ReplicaGone`, also where it keeps nothing."""
+        """Get the payload that the replica keeps for this exchange. Raises `ReplicaGone`, also if it keeps none."""
         ...
 
 
 class Plane(Protocol):
-    """The data plane of this process, as handles see it."""
+    """The part of this process that executes the calls of handles."""
 
     def caller(self, deployment: Deployable) -> Caller: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadableOptions:
-    """What a replica takes up at its start, and anew while it runs; plain data, compared by value."""
+    """The options that a replica applies at its start, and again when they change. Plain data, compared by value."""
 
     max_ongoing_requests: int
     max_open_websockets: int = 1_000
     max_open_streams: int = 1_000
     user_config: Mapping[str, Any] | None = None
-    """Of a class: what its `reconfigure` is given."""
+    """For a class: the value that `reconfigure` receives."""
     batch: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The limits of batch methods and endpoints that are not the function's own, by its name."""
+    """Limits of batch methods and endpoints by function name. They override those of the function."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """All that a replica needs to come up; plain data, no code."""
+    """Everything that a replica needs to start. Plain data, no code."""
 
     id: ReplicaId
     application: str
@@ -191,63 +194,64 @@ class ReplicaSpec:
     on_disconnect: OnDisconnect = "auto"
     kind: Literal["ingress", "class"] = "ingress"
     callees: tuple[str, ...] = ()
-    """The deployments that handles may call; where there are any, it learns from the board where they are."""
+    """The deployments that the replica's handles may call. If there are any, it gets their endpoints from snapshots."""
     sync_threads: int = 1
-    """Of a class: how many threads run its `def` methods."""
+    """For a class: the number of threads that run its `def` methods."""
     working_dir: str = ""
-    """The folder that relative paths of the app begin at; empty: wherever the process is."""
+    """The folder for relative paths of the app; empty: the current folder of the process."""
     code: str = ""
-    """Under which name the store has what was packed; empty: `target` is imported."""
+    """The hash of the packed code in the store; empty: `target` is imported."""
     artifact: str = ""
-    """The same of the files that `app_dir` and `working_dir` are in; empty: these are folders of the node."""
+    """The hash of the files that contain `app_dir` and `working_dir`; empty: these are folders of the node."""
     sources: str = ""
-    """The same of the Python files that are imported instead of those of `app_dir` on disk; empty: there are none."""
+    """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxySpec:
-    """All that a proxy needs to come up. Its `id` is also its name as a caller of the board."""
+    """Everything that a proxy needs to start. Its `id` is also its name as a client of the published snapshots."""
 
     id: ReplicaId
     options: Mapping[str, Any]
     """`HTTPOptions` as plain data."""
     node: NodeId
-    """Where it runs, or nowhere."""
+    """The node that it must run on."""
 
 
-# Without slots: of what a process of another version did not pickle, the default is read then.
+# Without slots, because a location that a process of another version pickled may lack an attribute: then the default of
+# the class is used.
 @dataclass(frozen=True)
 class Location:
-    """Where a process serves, and how."""
+    """The address and the node of a process."""
 
     address: Address
     node: NodeId
     remote_address: Address | None = None
-    """Of a replica: where callers on other nodes reach it; None: they do not."""
+    """For a replica: the address for callers on other nodes; None: they cannot connect."""
 
 
 class Watch(Protocol):
-    """A caller's view of the board."""
+    """Lets a caller wait for published snapshots."""
 
     async def __call__(self, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
-        """Wait until some key is newer than seen, and give those; an empty mapping when nothing came in time.
+        """Wait until the snapshot of some key is newer than seen, and return the newer ones.
 
-        What is passed as seen is thereby acknowledged.
+        Return an empty mapping if none was published in time. The versions in `seen` are acknowledged by this call.
         """
         ...
 
 
 WatchSome = Callable[[Mapping[str, Version], tuple[str, ...]], Awaitable[Mapping[str, Snapshot]]]
-"""The same of keys with these beginnings alone."""
+"""As `Watch`, but only for keys that begin with one of these prefixes."""
 
 
 class Store(Protocol):
-    """Bytes that outlive the controller."""
+    """A store for bytes that are kept when the controller ends."""
 
     async def get(self, key: str) -> bytes | None: ...
 
     async def compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
-        """Set where the key still holds `expected` (None: is absent); raises `Conflict` otherwise."""
+        """Set the value if the current one is `expected` (None: there is none). Raises `Conflict` otherwise."""
         ...
 
     async def delete(self, key: str) -> None: ...
@@ -256,14 +260,14 @@ class Store(Protocol):
 
 
 Emit = Callable[[Any], None]
-"""How a launcher tells what happened; safe from any thread."""
+"""Receives the events of a launcher. Safe from any thread."""
 
 
 class Launcher(Protocol):
-    """Starts, drains, probes, reconfigures and ends processes. Nothing here waits: what happens comes back as an event.
+    """Starts, drains, probes, reconfigures and ends processes. No method waits: results arrive as events.
 
-    Actions are those of `core.reconcile`, events those of `core.replica_state`. An event may come late or twice; one
-    that is lost costs time, never correctness.
+    Actions are those of `core.reconcile`, events those of `core.replica_state`. An event may arrive late or twice. The
+    loss of an event causes a delay, but no error.
     """
 
     @property
@@ -272,19 +276,22 @@ class Launcher(Protocol):
         ...
 
     def listen(self, emit: Emit, epoch: int) -> None:
-        """Called once, before anything else. Every order to a process carries `epoch`; a lower one is refused there."""
+        """Register for events. Called once, before any other method.
+
+        Every order to a process carries `epoch`. A process refuses an order with a lower one.
+        """
         ...
 
     def perform(self, action: Any) -> None:
-        """Begin one action; its outcome arrives as an event, also where it cannot begin.
+        """Begin one action. Its result arrives as an event, even if the action cannot begin.
 
-        To start what exists already is success. To drain, stop, kill, probe or reconfigure what is not there is
-        answered `Exited`.
+        Starting a process that exists is a success. The result of draining, stopping, killing, probing or reconfiguring
+        a process that does not exist is `Exited`.
         """
         ...
 
     async def found(self) -> list[ReplicaId]:
-        """Who is there after a restart. What each of them is arrives as a `Found` or an `Exited` event."""
+        """Return the processes that exist after a restart. For each, a `Found` or an `Exited` event follows."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,4 +1,4 @@
-"""From an app to plain data: which ingresses it has, who owns which route, and which deployments they call."""
+"""Translates an app into plain data: its ingresses, the owner of each route, and the deployments that they call."""
 
 import hashlib
 import logging
@@ -58,10 +58,12 @@ def plan(
 
     `target`: `module:attribute`. `app_dir`: the folder that replicas put first on their import path. `num_replicas`:
     for each ingress that does not set `num_replicas` or `autoscaling_config`; a warning names the others.
-    `working_dir`: where relative paths of the app begin; by default the current folder. `overrides`: options by
-    deployment, as a file has them. An app that is not a `Toolkit` is one ingress and owns every path. A deployment is
-    planned as by `plan_bound`. Raises `PlanningError` if the app cannot be split as it asks, `ConfigError` for a wrong
-    option, and `OverrideError` with all overrides that are wrong.
+    `working_dir`: the folder for relative paths of the app; by default the current folder. `overrides`: options by
+    deployment, as in a file.
+
+    An app that is not a `Toolkit` is one ingress and owns every path. A deployment is planned as by `plan_bound`.
+    Raises `PlanningError` if the app cannot be split as it requires, `ConfigError` for a wrong option, and
+    `OverrideError` with all wrong overrides.
     """
     if isinstance(app, Deployable):
         return plan_bound(
@@ -103,7 +105,7 @@ def plan(
 
 
 def _ingresses(app: ASGIApp) -> tuple[tuple[DeploymentConfig, ...], str]:
-    """The ingresses of an app, and the name of its default ingress."""
+    """Return the ingresses of an app, and the name of its default ingress."""
     if isinstance(app, Toolkit):
         return tuple(app.ingresses.values()), app.default_ingress.name
     return (DeploymentConfig(name="app"),), "app"
@@ -121,11 +123,11 @@ def plan_bound(
     working_dir: str | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
-    """Lay out a bound deployment and those that it calls as an application of their own.
+    """Translate a bound deployment, and those that it calls, into the specification of an application.
 
-    Where its class has a `__call__`, that answers HTTP below `route_prefix`; else nothing does. `code` is what `pack`
-    made of it; None: replicas import `target`. The rest as of `plan`, but that `num_replicas` is for `bound` alone.
-    Raises as `plan` does.
+    If its class has a `__call__`, that answers HTTP below `route_prefix`. Otherwise the application serves no HTTP.
+    `code`: the result of `pack`; None: replicas import `target`. The other parameters are those of `plan`, except that
+    `num_replicas` is only for `bound`. Raises as `plan` does.
     """
     http = answers_http(bound.cls)
     classes = find(bound)
@@ -149,7 +151,7 @@ def plan_bound(
 
 
 def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
-    """Give an app in this process the options of its plan, instead of those of its code."""
+    """Replace the options of an app in this process by those of its plan."""
     configs = {each.config.name: each.config for each in spec.deployments}
     if isinstance(app, Toolkit):
         app.take_up({name: configs[name] for name in app.ingresses})
@@ -159,16 +161,15 @@ def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
 
 
 def _everything(owner: str) -> Route:
-    """The one route of what answers whatever the path."""
+    """Return the single route of an app that answers every path."""
     return Route(kind="both", pattern=".*", path="/", owner=owner)
 
 
 def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]]:
-    """The same application with its files along: replicas unpack what they import, and need no folder of this machine.
+    """Return the application with its files: replicas unpack and import these, and need no folder of this machine.
 
-    And what is to be in the store for that, by its hashes. Of relative paths that would begin outside of `app_dir`, it
-    is `app_dir` where they begin. What is installed stays where it is: every node has to have it. Raises `ConfigError`
-    where the files are too many bytes.
+    Also return the archives for the store by their hashes. A `working_dir` outside of `app_dir` becomes `app_dir`. An
+    installed app is not packed: every node must have it. Raises `ConfigError` if the files have too many bytes.
     """
     folder = Path(spec.app_dir)
     if _is_installed(folder):
@@ -181,10 +182,10 @@ def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]
 
 
 def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec], dict[str, bytes], list[str]]:
-    """The same applications with the Python files of their folders as they are now.
+    """Return the applications with a snapshot of the Python files of their folders.
 
-    And what is to be in the store for that, by its hashes; and a warning for each folder that has too many files to
-    take all of them. What is installed, also as editable, is not a part of an application's folder.
+    Also return the archives for the store by their hashes, and a warning for each folder that has too many files.
+    Installed packages, also editable ones, are not a part of an application's folder.
     """
     taken = {each.app_dir: take(Path(each.app_dir)) for each in specs if not _is_installed(Path(each.app_dir))}
     changed = [
@@ -196,7 +197,7 @@ def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec
 
 
 def logical_cpus(specs: Iterable[ApplicationSpec]) -> float:
-    """How many a local Ray has: as many as the plans ask for, since a replica books a share and does not fill it."""
+    """Return the number of CPUs for a local Ray: enough for all plans, as a reservation is not full utilization."""
     return max(math.ceil(sum(spec.num_cpus for spec in specs)), os.cpu_count() or 1)
 
 
@@ -210,7 +211,7 @@ def _overridden(
     classes: Mapping[str, type],
     overrides: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The options of all deployments, those that a file writes over the others."""
+    """Return the options of all deployments with the overrides of a file."""
     result = {name: as_written(config) for name, config in configs.items()}
     mistakes: list[tuple[tuple[str, ...], str]] = []
     for name, given in overrides.items():
@@ -234,7 +235,7 @@ def _overridden(
 def _unfit_for_ingress(app: object, name: str, given: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     for option in given.keys() - DeploymentConfig.model_fields.keys():
         yield (option,), f"{option!r} is an option of classes, and this is an ingress"
-    endpoints = app if isinstance(app, FastAPI) else FastAPI(openapi_url=None)  # of any other app nobody knows any
+    endpoints = app if isinstance(app, FastAPI) else FastAPI(openapi_url=None)  # another app's endpoints are not known
     for endpoint, why in unfit_batches(endpoints, name, given.get("batch", ())):
         yield ("batch", endpoint), f"batch.{endpoint}: {why}"
 
@@ -250,7 +251,7 @@ def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
 
 
 def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
-    """The deployments that the code of one ingress calls."""
+    """Return the deployments that the code of one ingress calls."""
     if not isinstance(app, FastAPI):
         return ()
     routes = app.router.routes
@@ -258,7 +259,7 @@ def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
 
 
 def _of_number(config: C, num_replicas: int) -> C:
-    """The same options with this number of replicas, unless the code sets one: a pinned deployment stays pinned."""
+    """Return the options with this number of replicas, unless the code sets a number: that one is kept."""
     if "num_replicas" not in config.model_fields_set:
         return type(config)(**overridden(config, {"num_replicas": num_replicas}))
     if config.num_replicas != num_replicas:

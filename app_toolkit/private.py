@@ -8,20 +8,20 @@ from pathlib import Path
 from app_toolkit.errors import InsecurePath
 
 MOST_LINKS = 40
-"""Symbolic links that are followed on the way to one folder, as Linux does."""
+"""Maximum number of symbolic links that are followed on the path of one folder, as in Linux."""
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-"""With access control lists the group's bits are the most that any of their entries allows."""
+"""With access control lists, the permissions of the group are the maximum of what any of their entries allows."""
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def folder(path: Path) -> Path:
-    """Make a folder with mode 0700 unless it exists, check that no other user can change it, and give its real path.
+    """Create a folder with mode 0700 unless it exists, check that no other user can change it, return its real path.
 
-    The whole path is checked from the root on. Each folder above must belong to this user or to root and must not be
-    writable by others, unless it is sticky (as `/tmp` is): others cannot rename or remove our entries there. The folder
-    itself must belong to this user and be closed to all others. Raises `InsecurePath`.
+    The whole path is checked, beginning at the root. Each folder above must belong to this user or to root, and must
+    not be writable by others unless it is sticky (as `/tmp` is): then others cannot rename or remove this user's
+    entries. The folder itself must belong to this user and be inaccessible to all others. Raises `InsecurePath`.
     """
     path = Path(os.path.abspath(path))
     try:
@@ -41,14 +41,14 @@ def folder(path: Path) -> Path:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a regular file of this user that nobody else can open, and create it unless it exists; gives the descriptor.
+    """Open a regular file of this user that no other user can open. Create it unless it exists. Return the descriptor.
 
     A file that other users may read or write, as an umask of 0022 or 0002 leaves it, gets mode 0600. Symbolic links are
-    not followed. Raises `InsecurePath` for a link, for a file of another user, and for one that has a second name; and
-    `OSError`.
+    not followed. Raises `InsecurePath` for a link, for a file of another user, and for a file with a second hard link.
+    Raises `OSError`.
     """
     try:
-        # A pipe that somebody put there would keep us waiting.
+        # `O_NONBLOCK`: otherwise a named pipe that another user has created here would block the call.
         file = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if path.is_symlink():
@@ -71,9 +71,9 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def _checked(path: Path, links: int) -> Path:
-    """The real path of a folder that nobody but this user and root can replace.
+    """Return the real path of a folder that only this user and root can replace.
 
-    Parents come first: what is seen in a folder that others cannot change stays as it was seen.
+    Parents are checked first: an entry of a folder that others cannot change does not change after its check.
     """
     here = path if path == path.parent else _checked(path.parent, links) / path.name
     found = here.lstat()

@@ -1,4 +1,4 @@
-"""Python's own front door: what the command `run` does, for scripts, notebooks and tests."""
+"""The Python interface of the commands `run`, `deploy` and others, for scripts, notebooks and tests."""
 
 import atexit
 import logging
@@ -42,10 +42,10 @@ logger = logging.getLogger("app_toolkit.running")
 T = TypeVar("T")
 
 App = FastAPI | ASGIApp | Callable[[Request], Any] | Callable[[], Any]
-"""An app, a function that answers requests, and a factory of one of them."""
+"""An app, a function that answers requests, or a factory of one of them."""
 
 MOST_CODE = 16 * 1024 * 1024
-"""Bytes of a packed deployment, which the cluster's control store keeps in memory."""
+"""Maximum size of a packed deployment in bytes. The cluster's control store keeps it in memory."""
 
 _driver: "Driver | None" = None
 _lock = threading.RLock()
@@ -80,7 +80,7 @@ class Application:
 
     name: str
     url: str
-    """Where clients reach it, its prefix included."""
+    """The URL for clients, including the route prefix."""
 
 
 @overload
@@ -88,16 +88,18 @@ def run(app: Bound[T], *, blocking: bool = False, **options: Unpack[RunKeywords]
 @overload
 def run(app: App, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> Application: ...
 def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> Any:
-    """Serve an app, a function or a bound deployment on Ray, and give back once it is up.
+    """Serve an app, a function or a bound deployment on Ray, and return when it is available.
 
-    An `Application`; of a bound deployment its handle. A function, and the `__call__` of a deployment's class, answers
-    every request below the prefix. A function that can be called without arguments is a factory: replicas import and
-    call it. The options are those of the command `run`, and so are the places that they come
-    from. The first call joins the cluster at `address`, or the one that this process is a part of, or starts a Ray of
-    our own; later calls use the same. What was run goes with `shutdown()` and with this process; under the same `name`
-    it is replaced. `blocking`: stay until a Ctrl-C, SIGTERM or SIGHUP, and shut down; on the main thread alone.
+    Return an `Application`, or for a bound deployment its handle. A function, and the `__call__` of a deployment's
+    class, answers every request below the prefix. A function that can be called without arguments is a factory:
+    replicas import and call it.
 
-    Raises `ConfigError` where it cannot be served; what it was to replace goes on then.
+    The options, and the places where they can be set, are those of the command `run`. The first call joins the cluster
+    at `address`, or the one that this process belongs to, or starts a local Ray. Later calls use the same one. What was
+    run ends with `shutdown()` and with this process. A second call with the same `name` replaces the application.
+    `blocking`: serve until Ctrl-C, SIGTERM or SIGHUP, and shut down; only on the main thread.
+
+    Raises `ConfigError` if it cannot be served. An application that it would have replaced continues.
     """
     chosen = choose(read_project(Path.cwd()), Options(**options))
     with _lock:
@@ -130,16 +132,17 @@ def deploy(
     wait_timeout_s: float = WAIT_S,
     **options: Unpack[RunKeywords],
 ) -> None:
-    """Bring an app, a function or a bound deployment onto a cluster, where it stays when this process has gone.
+    """Deploy an app, a function or a bound deployment to a cluster, where it stays after the end of this process.
 
-    The options are as of `run`, but that `address` is by default the cluster that this process is a part of, or that
-    this machine runs. The files of its folder go along. `wait`: until it is up, and nothing of what it replaces answers
-    any more, `wait_timeout_s` seconds at most. Its methods are called through `get_handle`.
+    The options are those of `run`, except that `address` is by default the cluster that this process belongs to, or the
+    one that runs on this machine. The files of the app's folder are included. Call its methods through `get_handle`.
+    `wait`: wait until it is available and nothing that it replaces answers any more, at most `wait_timeout_s` seconds.
 
-    `only`: of the application of this name that runs, these deployments alone are taken from `app`, by their names or
-    by endpoints such as `"POST /embed"`; what `app` does not have of them is deleted.
+    `only`: take only these deployments from `app`, and keep the others of the running application of this name. They
+    are given by name or by endpoints such as `"POST /embed"`. Those of them that `app` does not have are deleted.
 
-    Raises `ConfigError` where it cannot be deployed and, with `wait`, where it does not come up: it is not taken back.
+    Raises `ConfigError` if it cannot be deployed. With `wait`, also if it does not become available; it is not rolled
+    back.
     """
     if isinstance(only, str):
         raise ConfigError(f"only = {only!r}: it should be a list of names")
@@ -168,10 +171,10 @@ def scale(
     wait_timeout_s: float = WAIT_S,
     address: str | None = None,
 ) -> None:
-    """Run more or fewer replicas of `APPLICATION/DEPLOYMENT`, until it is deployed again. Nothing restarts.
+    """Change the number of replicas of `APPLICATION/DEPLOYMENT`, until it is deployed again. No replica restarts.
 
-    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such deployment,
-    it cannot have so many replicas or, with `wait`, they do not come up.
+    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` if there is no such deployment, if
+    it cannot have this number of replicas or, with `wait`, if they do not become available.
     """
     command = Scale.named(deployment, num_replicas)
     with _lock, _client(address) as client:
@@ -183,10 +186,10 @@ def scale(
 def rollback(
     application: str, *, wait: bool = True, wait_timeout_s: float = WAIT_S, address: str | None = None
 ) -> None:
-    """Go back to the last good version of an application, other than the present one.
+    """Return to the last good version of an application, other than the present one.
 
-    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` where there is no such version or,
-    with `wait`, where it does not come up.
+    `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` if there is no such version or, with
+    `wait`, if it does not become available.
     """
     with _lock, _client(address) as client:
         client.rollback(application)
@@ -195,10 +198,10 @@ def rollback(
 
 
 def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
-    """Stop serving `APPLICATION`, or `APPLICATION/DEPLOYMENT` of it, whoever deployed it; the name is free again.
+    """Delete `APPLICATION` or `APPLICATION/DEPLOYMENT`, whichever client deployed it. Its name can then be used again.
 
-    `wait`: until its replicas have drained and are gone. `address`: as of `deploy`. Raises `ConfigError` where there is
-    none of that name, and where it is in use.
+    `wait`: wait until its replicas have drained and ended. `address`: as of `deploy`. Raises `ConfigError` if there is
+    none of that name, or if it is in use.
     """
     command = Delete.named(name)
     with _lock, _client(address) as client:
@@ -208,17 +211,17 @@ def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
 
 
 def status(*, address: str | None = None) -> InstanceStatus:
-    """All that is known of what runs. `address`: as of `deploy`. Raises `ConfigError` where no instance runs."""
+    """Return the status of the instance. `address`: as of `deploy`. Raises `ConfigError` if no instance runs."""
     with _lock, _client(address) as client:
         return client.execute(GetStatus())
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
-    """The handle of a deployment of any application that runs: in a script, or in a replica of another application.
+    """Return the handle of a deployment of any running application, for a script or a replica of another application.
 
-    Asks the instance once which methods there are; an object of the class is not needed, nor is its module. In a script
-    that has run nothing, `address` is the cluster to join, by default the one that this machine runs. Raises
-    `ConfigError` where there is no instance, or no such deployment.
+    Asks the instance once for the methods. The class and its module are not needed. In a script that has run nothing,
+    `address` is the cluster to join, by default the one that runs on this machine. Raises `ConfigError` if there is no
+    instance or no such deployment.
     """
     command = GetMethods(application, deployment)
     with _lock:
@@ -240,9 +243,9 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
 
 
 def shutdown() -> None:
-    """Take back what this process has run, drained, and wait for it; a Ray of our own ends, too.
+    """Delete the applications that this process has run, wait until they have drained, and stop a local Ray.
 
-    What else the cluster serves goes on. Nothing happens where nothing was run.
+    Other applications of the cluster continue. Does nothing if this process has run nothing.
     """
     global _driver
     with _lock:
@@ -253,7 +256,7 @@ def shutdown() -> None:
 
 
 def _running(spec: ApplicationSpec, chosen: Options, options: RunKeywords) -> "Driver":
-    """This process as a driver of an instance that it holds. `options`: those that the caller gave."""
+    """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
     if _driver is not None:
         _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
         _driver.client.hold()
@@ -297,19 +300,19 @@ def _drive(client: "RayClient") -> "Driver":
     from app_toolkit.engines.ray.driver import Driver
 
     _driver = Driver(client)
-    atexit.register(shutdown)  # after Ray has registered its own end, and so before it
+    atexit.register(shutdown)  # runs before Ray's own exit handler, because that is registered already
     return _driver
 
 
 def _listening(chosen: Options) -> HTTPOptions | None:
-    """Where the proxies are is decided once; who says nothing of them leaves them where they are."""
+    """Return the options of the proxies, or None if none is set: then the proxies that run keep theirs."""
     return chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
 
 
 def _address(given: str | None, default: str | None = None) -> str | None:
-    """The cluster that is meant; None: the one that this process is a part of, else the one of this machine.
+    """Return the address of the cluster; None: the one that this process belongs to, otherwise the one of this machine.
 
-    `default`: the address that the environment or the project says; a process that is a part of a cluster stays there.
+    `default`: the address from the environment or the project. A process that belongs to a cluster ignores it.
     """
     from app_toolkit.engines.ray.client import is_driver
 
@@ -318,9 +321,9 @@ def _address(given: str | None, default: str | None = None) -> str | None:
 
 @contextmanager
 def _client(given: str | None, default: str | None = None, *, begin: bool = False) -> "Iterator[RayClient]":
-    """The instance that this process drives, or the one at the address for as long as it is needed.
+    """Yield the client of this process's driver, or one that is connected to the address while the context is open.
 
-    `begin`: where none runs there, one does from then on.
+    `begin`: start an instance if none runs there.
     """
     if _driver is not None:
         yield _driver.client
@@ -333,7 +336,7 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
 
 
 def _stay(client: Client, sentences: Iterable[str]) -> None:
-    """Serve until somebody asks to stop, or the instance is shut down."""
+    """Serve until a signal stops this process, or the instance is shut down."""
     with Interrupts() as interrupts:
         for sentence in (*sentences, "Ctrl-C drains and stops."):
             print(sentence, flush=True)
@@ -344,7 +347,7 @@ def _stay(client: Client, sentences: Iterable[str]) -> None:
 
 
 def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, ApplicationSpec, dict[str, bytes]]:
-    """The app or the deployment, its plan, and the code that the plan names."""
+    """Return the app or the deployment, its plan, and the code that the plan refers to."""
     options = chosen.part(PlanOptions).model_dump()
     found = served(app, getattr(app, "__name__", type(app).__name__))
     if isinstance(found, Function):
@@ -365,7 +368,10 @@ def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, Applicati
 
 
 def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[ApplicationSpec, dict[str, bytes]]:
-    """The same application with its Python files, unless these are merely those of the current folder."""
+    """Return the application with a snapshot of its Python files, and the archive of the snapshot.
+
+    There is none for a bound deployment whose module has no file, because its folder is only the current folder.
+    """
     if isinstance(served, Bound):
         module = sys.modules.get(served.cls.__module__)
         if module is None or _folder(module) is None:
@@ -377,8 +383,7 @@ def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[Appl
 
 
 def _whereabouts(app: object) -> tuple[str, Path]:
-    """From where replicas import an app or its factory: `module:attribute`, and the folder that is first on their
-    import path."""
+    """Return the target from which replicas import an app or its factory, and the folder for their import path."""
     main = sys.modules["__main__"]
     modules = [module for module in list(sys.modules.values()) if module is not main]
     for module in (*modules, main):
@@ -396,7 +401,7 @@ def _whereabouts(app: object) -> tuple[str, Path]:
 
 
 def _import_name(module: ModuleType) -> str:
-    """Its name, where it is imported and not run."""
+    """Return the name under which a module can be imported, even if it is run as a script."""
     if module.__name__ != "__main__":
         return module.__name__
     if module.__spec__ is not None:
@@ -405,7 +410,7 @@ def _import_name(module: ModuleType) -> str:
 
 
 def _folder(module: ModuleType) -> Path | None:
-    """From where a module is imported; None: it has no file, as that of a notebook."""
+    """Return the folder that a module is imported from; None: it has no file, as in a notebook."""
     file = getattr(module, "__file__", None)
     if file is None:
         return None

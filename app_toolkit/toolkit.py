@@ -26,7 +26,7 @@ from app_toolkit.replica.graph import batched_endpoints, calls, find
 from app_toolkit.replica.http import NOT_FOR_REQUESTS, refusal
 from app_toolkit.types import Receive, Scope, Send
 
-# These match a request by kind, method and path alone, so they can be written down as data.
+# These match a request only by kind, method and path, so a route table can express them.
 _PLAIN_MATCHES = {route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)}
 
 
@@ -39,7 +39,7 @@ class Toolkit(FastAPI):
     """
 
     is_embedded: ClassVar[bool] = True
-    """In one process, the app applies the limits of its deployments itself."""
+    """Whether the app applies the limits of its deployments itself when it runs in one process."""
 
     def __init__(
         self, *, deployment: DeploymentConfig | None = None, deployments: Sequence[Bound[Any]] = (), **fastapi: Any
@@ -62,12 +62,12 @@ class Toolkit(FastAPI):
         self.deployments = tuple(deployments)
         self.default_ingress = deployment or DeploymentConfig(name="app")
         self._ingresses = {self.default_ingress.name: self.default_ingress}
-        # By identity: FastAPI's nodes are not hashable. The nodes themselves live as long as the app does.
+        # By identity, because FastAPI's routes are not hashable. The routes live as long as the app does.
         self._owners: dict[int, str] = {}
         self._serving: str | None = None
         self._embedded: Embedded | None = None
         super().__init__(**fastapi)
-        # A refused call is the response of the route that made it, unless the app has a handler of its own.
+        # By default, a call that was refused is the response of the route that made it.
         self.exception_handlers.setdefault(RequestError, refusal)
 
     def include_router(
@@ -123,13 +123,13 @@ class Toolkit(FastAPI):
         )
         for node in self.router.routes[first:]:
             self._owners[id(node)] = ingress.name
-        # FastAPI copies a router's deprecated event handlers upwards and also merges its lifespan, which runs them.
+        # FastAPI copies a router's deprecated event handlers to the app, and also merges its lifespan, which runs them.
         for hook, handlers in zip(hooks, before, strict=True):
             hook[:] = handlers
         self.router.lifespan_context = self._only_in(ingress.name, outer, router.lifespan_context)
 
     def _only_in(self, ingress: str, outer: Any, own: Any) -> Any:
-        """The lifespan `own` inside of `outer`, entered only if this process serves the ingress."""
+        """Return a lifespan that enters `own` inside of `outer`, but only if this process serves the ingress."""
 
         @asynccontextmanager
         async def lifespan(app: Any) -> AsyncIterator[Mapping[str, Any] | None]:
@@ -147,22 +147,23 @@ class Toolkit(FastAPI):
 
     @property
     def ingresses(self) -> Mapping[str, DeploymentConfig]:
-        """Every ingress by name, the app's own first."""
+        """Every ingress by name. The app's own ingress is the first."""
         return self._ingresses
 
     def take_up(self, configs: Mapping[str, DeploymentConfig]) -> None:
-        """Replace the options of every ingress before the first request. For the engine of this process."""
+        """Replace the options of every ingress before the first request. Called by the engine of this process."""
         self._ingresses = dict(configs)
         self.default_ingress = self._ingresses[self.default_ingress.name]
 
     def owner_of(self, node: BaseRoute) -> str:
-        """The ingress that serves a top-level route of this app."""
+        """Return the name of the ingress that serves a top-level route of this app."""
         return self._owners.get(id(node), self.default_ingress.name)
 
     def serve_only(self, ingress: str) -> None:
         """Become a replica of one ingress: run only its lifespans, and answer 421 on the routes of others.
 
-        Matching, `url_for` and OpenAPI remain those of the whole app. For the engine of a replica; it cannot be undone.
+        Route matching, `url_for` and OpenAPI remain those of the whole app. Called by the engine of a replica. It
+        cannot be undone.
 
         Raises:
             PlanningError: The app has no such ingress.
@@ -188,11 +189,11 @@ class Toolkit(FastAPI):
 
 
 def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = None) -> Iterator[Route]:
-    """Every route with its ingress, in the order in which the app tries them.
+    """Yield every route with its ingress, in the order in which the app tries them.
 
     `configs`: the options of the app's ingresses, if they are not those of the code.
     """
-    calls(app, app.router.routes)  # raises what no route may depend on
+    calls(app, app.router.routes)  # raises for a dependency that routes must not have
     ingresses = configs or (app.ingresses if isinstance(app, Toolkit) else {})
     several = len(ingresses) > 1
     for ingress in ingresses.values():
@@ -221,7 +222,7 @@ def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = N
 
 
 def unfit_batches(app: FastAPI, ingress: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The names for which the ingress has no `@batch` endpoint, each with the reason."""
+    """Yield the names for which the ingress has no `@batch` endpoint, each with the reason."""
     routes = [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress]
     there = sorted({each.__name__ for each in batched_endpoints(routes)})
     for name in names:
@@ -247,7 +248,7 @@ def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: De
 
 
 def _refuse_unwritable(route: BaseRoute, context: RouteContext) -> None:
-    """With several ingresses the proxy must know the owner from the method and the path alone."""
+    """Raise `PlanningError` for a route whose owner the proxy cannot tell from the method and the path alone."""
     if isinstance(route, Host):
         raise PlanningError(
             f"the host route {route.host!r} is matched by its Host header, which an app with several ingresses "

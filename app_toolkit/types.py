@@ -1,4 +1,4 @@
-"""The words that every floor shares: ASGI aliases and the names of things."""
+"""Types that all packages share: ASGI aliases and names."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Literal, NewType
@@ -12,19 +12,19 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 ReplicaId = NewType("ReplicaId", str)
-"""Names one replica for ever: minted by the plan, it is also the name of its actor."""
+"""The unique name of a replica. The plan creates it, and it is also the name of the replica's actor."""
 
 Address = NewType("Address", str)
-"""Where a process listens: `unix:/path/to.sock` or `tcp:host:port`; a proxy that speaks TLS, at `tls:host:port`."""
+"""Where a process listens: `unix:/path/to.sock` or `tcp:host:port`; for a proxy with TLS, `tls:host:port`."""
 
 NodeId = NewType("NodeId", str)
-"""One node of the cluster, as Ray names it."""
+"""One node of the cluster, as named by Ray."""
 
 OnDisconnect = Literal["auto", "cancel", "continue"]
-"""What becomes of a handler whose client has gone."""
+"""What happens to a handler when its client disconnects."""
 
 Kind = Literal["coroutine", "stream", "sync", "sync stream"]
-"""What a method is to who calls it: `async def`, an async generator, `def`, a generator."""
+"""How a method is called: `async def`, an async generator, `def`, or a generator."""
 
 Retry = Literal["idempotent", "all", "none"]
-"""What is tried again where a replica was lost with it before it answered."""
+"""Which requests are retried if their replica was lost before it responded."""

@@ -1,1 +1,1 @@
-"""What people look at: logs and the story."""
+"""Logs, counts and event logs for operators."""

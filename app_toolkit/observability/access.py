@@ -1,4 +1,4 @@
-"""The access log: one line of JSON for each request, formatted and written many at a time."""
+"""The access log: one line of JSON for each request, formatted and written in batches."""
 
 import io
 import os
@@ -12,21 +12,23 @@ from app_toolkit import private
 from app_toolkit.errors import InsecurePath
 
 Entry = tuple[float, bytes, bytes, bytes, int, str, int, float, bytes, str, str, int]
-"""(arrived, as `time.monotonic()` counts; the client's address and port with a space between, whatever follows them;
-method; path; status; outcome; bytes of the answer; seconds; request id; ingress; replica; tries).
-A tuple without names, because one is made for each request."""
+"""The time of arrival on `time.monotonic()`; the client's address and port, separated by a space (what follows is
+ignored); method; path; status; outcome; bytes of the response; seconds; request id; ingress; replica; attempts.
+
+A plain tuple without names, because one is created for each request.
+"""
 
 BATCH = 500
-"""Entries that are kept at most before they are written: formatting them takes about a millisecond."""
+"""Maximum number of entries that are kept before they are written. Formatting them takes about a millisecond."""
 
 LONGEST_PATH = 2_000
 """Bytes of a path that are kept."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""A log's file holds so much; the one before it is kept beside it."""
+"""Maximum size of a log file in bytes. The previous file is kept beside it."""
 
 _clean = re.compile(rb"/[!$->@-\[\]-~]*").fullmatch
-"""A path that stands in JSON as it is, and that nothing has to be taken from."""
+"""Matches a path that needs no escaping in JSON and has no query to remove."""
 
 _ESCAPES = {code: f"\\u{code:04x}" for code in (*range(32), ord('"'), ord("\\"), *range(127, 256))}
 
@@ -36,14 +38,14 @@ def _now() -> tuple[float, float]:
 
 
 class AccessLog:
-    """Takes entries one by one, and gives their lines to `write` in batches: at every `flush`, and when many wait.
+    """Collects entries and passes their lines to `write` in batches: at every `flush`, and when `BATCH` entries wait.
 
-    Where `write` raises an `OSError` (a disk that is full), or `InsecurePath` (another user has put a file where the
-    next one should begin), the batch is dropped; how many lines that were is the first line of the next one.
+    If `write` raises an `OSError` (a full disk) or `InsecurePath` (another user has created a file at the path of the
+    next log file), the batch is dropped. The first line of the next batch says how many lines were dropped.
     """
 
     def __init__(self, write: Callable[[str], object], now: Callable[[], tuple[float, float]] = _now) -> None:
-        """`now` gives the time twice: since 1970, and on the clock of the entries."""
+        """`now` returns the current time twice: in seconds since 1970, and on the clock of the entries."""
         self.dropped = 0
         self._write = write
         self._now = now
@@ -57,7 +59,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the entries that wait."""
         if not self._entries:
             return
         entries, self._entries = self._entries, []
@@ -69,7 +71,7 @@ class AccessLog:
             client = clients.get(peers)
             if client is None:
                 client = clients[peers] = _client(peers)
-            # Words of ours, and what was held against a grammar before, hold nothing that JSON would escape.
+            # The toolkit's own words and the values that were validated before contain nothing that JSON must escape.
             lines.append(
                 f'{{"time":"{self._time(arrived + offset)}",{client},'
                 f'"method":"{method.decode()}","path":"{_path(path)}","status":{status},"outcome":"{outcome}",'
@@ -92,13 +94,13 @@ class AccessLog:
 
 
 class LogFile:
-    """A file that lines are appended to. One that would hold more than `most` bytes is begun anew, the last is kept.
+    """A file that lines are appended to. A file that would exceed `most` bytes is renamed, and a new one begins.
 
-    No other user can open it: it has mode 0600, also if it existed before with another mode.
+    No other user can open it: it has mode 0600, even if it existed before with another mode.
     """
 
     def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
-        """Raises `InsecurePath` for what is no file of this user's own, such as a symbolic link, and `OSError`."""
+        """Raises `OSError`, and `InsecurePath` for a path that is not this user's own file, such as a symbolic link."""
         self._path = path
         self._most = most
         self._file = _open(path)
@@ -106,7 +108,7 @@ class LogFile:
     def write(self, text: str) -> None:
         data = text.encode()
         if self._file.tell() + len(data) > self._most and self._file.tell():
-            with suppress(FileNotFoundError):  # somebody took it away
+            with suppress(FileNotFoundError):  # another process has removed it
                 os.replace(self._path, f"{self._path}.1")
             before, self._file = self._file, _open(self._path)
             before.close()
@@ -127,7 +129,7 @@ def _client(peers: bytes) -> str:
 
 
 def _path(path: bytes) -> str:
-    """Without a query, which may hold secrets, and without what comes before the path in a target that was refused."""
+    """Return the path without its query, which may hold secrets. `-` for a refused request whose target has no path."""
     if _clean(path):
         return path.decode()
     if path[:1] not in (b"/", b"*"):

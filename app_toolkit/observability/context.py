@@ -1,4 +1,4 @@
-"""What user code may ask about the request that it serves, and about where it runs; and what it reads meanwhile."""
+"""The context of user code: the request that it serves, the replica that runs it, and the streams that it reads."""
 
 import asyncio
 import threading
@@ -13,12 +13,14 @@ from app_toolkit.types import ReplicaId
 REQUEST_ID: ContextVar[str | None] = ContextVar("app_toolkit_request_id", default=None)
 DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
 TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
-"""As it travels (`core.trace`): `traceparent`, and `tracestate` behind a space."""
+"""The trace in the format of `core.trace`: `traceparent`, and `tracestate` after a space."""
 
 
 class Errand:
-    """What a thread does in one context. Only that context holds it, and those that were copied from it meanwhile: so
-    it is gone once the thread has come back.
+    """The work of a thread in one context.
+
+    Only that context, and the contexts that were copied from it meanwhile, refer to this object. So it is collected
+    once the thread has left the context.
     """
 
     def __init__(self) -> None:
@@ -29,9 +31,9 @@ ERRAND: ContextVar[Errand | None] = ContextVar("app_toolkit_errand", default=Non
 
 
 def errand() -> weakref.ref[Errand]:
-    """That of the thread that asks."""
+    """Return a weak reference to the work of the calling thread in the current context."""
     found = ERRAND.get()
-    # A context is copied with all that is in it: what a script's thread did is found by every task that it starts.
+    # A copied context contains the value of the original: a task finds that of the thread which started it.
     if found is None or found.thread != threading.get_ident():
         found = Errand()
         ERRAND.set(found)
@@ -41,22 +43,23 @@ def errand() -> weakref.ref[Errand]:
 class Reading:
     """The stream of a call that user code reads.
 
-    A framework that is cancelled while it sends an item leaves its generator between two of them, often in a cycle with
-    the traceback, and so the stream open until garbage is collected. So a request that was not served to its end looks
-    at what it reads.
+    A framework that is cancelled while it sends an item leaves its generator suspended, often in a reference cycle with
+    the traceback. So the stream would stay open until garbage is collected. Therefore a request that was aborted closes
+    the streams that it reads.
     """
 
     __slots__ = ("_close", "reader")
 
     def __init__(self, close: Callable[[], object]) -> None:
         self.reader: asyncio.Task[Any] | weakref.ref[Errand] | None = None
-        """Who took the last item, or waits for one; None: nobody yet, or a task of another event loop."""
+        """The task or thread that took the last item or waits for one; None: none yet, or one of another loop."""
         self._close = close
 
     def leave(self) -> None:
-        """The request is over: close the stream, unless a task that goes on reads it. Called in the request's task.
+        """Close the stream, unless a task that still runs reads it. Called at the end of the request, in its task.
 
-        Where a thread reads it, that is done once the thread has come back, and by whoever lets go of its errand.
+        If a thread reads the stream, it is closed when the thread has ended that work, by the thread that drops the
+        last reference to it.
         """
         reader = self.reader
         if isinstance(reader, weakref.ref):
@@ -70,15 +73,15 @@ class Reading:
 
 
 READINGS: ContextVar[set[Reading] | None] = ContextVar("app_toolkit_readings", default=None)
-"""Those of the request that is being served, on the event loop that serves it; None outside of one."""
+"""The readings of the current request, on the event loop that serves it; None outside of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """Which replica this is."""
+    """The replica that runs this code."""
 
     application: str
-    """In one process, where nobody names it, "default"."""
+    """The name of the application. In one process it is "default" unless a name is given."""
     deployment: str
     replica_id: ReplicaId
 

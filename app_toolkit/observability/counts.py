@@ -1,20 +1,20 @@
-"""How many requests ended how, and how long they took: plain numbers, for whoever publishes them."""
+"""Outcomes and latencies of requests as plain numbers, for metrics."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The upper bounds of the histogram's buckets; one more bucket holds what took longer."""
+"""The upper bounds of the histogram's buckets in seconds. One more bucket counts longer requests."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the requests for one ingress since the process began."""
+    """The requests for one ingress since the process began."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
-    """By the word that the access log has for it."""
+    """The number of requests by outcome, as named in the access log."""
     latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_S) + 1))
-    """How many took how long; an open WebSocket is in none of the buckets."""
+    """The number of requests in each bucket. WebSockets are in none of them."""
     latency_sum_s: float = 0.0
 
     def note(self, outcome: str) -> None:
@@ -25,5 +25,8 @@ class Counts:
         self.latency_sum_s += seconds
 
     def copy(self) -> "Counts":
-        """As it is now. Safe from any thread: the copy may be between two requests, and is no less whole for it."""
+        """Return a copy of the current values.
+
+        Safe from any thread. The values of the copy may differ by a request that has just ended.
+        """
         return Counts(dict(self.outcomes), list(self.latency), self.latency_sum_s)

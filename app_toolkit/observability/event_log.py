@@ -1,4 +1,4 @@
-"""Why did this happen? The last things that happened to each replica set, and what they led to."""
+"""The event log: the last events and actions of each replica set, with their causes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 KEPT = 5_000
 LONGEST_CAUSE = 4_000
-"""Characters. A traceback's end says more than its beginning."""
+"""Maximum length of a cause in characters. The end is kept, because the end of a traceback is more useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
     at: float
-    """On the clock that the story was given."""
+    """Time of the event on the clock of the `EventLog`."""
     subject: str
     replica: str | None
     what: str
-    """An event or an action, by its name."""
+    """The name of the event or the action."""
     cause: str | None
 
 
 class EventLog:
-    """A ring of the last `size` entries; telling one more forgets the oldest."""
+    """A ring buffer of the last `size` entries. A new entry replaces the oldest one."""
 
     def __init__(self, now: Callable[[], float], size: int = KEPT) -> None:
         self._now = now
@@ -35,7 +35,7 @@ class EventLog:
     def entries(
         self, *, subject: str | None = None, replica: str | None = None, last: int | None = None
     ) -> list[LoggedEvent]:
-        """Oldest first. `subject` also takes the part before the slash: all replica sets of an application."""
+        """Return the entries, oldest first. `subject` may be an application: then all of its replica sets match."""
         found = [
             entry
             for entry in self._entries

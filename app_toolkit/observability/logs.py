@@ -1,4 +1,4 @@
-"""Shows what an app logs, with the id of the request, unless the app configures logging itself."""
+"""Shows the log records of an app, with the id of the request, unless the app configures logging itself."""
 
 import logging
 
@@ -9,10 +9,10 @@ TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def show_logs(level: str) -> None:
-    """Show records of this level and above on standard error, as long as no handler of the app's would take them.
+    """Show records of this level and above on standard error, if no handler of the app takes them.
 
-    `logging.lastResort` is the handler of records for which there is no other one, at any time. By default it shows
-    warnings without their time, and the root logger drops what is below a warning. A level that the app has set stays.
+    `logging.lastResort` handles records that no other handler takes. By default it shows warnings without their time,
+    and the root logger drops records below a warning. A level that the app has set does not change.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(FORMAT, TIME))
@@ -22,7 +22,7 @@ def show_logs(level: str) -> None:
     if root.level == logging.WARNING:  # its default
         root.setLevel(level.upper())
     server = logging.getLogger("uvicorn")
-    if server.level == logging.NOTSET:  # in a replica, where each start and end of the server would be a record
+    if server.level == logging.NOTSET:  # in a replica, where each start and end of the server would log a record
         server.setLevel(logging.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""How a caller tells the controller of its loads."""
+"""Sends the loads of a caller to the controller."""
 
 import asyncio
 import logging
@@ -10,27 +10,27 @@ from app_toolkit.core.reports import Loads, Told, to_tell
 logger = logging.getLogger("app_toolkit.reports")
 
 LOOK_S = 0.25
-"""How often it is looked whether there is something to tell. No request pays for it."""
+"""Interval in seconds at which the loads are checked, outside of requests."""
 
 Report = Callable[[Loads], Awaitable[bool]]
-"""Tells the controller; whether that heard it."""
+"""Sends a report to the controller. Returns whether the controller received it."""
 
 
 class Reports:
-    """Those of one process, on the loop that its routers belong to. What nobody heard is told again."""
+    """The reports of one process, on the event loop of its routers. A report that was not received is sent again."""
 
     def __init__(self, loads: Callable[[], Loads]) -> None:
-        """`loads`: of the deployments that are to be reported, now."""
+        """`loads`: returns the current loads of the deployments that are reported."""
         self._loads = loads
         self._told = Told()
         self._unserved = asyncio.Event()
 
     def unserved(self) -> None:
-        """Something begins to wait that no replica is there for."""
+        """Report soon: a request has begun to wait for a deployment without replicas."""
         self._unserved.set()
 
     async def run(self, report: Report) -> None:
-        """Until cancelled."""
+        """Send reports until cancelled."""
         now = asyncio.get_running_loop().time
         while True:
             with suppress(TimeoutError):
@@ -44,6 +44,6 @@ class Reports:
             try:
                 if await report(loads):
                     self._told = Told(loads, taken)
-            except Exception:  # the edge between what is served and who counts it: requests go on
+            except Exception:  # a failure must not affect requests
                 logger.exception("the load could not be reported")
                 await asyncio.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""Watches an event loop from a thread beside it, and reports the line of code that blocks it."""
+"""Watches an event loop from another thread, and reports the line of code that blocks it."""
 
 import asyncio
 import logging
@@ -19,14 +19,15 @@ from app_toolkit.core.stalls import Blocked, StackFrame, Watched, blocking_line,
 logger = logging.getLogger("app_toolkit.watchdog")
 
 DEEPEST = 500
-"""Frames of a stack that are looked at."""
+"""Maximum number of stack frames that are examined."""
 
 
 class Watchdog:
-    """Asks one event loop twice a second whether it turns.
+    """Checks twice a second whether an event loop responds.
 
-    A loop that has not turned for a second is one warning, with the line that blocks it. There is none while a debugger
-    holds the loop's thread, or the app starts. The thread ends with the loop, or with `stop`.
+    A loop that has not responded for a second is logged as one warning, with the line that blocks it. There is no
+    warning while a debugger holds the loop's thread, or while the app starts. The thread ends with the loop, or with
+    `stop`.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,7 +40,7 @@ class Watchdog:
         self._stopped = threading.Event()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch this loop, which is to run on the calling thread."""
+        """Watch an event loop that runs, or will run, on the calling thread."""
         self._loop = loop
         self.thread_id = threading.get_ident()
         threading.Thread(target=self._watch, name=f"app-toolkit watchdog {self._name}", daemon=True).start()
@@ -49,11 +50,11 @@ class Watchdog:
 
     @property
     def is_debugging(self) -> bool:
-        """Whether a debugger holds the loop's thread. From any thread."""
+        """Whether a debugger holds the loop's thread. Safe from any thread."""
         return is_debugging(self._stack(), DEBUGGER)
 
     def blocked(self) -> Blocked | None:
-        """How long the loop has not turned, and where it is; None: it owes no turn. From any thread."""
+        """Return how long the loop has been blocked, and the line; None: it is not blocked. Safe from any thread."""
         with self._lock:
             seconds = self._state.blocked_s(time.monotonic())
         return Blocked(seconds, self._line()) if seconds > 0 else None
@@ -66,7 +67,7 @@ class Watchdog:
                 return
 
     def _look(self) -> bool:
-        """False where the loop has ended."""
+        """Check the loop once. Return False if the loop has ended."""
         now = time.monotonic()
         with self._lock:
             state = self._state
@@ -76,7 +77,7 @@ class Watchdog:
             try:
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(self._turned)
-            except RuntimeError:  # it is closed
+            except RuntimeError:  # the loop is closed
                 return False
         elif state.must_report(now):
             self._report(now)
@@ -86,7 +87,7 @@ class Watchdog:
         stack = self._stack()
         at = self._line(stack)
         with self._lock:
-            if self._state.asked is None:  # it has turned since
+            if self._state.asked is None:  # the loop has responded since
                 return
             if at is None or is_debugging(stack, DEBUGGER) or is_starting(stack):
                 self._state = self._state.paused(now)
@@ -100,7 +101,7 @@ class Watchdog:
         )
 
     def _turned(self) -> None:
-        """On the loop."""
+        """Record a response of the loop. Runs on the loop."""
         with self._lock:
             state, self._state = self._state, Watched()
         if state.reported:
@@ -109,7 +110,7 @@ class Watchdog:
     # From any thread
 
     def _stack(self) -> list[StackFrame]:
-        """What the loop's thread runs, innermost first."""
+        """Return the stack of the loop's thread, innermost frame first."""
         frame: FrameType | None = sys._current_frames().get(self.thread_id)
         stack: list[StackFrame] = []
         while frame is not None and len(stack) < DEEPEST:
@@ -119,13 +120,13 @@ class Watchdog:
 
     def _line(self, stack: list[StackFrame] | None = None) -> str | None:
         folders = [os.path.abspath(folder or os.curdir) for folder in sys.path]
-        with suppress(OSError):  # the working folder may be gone
+        with suppress(OSError):  # the current folder may have been removed
             folders.append(os.getcwd())
         return blocking_line(self._stack() if stack is None else stack, LIBRARIES, folders)
 
 
 def watched_loop() -> asyncio.AbstractEventLoop:
-    """A loop for uvicorn that is watched."""
+    """Create an event loop for uvicorn that a watchdog watches."""
     loop = uvloop.new_event_loop()
     Watchdog("this app").start(loop)
     return loop
@@ -137,7 +138,9 @@ def _libraries() -> list[str]:
 
 
 LIBRARIES = _libraries()
-"""Folders that hold no user code."""
+"""Folders that contain no user code."""
 
 DEBUGGER = frozenset(os.path.join(sysconfig.get_paths()["stdlib"], name) for name in ("bdb.py", "pdb.py", "cmd.py"))
-"""Files of the standard library's debugger. They are not imported: a user's `cmd.py` may come before the library's."""
+"""Files of the standard library's debugger. They are not imported, because a user's `cmd.py` might be imported
+instead.
+"""

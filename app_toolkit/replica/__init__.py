@@ -1,1 +1,1 @@
-"""One running copy of the user's app behind a gate."""
+"""A replica: one running copy of the user's app behind admission control."""

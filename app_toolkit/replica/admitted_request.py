@@ -1,4 +1,4 @@
-"""One admitted request: what the app receives and sends, and when its handler is stopped."""
+"""One admitted request: what its app receives and sends, and when its handler is cancelled."""
 
 import asyncio
 import json
@@ -28,15 +28,18 @@ logger = logging.getLogger("app_toolkit.replica")
 BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
 ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 CHUNKS_PER_TURN = 64
-"""After so many the event loop gets a turn: to a client that has gone uvicorn sends without ever waiting, and
-a stream that does not wait either would keep the loop, and so never hear that its client has gone."""
+"""Number of chunks after which a stream yields to the event loop once.
+
+When its client has disconnected, the server's `send` never waits. A stream that does not wait either would block the
+event loop, and the disconnect would never be noticed.
+"""
 THREAD_S = 0.05
-"""How often a handler that is to be stopped is asked whether its thread has ended."""
+"""Interval in seconds at which a handler that is to be cancelled is checked: whether its thread has ended."""
 JSON = [(b"content-type", b"application/json")]
 BODYLESS = (204, 304)
 FRAMING = (b"content-length", b"transfer-encoding")
 INTERNAL_ERROR = 1011
-"""The code for a WebSocket whose handler failed; RFC 6455, 7.4.1."""
+"""The close code of a WebSocket whose handler failed; RFC 6455, 7.4.1."""
 
 
 Put = Callable[[Message], bool]
@@ -46,15 +49,15 @@ Put = Callable[[Message], bool]
 class AdmittedRequest:
     """One request from its admission until its coroutine ends."""
 
-    # What few requests ever need is not set for each.
+    # Class attributes are the defaults, because few requests change them.
     started = False
     complete = False
     deadline: float | None = None
-    """When it is stopped, as `time.monotonic()` counts; looked at on every sweep."""
+    """The time on `time.monotonic()` at which the request is cancelled; checked at every sweep. None: no deadline."""
     cut: DeadlineExceeded | None = None
-    """Why the answer, which had begun, cannot be completed."""
+    """The reason why a response that has begun cannot be completed; None: there is none."""
     _head: Message | None = None
-    """Of an answer of known length, or of a denial, of whose body nothing has come."""
+    """The head of a response of known length, or of a denial response, until the first bytes of the body are sent."""
     _length: int | None = None
     _old = False
     _stopped = False
@@ -78,9 +81,9 @@ class AdmittedRequest:
         held: bool = False,
         from_caller: bool = False,
     ) -> None:
-        """`put` as for `Replica`. `held`: its caller waits for a `100 Continue` that its client has not asked for.
+        """`put` as for `Replica`. `held`: the caller waits for a `100 Continue` that its client has not asked for.
 
-        `from_caller`: a proxy or another replica sent the request over a connection of its own.
+        `from_caller`: a proxy or another replica sent the request over its own connection.
         """
         self._live = live
         self._scope = scope
@@ -105,7 +108,11 @@ class AdmittedRequest:
         return self
 
     def bound(self, timeout: float, *, to_the_moment: bool = False) -> None:
-        """Stop it in so many seconds: at the sweep after them, or to the moment."""
+        """Set the deadline to `timeout` seconds from now.
+
+        The handler is cancelled at the next sweep after the deadline, or exactly at the deadline if `to_the_moment` is
+        true.
+        """
         due = time.monotonic() + timeout
         self._bounded = True
         self._outer_deadline = DEADLINE.get()
@@ -118,7 +125,7 @@ class AdmittedRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        # Not `reset(token)`: a coroutine that is thrown away ends in whatever context that happens in.
+        # Not `reset(token)`: a coroutine that is discarded is closed in another context.
         REQUEST_ID.set(self._outer_id)
         READINGS.set(self._outer_readings)
         if self._readings and self._broke_off(error):
@@ -134,18 +141,18 @@ class AdmittedRequest:
                 rare.cancel()
         if not self._stopped:
             return False
-        # Our own cancellation ends here; somebody else's, such as the server's when it ends, does not.
+        # This class handles the cancellation that it caused itself. Any other one, such as the server's, propagates.
         assert self._task is not None
         return self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
 
     def _broke_off(self, error: BaseException | None) -> bool:
-        """Whether it was not served to its end; a coroutine that is thrown away is in no event loop."""
+        """Whether the request was aborted. A coroutine that is discarded does not count: no event loop runs it."""
         if error is None:
             return self._client is not None and self._client.gone and not self.complete
         return not isinstance(error, GeneratorExit)
 
     async def receive(self) -> Message:
-        """What the app hears of its client."""
+        """Return the next message of the client for the app."""
         message = await self._reader().receive()
         if message["type"] == "http.disconnect" and self._is_not_told():
             self._completion = self._completion or asyncio.Event()
@@ -161,17 +168,17 @@ class AdmittedRequest:
             self.started = True
         elif self._head is not None:
             if kind in BODIES and not self._fits(message):
-                await asyncio.sleep(0)  # a stream of nothing must not keep the loop
+                await asyncio.sleep(0)  # a response with an empty body must not block the event loop
                 return
             head, self._head = self._head, None
             self.started = True
             try:
                 if self._put is None or not self._put(head):
                     await self._send(head)
-            except BaseException:  # who waited for room is cancelled, and may try again
+            except BaseException:  # the sender may be cancelled while it waits, and may try again
                 self._head, self.started = head, False
                 raise
-        elif kind == "websocket.close":  # uvicorn's own 403, where it comes first
+        elif kind == "websocket.close":  # also uvicorn's own 403, if that is the first message
             if self.started:
                 message = self._closable(message)
             self.started = self.complete = True
@@ -182,7 +189,7 @@ class AdmittedRequest:
                 self.complete = True
                 self._live.leave_slot(self)
                 if self._bounded:
-                    DEADLINE.set(None)  # what runs on is background work
+                    DEADLINE.set(None)  # what runs from here on is background work
                 if self._completion is not None:
                     self._completion.set()
                 return
@@ -191,7 +198,7 @@ class AdmittedRequest:
                 await asyncio.sleep(0)
 
     def _closable(self, close: Message) -> Message:
-        """The same, or 1011 instead of a code or a reason that no frame can carry."""
+        """Return the message, or one with code 1011 if a frame cannot carry the code or the reason."""
         code, reason = close.get("code") or 1000, close.get("reason") or ""
         why = why_not_closed_with(code, reason)
         if why is None:
@@ -202,12 +209,15 @@ class AdmittedRequest:
         return {"type": "websocket.close", "code": INTERNAL_ERROR}
 
     def _checked(self, head: Message) -> Message:
-        """The same, to be sent, or kept: nothing of an answer of known length leaves before its body does, so that an
-        app which fails until then has answered nothing."""
+        """Return the head, checked and without internal fields.
+
+        A head of a response of known length, or of a denial response, is kept and sent with the first bytes of its
+        body. So an app that fails before that has not begun its response.
+        """
         if self._head is not None:
             raise RuntimeError("the app sends a second head")
         if self.started:
-            return head  # which no server takes
+            return head  # no server accepts it
         kind = head["type"]
         status = None if kind == "websocket.accept" else head["status"]
         fields, length = checked(status, head.get("headers", ()))
@@ -215,7 +225,7 @@ class AdmittedRequest:
             fields = _without_internal(fields)
         if self._from_caller:
             _leave_to_caller(fields)
-        head = {**head, "headers": fields}  # the app's own it may use again
+        head = {**head, "headers": fields}  # a copy: the app may use its own again
         if kind == "websocket.http.response.start":
             self._head, self._length = head, length
         elif status in BODYLESS:
@@ -227,7 +237,7 @@ class AdmittedRequest:
         return head
 
     def _fits(self, message: Message) -> bool:
-        """Whether the body begins with it. Raises `RuntimeError` where the head has announced another one."""
+        """Return whether the body begins with this message. Raises `RuntimeError` if its length is wrong."""
         size = len(message.get("body", b""))
         more = message.get("more_body", False)
         length = self._length
@@ -236,13 +246,16 @@ class AdmittedRequest:
         return size > 0 or not more
 
     def take_back(self) -> None:
-        """Another answer comes instead of that whose head has not left."""
+        """Discard the head that was kept back, because another response follows."""
         self._head = None
 
-    # A client that has gone
+    # Client disconnect
 
     def look(self, now: float) -> None:
-        """Called now and then while it is inside: the second time it is worth a task that waits for a hang-up."""
+        """Check the deadline and the client; called at every sweep.
+
+        From the second call on, a task watches for a disconnect. A short request does not need that task.
+        """
         if self.deadline is not None and self.deadline <= now:
             self.deadline = None
             self._expired()
@@ -262,13 +275,13 @@ class AdmittedRequest:
         return stops(wish, scope["type"], scope.get("method", ""), self.started)
 
     def _owes_continue(self) -> bool:
-        """Whether the server would tell the client to send its body if anybody asked for a message."""
+        """Whether the server would send `100 Continue` to the client if a message were requested."""
         if self.started or self._reader().asked:
             return False
         return self._held or any(name == b"expect" for name, _ in self._scope["headers"])
 
     def _is_not_told(self) -> bool:
-        # What the client has not sent of its body never comes: whoever waits for that must hear why.
+        # The rest of a body that is not complete never arrives, so an app that waits for it must get the disconnect.
         if self.complete or wish_of(self._scope, self._live.on_disconnect) != "continue":
             return False
         return self._reader().whole or not any(
@@ -280,17 +293,18 @@ class AdmittedRequest:
         if self.ending is None and not (self.complete or client.read or client.unread) and self._stops():
             self._end(self._stop())
 
-    # A deadline that has passed
+    # Deadline
 
     def _expired(self) -> None:
         if not self.complete and self._scope["type"] == "http":
             self._end(self._expire())
 
     async def _expire(self) -> None:
-        if self.complete:  # since the deadline passed, a moment ago
+        if self.complete:  # the response was completed just after the deadline
             return
         if self.started and self._timer is not None:
-            # What begins to the moment may be word of this deadline, from a call: the next sweep looks again.
+            # A response that begins exactly at the deadline may be the error of a call with this deadline. Wait for one
+            # sweep.
             self._timer = self.ending = None
             self.deadline = time.monotonic()
             return
@@ -304,7 +318,7 @@ class AdmittedRequest:
             await respond("http", error.status, JSON, body, send)
         await self._stop()
 
-    # Both
+    # Client disconnect and deadline
 
     def _end(self, how: Coroutine[Any, Any, None]) -> None:
         if self.ending is not None:
@@ -312,12 +326,12 @@ class AdmittedRequest:
         self.ending = asyncio.get_running_loop().create_task(how)
 
     async def _stop(self) -> None:
-        """Cancel the handler, unless it has answered, or somebody else cancels it already.
+        """Cancel the handler, unless its response is complete or it is being cancelled already.
 
-        A thread cannot be cancelled: as long as a `def` endpoint runs in one, the handler stays and holds its slot.
+        A thread cannot be cancelled: while a `def` endpoint runs in a thread, the handler continues and keeps its slot.
         """
         limiter = anyio.to_thread.current_default_thread_limiter()
-        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread that ends tells nobody
+        while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread does not report its end
             await asyncio.sleep(THREAD_S)
         if self._task is not None and not (self.complete or self._stopped or self._task.cancelling()):
             self._stopped = True
@@ -325,21 +339,27 @@ class AdmittedRequest:
 
 
 def _leave_to_caller(fields: list[Header]) -> None:
-    """An app's `Connection: close` is about the connection of its client, which the caller closes."""
+    """Replace `Connection: close` with an internal field: the app means the connection of the client, which the caller
+    closes.
+    """
     for index, (name, value) in enumerate(fields):
         if name == b"connection" and value.lower() == b"close":
             fields[index] = (hop.CLOSES, b"1")
 
 
 def _without_internal(fields: Iterable[Header]) -> list[Header]:
-    """Only the gate refuses: what user code sends as a 503 is an answer, which nobody may ask for again."""
+    """Return the fields without the internal ones.
+
+    Only `Replica` refuses requests. A 503 of user code is a response, and callers must not retry it.
+    """
     return [field for field in fields if not hop.is_internal(field[0])]
 
 
 async def _send_bodyless(send: Send, message: Message) -> None:
-    """Send no body, nor what announces one: the next answer on the connection begins right behind the head.
+    """Send the response without a body and without the fields that announce one.
 
-    The length that a 304 may have goes, too: uvicorn would want that many bytes.
+    The next response on the connection begins directly after the head. The `content-length` that a 304 may have is
+    removed as well, because uvicorn would expect that many bytes.
     """
     if message["type"] == "http.response.start":
         headers = [field for field in message["headers"] if field[0] not in FRAMING]
@@ -350,7 +370,7 @@ async def _send_bodyless(send: Send, message: Message) -> None:
 
 
 async def _nowhere(message: Message) -> None:
-    """Where an app sends whose request is over."""
+    """Discard a message of an app whose request has ended."""
 
 
 def extension(scope: Scope) -> Mapping[str, Any]:

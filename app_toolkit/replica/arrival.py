@@ -1,4 +1,4 @@
-"""Who connects to a replica: over TCP a connection begins with a proof that it may."""
+"""New connections to a replica. Over TCP, a connection begins with a proof that the caller knows the secret."""
 
 import asyncio
 import hmac
@@ -18,13 +18,13 @@ from app_toolkit.transport.sockets import check_peer, close_in_children, send_ah
 logger = logging.getLogger("app_toolkit.replica")
 
 SHOWN_S = 5.0
-"""Within which the proof has to come: a caller needs two exchanges of a line."""
+"""Time limit for the proof in seconds. A caller needs two exchanges of one line."""
 
 MOST_STRANGERS = 64
-"""That have all of that time."""
+"""Number of unauthenticated connections that have the full time limit."""
 
 MOMENT_S = 0.25
-"""What the others have, twice."""
+"""Time in seconds for each of two periods that the other connections have."""
 
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\n%b: secret\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % hop.REFUSED
@@ -32,16 +32,16 @@ REFUSAL = (
 
 
 class Strangers:
-    """Connections whose callers have not proved yet that they know the secret.
+    """Connections whose callers have not yet proved that they know the secret.
 
-    Each has `shown_s` seconds, and where there are more than `most` the oldest has a moment left: they hold up nobody,
-    and keep nobody out.
+    Each has `shown_s` seconds. If there are more than `most`, the oldest one has only a moment left. So such
+    connections neither block other callers nor keep them out.
     """
 
     def __init__(self, shown_s: float = SHOWN_S, most: int = MOST_STRANGERS) -> None:
         self._shown_s = shown_s
         self._most = most
-        #: With what they have left of their time; the others have a moment.
+        #: Connections within their time limit, with its timer. The others have only a moment.
         self._in_time: dict[asyncio.Transport, asyncio.TimerHandle] = {}
         self._late: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
@@ -54,7 +54,7 @@ class Strangers:
             self._hurry(next(iter(self._in_time)))
 
     def discard(self, transport: asyncio.Transport) -> None:
-        """It is none, or has gone."""
+        """Remove a connection that has been authenticated, refused or closed."""
         clock = self._in_time.pop(transport, None) or self._late.pop(transport, None)
         if clock is not None:
             clock.cancel()
@@ -64,14 +64,15 @@ class Strangers:
         self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, self._look_once_more, transport)
 
     def _look_once_more(self, transport: asyncio.Transport) -> None:
-        # Some event loops look at their clocks before they read: what came while a handler kept the loop is read first.
+        # Some event loops run timers before they read. Data that arrived while a handler blocked the loop is read
+        # first.
         self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, transport.abort)
 
 
 class UnauthenticatedConnection(asyncio.Protocol):
     """A connection that has just been accepted.
 
-    A process of this user, or of root, that comes through the socket's file may speak HTTP at once.
+    A process of this user, or of root, that connects through the Unix socket may send HTTP at once.
     """
 
     def __init__(
@@ -85,15 +86,15 @@ class UnauthenticatedConnection(asyncio.Protocol):
         secret: bytes,
         strangers: Strangers,
     ) -> None:
-        """`gate` is what `config` serves, too, behind the app's lifespan and for WebSockets."""
+        """`gate`: the replica, which `config` serves as well, behind the app's lifespan and for WebSockets."""
         self._http = partial(CallerConnection, gate, config, server_state, app_state)
         self._connections = cast(set[Any], server_state.connections)
         self._secret = secret
         self._strangers = strangers
         self._begun = b""
-        #: Once the caller has said its first line: the proof that it has to give.
+        #: The proof that the caller has to send; empty until its first line has arrived.
         self._expected = b""
-        #: What uvicorn knows of a connection is this, and `shutdown`.
+        #: uvicorn uses only this attribute and `shutdown` of a connection.
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -124,26 +125,26 @@ class UnauthenticatedConnection(asyncio.Protocol):
             self._compare(begun)
         elif begun.startswith(BEGINNING):
             self._answer(begun)
-        elif not BEGINNING.startswith(begun):  # else it may become that
+        elif not BEGINNING.startswith(begun):  # otherwise it may be an incomplete beginning
             self._refuse()
 
     def _answer(self, begun: bytes) -> None:
-        """The caller's first line, once it is there."""
+        """Answer the first line of the caller, once it is complete."""
         missing = len(BEGINNING) + NONCE + 1 - len(begun)
         if missing > 0:
             return
-        if missing < 0 or not begun.endswith(b"\n"):  # it does not wait for our proof, or this is no line
+        if missing < 0 or not begun.endswith(b"\n"):  # the caller did not wait for the replica's proof, or sent no line
             self._refuse()
             return
         self._begun = b""
         reply, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
         self.transport.write(reply)
-        # Its time begins anew, once: a handler may have kept the loop until now, and may again.
+        # The time limit starts again, once: a handler may have blocked the event loop, and may do so again.
         self._strangers.discard(self.transport)
         self._strangers.add(self.transport)
 
     def _compare(self, begun: bytes) -> None:
-        """The caller's proof, once it is there."""
+        """Check the proof of the caller, once it is complete."""
         if len(begun) < LAST:
             return
         if hmac.compare_digest(begun[:LAST], self._expected):

@@ -1,4 +1,4 @@
-"""The files of an application: packed by whoever deploys it, and unpacked once on each node that it runs on."""
+"""The files of an application: packed when it is deployed, and unpacked once on each node that runs it."""
 
 import fcntl
 import hashlib
@@ -16,7 +16,7 @@ from app_toolkit import private
 from app_toolkit.errors import ConfigError, TargetError
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of all files together: the cluster's control store keeps them in memory."""
+"""Limit for all files together: the cluster's control store keeps them in memory."""
 
 LEFT_OUT = (
     ".git",
@@ -37,21 +37,23 @@ LEFT_OUT = (
     ".vscode",
     ".DS_Store",
 )
-"""Names of files and folders that belong to no application, wherever they are. So does a folder with a `pyvenv.cfg`."""
+"""Names of files and folders that are left out at any depth. A folder with a `pyvenv.cfg` is left out, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Files as one archive. The same files give the same hash, whenever and wherever they lie."""
+    """Files as one archive. The hash depends only on the files, not on the time or the folder."""
 
     hash: str
     archive: bytes
 
 
 def pack(folder: Path) -> Artifact:
-    """The files below a folder, but for those `LEFT_OUT`. Of links the files that they lead to; no empty folders.
+    """Pack the files below a folder, except those `LEFT_OUT`.
 
-    Raises `ConfigError` for more than `MOST_BYTES`, and for what cannot be read.
+    A link is packed as the file that it refers to. Empty folders are not packed.
+
+    Raises `ConfigError` for more than `MOST_BYTES`, and for files that cannot be read.
     """
     try:
         return archived(sorted(_bounded(folder)))
@@ -60,22 +62,22 @@ def pack(folder: Path) -> Artifact:
 
 
 def archived(files: Iterable[tuple[str, Path]]) -> Artifact:
-    """These files by their names, in their order. Raises `OSError` for one that cannot be read."""
+    """Pack files under the given names, in the given order. Raises `OSError` for one that cannot be read."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path in files:
-            entry = tarfile.TarInfo(name)  # nobody's, and of no time: these are not the application's
+            entry = tarfile.TarInfo(name)  # without owner and time, so that these do not change the hash
             content = path.read_bytes()
             entry.size = len(content)
             entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
             archive.addfile(entry, io.BytesIO(content))
     content = tar.getvalue()
-    # Of what is compressed: two versions of a compressor may not agree on the bytes.
+    # The hash of the uncompressed archive: two versions of a compressor may produce different bytes.
     return Artifact(hashlib.sha256(content).hexdigest(), zlib.compress(content, 1))
 
 
 def _bounded(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Each file by its name in the archive. Raises `ConfigError` as soon as they are too many bytes to be packed."""
+    """Yield each file with its name in the archive. Raises `ConfigError` as soon as the files exceed `MOST_BYTES`."""
     total, of = 0, dict[str, int]()
     for name, path in _files(folder, "", (os.path.realpath(folder),)):
         size = path.stat().st_size
@@ -100,28 +102,28 @@ def _files(folder: Path, below: str, around: tuple[str, ...]) -> Iterator[tuple[
             yield name, path
         elif entry.is_dir() and not (path / "pyvenv.cfg").exists():
             real = os.path.realpath(path)
-            if real not in around:  # a link to a folder that it is in
+            if real not in around:  # otherwise a link to one of the folders that contain it
                 yield from _files(path, f"{name}/", (*around, real))
 
 
 class Unpacked:
-    """The files of one artifact on this node, for as long as this lives: `folder` has them.
+    """The files of one artifact on this node, in `folder`, for the lifetime of this object.
 
-    Whoever comes first unpacks them, the others wait for it and find them. They stay while any process holds them,
-    which the kernel knows, and then until another artifact is unpacked here.
+    The first process unpacks them, and the others wait for it. The files stay as long as a process holds their lock,
+    and after that until another artifact is unpacked on this node.
     """
 
     def __init__(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
-        """`fetch` gives the archive, where it has to be unpacked; `below`: the folder of all artifacts of this node.
+        """`fetch` returns the archive if it has to be unpacked. `below`: the folder of all artifacts of this node.
 
-        Raises `TargetError` where there is no archive, or it is not what was packed, and `InsecurePath` if other users
-        could change what is `below`.
+        Raises `TargetError` if there is no archive or it is not the one that was packed. Raises `InsecurePath` if other
+        users could change `below`.
         """
         below = private.folder(below)
         self.folder = below / hash
         self._lock = _open(below, hash)
         try:
-            # From here on nobody takes the folder away: who would, takes this lock alone or leaves the folder be.
+            # From here on no process removes the folder: removing it requires the exclusive lock.
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if not self.folder.is_dir():
                 self._unpack_in_turn(hash, fetch, below)
@@ -130,8 +132,8 @@ class Unpacked:
             raise
 
     def _unpack_in_turn(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
-        # Another lock than the one that is held for as long as the files are: who waits to unpack them would otherwise
-        # wait for everybody who runs from them.
+        # Not the lock that is held as long as the files are used: a process that waits to unpack them would then wait
+        # for all processes that use them.
         turn = _open(below, f"{hash}.unpack")
         try:
             fcntl.flock(turn, fcntl.LOCK_EX)
@@ -142,7 +144,7 @@ class Unpacked:
             os.close(turn)
 
     def close(self) -> None:
-        """Let go of the files; once. A process that ends does so, too."""
+        """Release the files. Call this once. The end of the process releases them, too."""
         os.close(self._lock)
 
 
@@ -154,7 +156,7 @@ def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
     if archive is None:
         raise TargetError("the files of this application are not in the store any more: it has gone")
     partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed meanwhile
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed while unpacking
     try:
         content = zlib.decompress(archive)
         if hashlib.sha256(content).hexdigest() != hash:
@@ -164,16 +166,16 @@ def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
     except (zlib.error, tarfile.TarError, _NoFileOfOurs) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise TargetError(f"the files of this application cannot be unpacked: {error}") from None
-    partial.mkdir(exist_ok=True)  # an application may have none
+    partial.mkdir(exist_ok=True)  # an application may have no files
     partial.rename(folder)
 
 
 class _NoFileOfOurs(Exception):
-    """What `pack` would not have packed."""
+    """An entry that `pack` would not have packed."""
 
 
 def _extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Files alone, and below the folder alone. (`tarfile.data_filter` came with Python 3.11.4.)"""
+    """Extract regular files, and only below the folder. (`tarfile.data_filter` was added in Python 3.11.4.)"""
     for entry in tar:
         name = PurePosixPath(entry.name)
         content = tar.extractfile(entry) if entry.isreg() else None
@@ -194,9 +196,9 @@ def _remove_unused(below: Path, hash: str) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             partial = folder.with_suffix(".partial")
-            folder.rename(partial)  # at once, as it came: nobody finds half of it
+            folder.rename(partial)  # atomically, so that no process finds a part of it
             shutil.rmtree(partial, ignore_errors=True)
         except BlockingIOError:
-            pass  # somebody runs from it
+            pass  # a process uses it
         finally:
             os.close(lock)

@@ -1,8 +1,9 @@
 """`@batch`: a function that works on lists, and that its callers call with one item each.
 
-A caller's item stands in a buffer until its batch closes (`core/batch.py` decides when), and the caller waits for its
-own entry of the result. There is one buffer for each event loop and each replica that runs the function, or instance of
-a method's class; it is there as long as somebody waits or a batch runs, so it keeps neither alive.
+An item waits in a buffer until its batch closes (`core/batch.py` decides when). The caller waits for the entry of the
+result that belongs to its item. There is one buffer for each event loop and each replica that runs the function, or
+each instance if the function is a method. A buffer exists only while an item waits or a batch runs, so it does not keep
+the event loop or the instance alive.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
 
 AHEAD = 64
-"""Entries of a stream that one caller has not taken yet. A batch goes on when its slowest caller has fewer."""
+"""Entries of a stream that one caller may leave unread. A batch continues when every caller has fewer."""
 
 MARK = "__app_toolkit_batch__"
 SIZED = "__app_toolkit_batch_sized__"
@@ -52,12 +53,12 @@ REQUEST_IDS: ContextVar[tuple[str | None, ...]] = ContextVar("app_toolkit_batch_
 
 
 def batch_request_ids() -> tuple[str | None, ...]:
-    """Within a batch: the id of each item's request, in the order of the items. Outside of one: nothing."""
+    """Within a batch: the request id of each item, in the order of the items. Outside of a batch: an empty tuple."""
     return REQUEST_IDS.get()
 
 
 class Batched(Protocol[P, R_co]):
-    """A batch function, as it is called: with one item."""
+    """A batch function as its callers see it: they call it with one item."""
 
     @property
     def batch(self) -> BatchSettings: ...
@@ -66,7 +67,7 @@ class Batched(Protocol[P, R_co]):
 
 
 class BatchedMethod(Protocol[S_contra, P, R_co]):
-    """A batch method, as its class has it."""
+    """A batch method as an attribute of its class."""
 
     @property
     def batch(self) -> BatchSettings: ...
@@ -87,7 +88,11 @@ Steps = AsyncIterator[Sequence[R | Exception | None]]
 
 
 class Decorator(Protocol):
-    """What `batch(...)` gives. Type checkers follow up to two lists; with more parameters, the result alone."""
+    """The decorator that `batch(...)` returns.
+
+    Type checkers follow the parameters of functions with up to two lists. With more parameters they check only the
+    result.
+    """
 
     @overload
     def __call__(self, function: Callable[[list[A]], Steps[R]], /) -> Batched[[A], Stream[R]]: ...
@@ -122,21 +127,21 @@ def batch(
     max_concurrent_batches: int = 1,
     size_fn: Callable[..., int] | None = None,
 ) -> Decorator:
-    """Call a function that works on lists with one item at a time. Put it below the decorator of a route.
+    """Call a function that works on lists with one item at a time. Put this below the decorator of a route.
 
-    Callers see every parameter and the result without one `list`. A bound deployment is shared by all items. An
-    exception in the returned list is the result of its item. An async generator yields lists with one entry for each
-    item; None is skipped. A `def` function runs in a thread, a `def` method in a thread of its object.
+    Callers see the signature for one item: each parameter, and the result, has one `list` less. All items share a bound
+    deployment. An exception in the returned list is raised for its item. An async generator yields lists with one entry
+    for each item; None is skipped. A `def` function runs in a thread, a `def` method in a thread of its object.
 
-    The limits can be set later, on the decorated function: `f.batch.max_batch_size = 16`. Limits of a method apply to
-    all objects of its class.
+    The limits can be changed later, on the decorated function: `f.batch.max_batch_size = 16`. Limits of a method apply
+    to all objects of its class.
 
     Parameters:
         max_batch_size: Items in one batch, or the sum of their sizes. Default: 8.
         batch_wait_timeout_s: Seconds that the first item of a batch waits for others. Default: 0.01.
         max_concurrent_batches: Batches that run at the same time. Default: 1.
-        size_fn: Function that returns the size of an item, a whole number from 0 on, from the arguments of its caller.
-            Default: None, each item counts 1.
+        size_fn: Function that returns the size of an item from the arguments of its caller, as a whole number of 0 or
+            more. Default: None, each item has size 1.
 
     Raises:
         ConfigError: A limit is out of bounds, or a parameter or the result is not a list.
@@ -152,14 +157,15 @@ def batch(
 
 
 def is_batched(function: object) -> TypeGuard[Callable[..., Any]]:
-    """Whether it collects its calls into batches."""
+    """Return whether the function collects its calls into batches."""
     return isinstance(getattr(function, "batch", None), BatchSettings)
 
 
 def slots_for(function: Callable[..., Any], given: Mapping[str, float] = NOTHING) -> int:
-    """How many calls a replica must run at a time for full batches of this function; 0 where it makes none.
+    """Return how many calls a replica must run at a time for full batches of this function; 0: it has no batches.
 
-    `given`: the limits that are not the function's own. Where items have sizes, nobody knows how many fill a batch: 1.
+    `given`: the limits that override those of the function. If the function has a `size_fn`, the number of items that
+    fill a batch is not known, and the result is 1.
     """
     if not is_batched(function):
         return 0
@@ -168,10 +174,10 @@ def slots_for(function: Callable[..., Any], given: Mapping[str, float] = NOTHING
 
 
 def override(owner: object, given: Mapping[str, Mapping[str, float]]) -> None:
-    """From now on these limits apply instead of the functions' own, by the function's name, until `forget`.
+    """Override the limits of an owner's batch functions until `forget`. `given` has the limits by function name.
 
-    `owner`: the object whose methods they are, or the `ReplicaContext` of the ingress whose endpoints they are. If it
-    has been called already, this is to be called on the event loop that its functions run on.
+    `owner`: the object that has the methods, or the `ReplicaContext` of the ingress that has the endpoints. If one of
+    the functions has been called already, call this on the event loop that the functions run on.
     """
     _OVERRIDES[id(owner)] = given
     for reference in BATCHES.valuerefs():
@@ -181,30 +187,30 @@ def override(owner: object, given: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def forget(owner: object) -> None:
-    """The owner ends: the functions' own limits apply again."""
+    """Remove the overrides of an owner that has ended: the limits of the functions themselves apply again."""
     _OVERRIDES.pop(id(owner), None)
 
 
 _OVERRIDES: dict[int, Mapping[str, Mapping[str, float]]] = {}
-"""By the id of the owner, while it lives."""
+"""The overrides by the id of the owner, until `forget`."""
 
 
 def buffered() -> int:
-    """Items of this process that no batch has taken yet. Safe from any thread."""
+    """Return the number of items in this process that no batch has taken yet. Safe from any thread."""
     batches = [reference() for reference in BATCHES.valuerefs()]
     return sum(len(each) for each in batches if each is not None)
 
 
 def is_raw(endpoint: Callable[..., Any]) -> bool:
-    """Whether `@batch` stood above the decorator that registered this function.
+    """Return whether `@batch` stands above the decorator that registered this function as a route.
 
-    Such a route would call it with one item where it expects lists.
+    Such a route would call the function with one item, and the function expects lists.
     """
     return MARK in getattr(endpoint, "__dict__", {})
 
 
 def _seen(batching: "Batching") -> Callable[..., Any]:
-    """The function that callers see."""
+    """Return the function that callers see."""
 
     async def answer(*args: Any, **kwargs: Any) -> Any:
         item = batching.enter(args, kwargs)
@@ -243,7 +249,7 @@ def _seen(batching: "Batching") -> Callable[..., Any]:
 
 
 class Item:
-    """One caller's part of a batch: what it passed, and what it gets."""
+    """The part of one caller in a batch: its arguments and its result."""
 
     __slots__ = ("batch", "buffer", "error", "news", "over", "request_id", "result", "steps", "values")
 
@@ -252,25 +258,25 @@ class Item:
         self.values = values
         self.request_id = request_id()
         self.batch: Batch | None = None
-        """Which has taken it."""
+        """The batch that has taken the item; None: it waits in the buffer."""
         self.news: asyncio.Future[None] | None = None
-        """What its caller waits for."""
+        """The future that the caller waits for."""
         self.steps: list[Any] = []
-        """Of a stream: what its caller has not taken yet, `AHEAD` at the most."""
+        """Of a stream: the entries that the caller has not read yet, at most `AHEAD`."""
         self.result: Any = None
         self.error: Exception | None = None
         self.over = False
-        """It has its answer, or nobody waits for one."""
+        """Whether the item has its result, or its caller no longer waits."""
 
-    # Its caller
+    # Called by the item's caller
 
     @property
     def leaving(self) -> bool:
-        """Its caller was cancelled, and has not run since."""
+        """Whether the caller was cancelled and has not run since."""
         return self.news is not None and self.news.cancelled()
 
     async def wait(self) -> None:
-        """Until there is something new."""
+        """Wait for the result, or for the next entry of a stream."""
         self.news = self.buffer.loop.create_future()
         await self.news
 
@@ -286,13 +292,14 @@ class Item:
         try:
             raise self.error
         finally:
-            self.error = None  # its traceback holds the frame that holds this item
+            self.error = None  # its traceback refers to the frame that refers to this item
 
     async def leave(self) -> None:
-        """Before its batch begins, an item just leaves. From then on, its caller stays until the batch has ended.
+        """Remove the item if its batch has not begun. If it has begun, wait until the batch has ended.
 
-        What a request brought along (a session, an upload) is closed when its caller is gone, and the batch works with
-        it; and as long as it does, the request takes room at its replica. A batch that nobody waits for is cancelled.
+        The batch uses what belongs to the request (a session, an upload), and the request closes these when its handler
+        ends. So the handler stays, and the request keeps its slot, as long as the batch runs. If no caller waits for a
+        batch any more, it is cancelled, unless it runs in a thread.
         """
         self.over = True
         if self.batch is None:
@@ -300,7 +307,7 @@ class Item:
         else:
             await self.batch.left()
 
-    # Its batch
+    # Called by the item's batch
 
     def end(self, result: Any = None, error: Exception | None = None) -> None:
         if not self.over:
@@ -313,7 +320,7 @@ class Item:
 
 
 class Batching:
-    """One function that was decorated."""
+    """One decorated function."""
 
     def __init__(self, function: Callable[..., Any], limits: BatchSettings, size_fn: Callable[..., int] | None) -> None:
         self.function = function
@@ -333,7 +340,7 @@ class Batching:
         return OverriddenBatch(self.limits, mine) if mine else self.limits
 
     def enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Item:
-        """A call came. Raises what `size_fn` raises, TypeError for arguments that do not fit."""
+        """Add the item of a call to its buffer. Raises what `size_fn` raises, and `TypeError` for wrong arguments."""
         instance = None
         if self.shape.has_instance:
             if not args:
@@ -370,7 +377,7 @@ class Batches:
     """The items and batches of one function in one replica, or of one instance's method, on one event loop."""
 
     def __init__(self, batching: Batching, loop: asyncio.AbstractEventLoop, instance: object, owner: object) -> None:
-        """`owner`: the instance of a method; of a function, the context of the replica that it runs in, or None."""
+        """`owner`: the instance of a method. Of a function: the context of the replica that runs it, or None."""
         self.batching = batching
         self.loop = loop
         self.instance = instance
@@ -379,14 +386,14 @@ class Batches:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Items that wait."""
+        """Return the number of items that wait."""
         return len(self.buffer.items)
 
     def __bool__(self) -> bool:
         return True
 
     def look_up_limits(self) -> None:
-        """Another word has been said of them."""
+        """Apply limits that changed."""
         self.buffer.limits = self.batching.limits_for(self.owner)
         self._look(self.loop.time())
 
@@ -404,7 +411,7 @@ class Batches:
         self._look(self.loop.time())
 
     def _look(self, now: float) -> None:
-        """Run what is to run now, and set the clock for what is to run later."""
+        """Start the batches that are due, and set the timer for the next one."""
         while items := self.buffer.close(now):
             Batch(self, items)
         closes_at = self.buffer.closes_at
@@ -419,12 +426,15 @@ class Batches:
 
     def _wake(self, closes_at: float) -> None:
         self._timer = None
-        self._look(max(self.loop.time(), closes_at))  # a loop's clock may be a tick behind its timers
+        self._look(max(self.loop.time(), closes_at))  # a timer may fire slightly early by the loop's clock
 
 
 BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionary()
-"""By the ids of function, loop and owner. Each holds these three itself, so no id is another's while it is here; and
-each is held by its items and batches alone."""
+"""By the ids of the function, the event loop and the owner.
+
+Each entry refers to these three objects, so no other object can have one of the ids while the entry exists. Only the
+items and the batches of an entry keep it alive.
+"""
 
 
 class Batch:
@@ -434,11 +444,11 @@ class Batch:
         self._batches = batches
         self._items = items
         self._room: asyncio.Future[None] | None = None
-        """What a stream waits for while a caller is `AHEAD` behind."""
+        """The future that a stream waits for while one of its callers has `AHEAD` unread entries."""
         self._begun = False
         for item in items:
             item.batch = self
-        # Not in the context of whoever came first or last: the batch is no part of one request.
+        # Not in the context of the first or the last caller: the batch belongs to no single request.
         context = Context()
         context.run(REPLICA.set, REPLICA.get())
         self._task = batches.loop.create_task(self._run(), context=context)
@@ -453,7 +463,7 @@ class Batch:
             self._room.set_result(None)
 
     async def left(self) -> None:
-        """A caller left: it waits for the end, unless the batch has not even begun."""
+        """Wait for the end of the batch after a caller has left, unless the batch has not begun."""
         if not self._begun:
             return
         self.has_room()
@@ -463,7 +473,7 @@ class Batch:
             try:
                 await asyncio.wait([self._task])
             except asyncio.CancelledError:
-                continue  # it is being cancelled already, and says so at the end
+                continue  # the caller is being cancelled already, and raises CancelledError at the end
 
     async def _run(self) -> None:
         self._begun = True
@@ -525,7 +535,7 @@ class Batch:
             item.end()
 
     def _checked(self, results: Any) -> Iterable[Any]:
-        """One entry for each item, or a `BatchError`."""
+        """Return the results. Raises `BatchError` unless they have one entry for each item."""
         name, wanted = self._batches.batching.name, len(self._items)
         if not isinstance(results, Sized) or isinstance(results, str | bytes | Mapping):
             raise BatchError(f"{name} gave {type(results).__name__} for {wanted} items, not a list")
@@ -535,9 +545,9 @@ class Batch:
 
 
 def _copy(error: Exception, name: str) -> Exception:
-    """The same error for one more caller: raised in several places, one object would collect all their tracebacks."""
+    """Copy an error for one more caller. One object that several callers raise would collect all their tracebacks."""
     kind = type(error)
-    # Made as Python itself makes what it has pickled, past the constructor of a user's class, which may want anything.
+    # Created without the constructor, as `pickle` does: the constructor of a user's class may require any arguments.
     base: Any = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     try:
         _, args, *state = base.__reduce__(error)

@@ -1,4 +1,4 @@
-"""What `breakpoint()` does in a replica: a warning, or a debugger that only this user can reach."""
+"""The behavior of `breakpoint()` in a replica: a warning, or a debugger that only this user can connect to."""
 
 import contextlib
 import logging
@@ -15,14 +15,14 @@ from app_toolkit import private
 logger = logging.getLogger("app_toolkit.replica")
 
 MOST_PLACES = 1_000
-"""Lines that are remembered, so that each is one warning."""
+"""Maximum number of code lines that are remembered, so that each line logs only one warning."""
 
 
 class Breakpoints:
-    """Takes the place of Ray's own debugger, which waits for ever and announces itself on the node's address."""
+    """Replaces Ray's own debugger, which waits without limit and listens on the node's network address."""
 
     def __init__(self, address: Path | None) -> None:
-        """`address`: the socket file over which a `breakpoint()` is debugged; None: it is a warning, and no more."""
+        """`address`: the path of the socket on which a `breakpoint()` is debugged; None: it only logs a warning."""
         self._address = address
         self._seen: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Breakpoints:
 
 
 def debug(frame: FrameType, address: Path) -> None:
-    """Wait for a client on a socket in a private folder, and give it the Python debugger, from the next line on."""
+    """Wait for a client on a socket in a private folder, and run the Python debugger for it from the next line on."""
     private.folder(address.parent)
     with socket.socket(socket.AF_UNIX) as listener:
         address.unlink(missing_ok=True)
@@ -66,18 +66,18 @@ def debug(frame: FrameType, address: Path) -> None:
 
 
 class Session(pdb.Pdb):
-    """The debugger for one client. It ends with `continue`, `quit` or the client, and the code goes on."""
+    """The debugger for one client. It ends on `continue`, `quit` or a disconnect, and the code continues."""
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client
-        # Two files: one for both forgets, when it is written to, what it has read ahead.
+        # Two file objects: a single one for both directions discards what it has read ahead when it is written to.
         self._input, self._shown = client.makefile("r"), client.makefile("w")
         super().__init__(stdin=self._input, stdout=self._shown, nosigint=True, readrc=False)
 
     def interaction(self, frame: Any, traceback: Any) -> None:
         try:
             super().interaction(frame, traceback)
-        except OSError:  # the client has gone
+        except OSError:  # the client has disconnected
             self.do_continue("")
 
     def do_continue(self, arg: str) -> bool | None:

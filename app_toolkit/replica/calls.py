@@ -1,4 +1,4 @@
-"""The app behind the gate of a deployment's replica: it serves calls of one object's methods."""
+"""The ASGI app of a class deployment's replica: it serves calls of the methods of one object."""
 
 import asyncio
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ NO_CALL = b"this deployment serves calls, and no HTTP"
 
 
 def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
-    """What serves the calls of one of the app's classes. Raises `PlanningError` for one that it does not use."""
+    """Return the app that serves calls of one deployment. Raises `PlanningError` if the app does not use it."""
     bound = next((each for each in find(app) if each.name == spec.deployment), None)
     if bound is None:
         raise PlanningError(f"the app {spec.target!r} uses no deployment {spec.deployment!r}")
@@ -45,17 +45,18 @@ def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
 
 
 class Reply(Protocol):
-    """Where the outcome of a call in this process goes: `value`, or any number of `item` and then `end`; or `error`,
-    instead of what is missing.
+    """Receives the result of a call in this process.
 
-    Where the call is cancelled, or its deadline passes, nothing may come any more; what a method still gives that does
-    not let itself be cancelled is for nobody.
+    The result is one `value`, or any number of `item` followed by `end`. An `error` replaces what is missing.
+
+    Nothing follows when the call is cancelled or its deadline passes. If a method does not react to its cancellation,
+    its results are dropped.
     """
 
     def value(self, value: Any) -> None: ...
 
     async def item(self, item: Any) -> None:
-        """Returns once there is room for another."""
+        """Return when there is room for another item."""
 
     def end(self) -> None: ...
 
@@ -64,11 +65,11 @@ class Reply(Protocol):
 
 @on_disconnect("cancel")
 class Calls:
-    """Serves the calls of one instance, whose life is its lifespan.
+    """Serves the calls of one instance. The lifespan of this app starts and closes the instance.
 
-    To the gate a call is a request: the answer begins with the first item, or with the result. A call of this process
-    is `scope["extensions"]["app_toolkit"]["call"]`, a `Call`, and its `Reply` is beside it, as "reply"; the messages to
-    the server are empty then. What is no call goes to `http`, where there is one.
+    For `Replica`, a call is a request: the response begins with the first item or with the result. For a call of this
+    process, `scope["extensions"]["app_toolkit"]` has the `Call` as "call" and its `Reply` as "reply", and the messages
+    to the server are empty. A request that is not a call goes to `http`, if there is one.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Calls:
         deposits: Deposits | None = None,
         http: ASGIApp | None = None,
     ) -> None:
-        """`deposits`: where callers over the wire leave and collect what is large; None: nowhere. `http`: what answers
-        requests that are no calls; None: nothing does."""
+        """`deposits`: where callers over a connection put and get large payloads; None: not supported.
+
+        `http`: the app for requests that are not calls; None: they get a 404.
+        """
         self.instance = instance
         self._user_config = user_config
         self._deposits = deposits
@@ -101,7 +104,7 @@ class Calls:
                 assert self._http is not None
                 await self._http(scope, receive, send)
                 return
-            scope["endpoint"] = self  # there the gate reads what becomes of it when its caller has gone
+            scope["endpoint"] = self  # its mark says what happens when the caller disconnects
             if isinstance(call, Call):
                 await self._answer_here(call, ours["reply"], send)
             else:
@@ -126,7 +129,7 @@ class Calls:
             if _is_cancelled():
                 raise
             reply.error(_cancelled_inside(call.method))
-        except Exception as error:  # an answer, like any other
+        except Exception as error:  # a result like any other
             reply.error(error)
         if not begun:
             await _begin(send)
@@ -144,7 +147,7 @@ class Calls:
             if frames is None:
                 return
             call = decode_call(method, _arguments(method, frames))
-            del frames  # what the method lets go of is to be gone
+            del frames  # the arguments must not outlive the method's own references to them
             if self.instance.streams(method):
                 async with aclosing(self.instance.stream(method, call.args, call.kwargs)) as items:
                     async for item in items:
@@ -176,16 +179,16 @@ class Calls:
 
 
 class _Answer:
-    """Frames on their way to a caller over the wire.
+    """Sends the frames of a response to a caller over a connection.
 
-    One that it collects out-of-band is kept until it has. Such an answer does not end by itself: the caller hangs up
-    when it has everything, and until then this replica is not done.
+    A frame that the caller collects out-of-band is kept until the caller has collected it. Such a response does not end
+    by itself: the caller closes the connection when it has everything, and until then the call is ongoing.
     """
 
     __slots__ = ("_begun", "_collected", "_deposits", "_key", "_receive", "_send")
 
     def __init__(self, receive: Receive, send: Send, key: str, deposits: Deposits | None) -> None:
-        """`deposits`: None where the caller knows no other way than this one."""
+        """`deposits`: None if the caller does not support out-of-band transfer."""
         self._receive = receive
         self._send = send
         self._key = key
@@ -217,20 +220,20 @@ class _Answer:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancels this call, and not only something that it waits for."""
+    """Return whether this call itself is cancelled, and not only something that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _cancelled_inside(method: str) -> RemoteError:
-    # As itself it would tell the caller that he was cancelled.
+    # If the CancelledError was passed on, the caller would take it for its own cancellation.
     return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
 
 
 async def _read(method: str, receive: Receive) -> list[Frame] | None:
-    """The frames of the body; None where the caller goes before they are there.
+    """Read the frames of the body. Return None if the caller disconnects before they are complete.
 
-    Raises `BadRequest` for a body that is none.
+    Raises `BadRequest` if the body is invalid.
     """
     frames = FrameReader()
     found: list[Frame] = []
@@ -250,8 +253,10 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
 
 
 async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive) -> list[Frame] | None:
-    """The same for arguments that come out-of-band. To ask for the body, which has nothing in it, tells the caller that
-    somebody waits for them."""
+    """Return the frames of arguments that are transferred out-of-band, or None if the caller disconnects.
+
+    The body is empty, but the app asks for it: that tells the caller that the replica waits for the arguments.
+    """
     with deposits.expected(key) as came:
         if (await receive())["type"] == "http.disconnect":
             return None
@@ -263,7 +268,7 @@ async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive
 
 
 def _arguments(method: str, frames: list[Frame]) -> list[Frame]:
-    """The same frames. Raises `BadRequest` where they are not those of one call."""
+    """Return the same frames. Raises `BadRequest` if they are not those of one call."""
     if not frames or frames[0].kind != "call" or any(frame.kind != "value" for frame in frames[1:]):
         raise BadRequest(f"what comes with a call of {method} is not one frame of arguments, and values behind it")
     return frames

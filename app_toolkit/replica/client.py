@@ -1,4 +1,4 @@
-"""The client's side of one request, which may be read ahead: there is no other way to hear it hang up."""
+"""The messages of one client. They may be read ahead, because only reading detects a disconnect."""
 
 import asyncio
 from collections import deque
@@ -7,26 +7,26 @@ from collections.abc import Callable
 from app_toolkit.types import Message, Receive
 
 KEPT = 64 * 1024
-"""Bytes that are read ahead of the app; one message more may be."""
+"""Bytes that are read ahead of the app. One more message may exceed the limit."""
 
 HANG_UPS = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ClientMessages:
-    """One client, whose messages the app and a watcher read, never both at once.
+    """The messages of one client, which the app and a watcher read, but never both at once.
 
-    Whoever asks while the watcher reads waits for what that brings.
+    If the app asks for a message while the watcher reads, it waits for the watcher's message.
     """
 
     __slots__ = ("_ahead", "_arrival", "_kept", "_readers", "_receive", "_watcher", "asked", "gone", "whole")
 
     def __init__(self, receive: Receive) -> None:
         self.asked = False
-        """Whether the app has ever asked for a message; a server that owes a `100 Continue` sends it then."""
+        """Whether the app has asked for a message. A server that owes a `100 Continue` sends it then."""
         self.whole = False
-        """Whether the body has come to its end."""
+        """Whether the body is complete."""
         self.gone = False
-        """Whether it has hung up, or cannot be read any more."""
+        """Whether the client has disconnected, or cannot be read any more."""
         self._receive = receive
         self._ahead: deque[Message] | None = None
         self._kept = 0
@@ -35,7 +35,7 @@ class ClientMessages:
         self._arrival: asyncio.Event | None = None
 
     async def receive(self) -> Message:
-        """What the app gets: what was read ahead, then whatever comes."""
+        """Return the next message for the app: those that were read ahead come first."""
         self.asked = True
         self._readers += 1
         try:
@@ -53,23 +53,23 @@ class ClientMessages:
 
     @property
     def read(self) -> bool:
-        """Whether the app waits for a message: it hears of a hang-up itself."""
+        """Whether the app waits for a message, and so notices a disconnect itself."""
         return self._readers > 0
 
     @property
     def unread(self) -> bool:
-        """Whether messages of a WebSocket lie ahead of the app."""
+        """Whether messages of a WebSocket were read ahead."""
         return any(message["type"] == "websocket.receive" for message in self._ahead or ())
 
     @property
     def watchable(self) -> bool:
-        """Whether nobody reads, and there is room to read ahead."""
+        """Whether neither the app nor a watcher reads, and there is room to read ahead."""
         return not (self.gone or self._readers or self._watcher is not None or self._kept > KEPT)
 
     def watch(self, hung_up: Callable[[], None]) -> asyncio.Task[None]:
-        """Read ahead until the client hangs up, and say so; or until more is kept than `KEPT`.
+        """Read ahead until the client disconnects, and then call `hung_up`. Stop if more than `KEPT` bytes are kept.
 
-        The task is the caller's to end. What was read is there for the app when it asks.
+        The caller must cancel the task. The app receives the messages that were read.
         """
         self._ahead = self._ahead or deque()
         self._watcher = asyncio.get_running_loop().create_task(self._read_ahead(hung_up))
@@ -86,7 +86,7 @@ class ClientMessages:
             if self.gone:
                 hung_up()
         except Exception:
-            self.gone = True  # whoever asks next meets the same
+            self.gone = True  # the next call of `receive` raises the same error
         finally:
             self._watcher = None
             self._wake()
@@ -106,5 +106,5 @@ class ClientMessages:
 
 
 def _size(message: Message) -> int:
-    # The text of a WebSocket counts by letters: near enough for a bound.
+    # The text of a WebSocket is counted in characters, which is exact enough for a limit.
     return len(message.get("body") or message.get("bytes") or message.get("text") or b"")

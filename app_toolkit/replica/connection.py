@@ -1,4 +1,4 @@
-"""A caller's connection at the replica: HTTP/1.1, one request after another."""
+"""The connection of a caller to the replica: HTTP/1.1, one request after another."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from app_toolkit.types import Header, Message, Scope
 logger = logging.getLogger("app_toolkit.replica")
 
 HIGH_WATER = 64 * 1024
-"""Bytes of a body that the app has not asked for, beyond which nothing more is read."""
+"""Bytes of a body that the app has not received yet. Above this limit, no more is read from the connection."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 UNREADABLE = b"Invalid HTTP request received."
@@ -30,9 +30,10 @@ STATUSES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()
 
 
 class CallerConnection(asyncio.Protocol):
-    """What one caller says on one connection: a request, and once that is answered the next.
+    """One connection of a caller: a request, and after its response the next request.
 
-    A request that comes early waits. The handshake of a WebSocket hands the connection over to uvicorn's protocol.
+    A request that arrives before the previous response is complete waits. The handshake of a WebSocket hands the
+    connection over to uvicorn's protocol.
     """
 
     def __init__(self, gate: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
@@ -41,43 +42,43 @@ class CallerConnection(asyncio.Protocol):
         self._config = config
         self._server_state = server_state
         self._app_state = app_state
-        # Which the server looks at when it shuts down.
+        # The server closes these connections when it shuts down.
         self._connections = cast(set[Any], server_state.connections)
         self._loop = asyncio.get_running_loop()
-        # Reading.
+        # Reading
         self._parser: Any = HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._paused = False
         self._target = b""
         self._headers: list[Header] = []
         self._expects = False
-        #: The request whose body arrives.
+        #: The request whose body is being received.
         self._arriving: Transaction | None = None
         self._is_handshake = False
-        # Answering.
-        #: The request whose answer the caller waits for, and those behind it.
+        # Writing
+        #: The request whose response is next on the connection, and the requests that wait behind it.
         self._current: Transaction | None = None
         self._queued: deque[Transaction] = deque()
-        #: All whose app has not ended, also those that the caller has all of.
+        #: All requests whose app has not returned, including those whose response is complete.
         self._running: set[Transaction] = set()
         self.writable = asyncio.Event()
         self.writable.set()
         self.transport: CorkedTransport
 
-    # What the event loop says
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = CorkedTransport(cast(asyncio.Transport, transport))
         self._server = get_local_addr(self.transport)
         self._client = get_remote_addr(self.transport)
         self._scheme = "https" if is_ssl(self.transport) else "http"
-        # No request's own: one often begins where the one before it ends.
+        # Not the context of a request: a request often begins while the previous one ends.
         self._context = copy_context()
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        self._parser = None  # which knows us, too
+        self._parser = None  # it refers to this object, too
         self._queued.clear()
         self._disconnect()
         self.writable.set()
@@ -102,17 +103,17 @@ class CallerConnection(asyncio.Protocol):
             self.transport.write(head(400, headers) + UNREADABLE)
             self.transport.close()
 
-    # What the server says
+    # Called by the server
 
     def shutdown(self) -> None:
-        """Nothing new; what runs may end."""
+        """Accept no new request. A running request may end."""
         if self._is_free:
             self.transport.close()
         else:
             assert self._current is not None
             self._current.keep_alive = False
 
-    # What the parser says
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._target = b""
@@ -153,7 +154,7 @@ class CallerConnection(asyncio.Protocol):
             arrived.more_body = False
             arrived.tell()
 
-    # What a transaction says
+    # Called by a transaction
 
     def pause_reading(self) -> None:
         if not self._paused:
@@ -166,15 +167,16 @@ class CallerConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def answered(self, transaction: "Transaction") -> None:
-        """All of its answer is written."""
+        """Flush a response that was completely written, and begin the next request."""
         if transaction.complete:
-            # What came meanwhile is served before the turn ends: a whole answer does not wait for that.
+            # Without this flush, a complete response would wait until the loop iteration has processed what arrived
+            # meanwhile.
             self.transport.flush()
         if transaction is self._current:
             self._go_on(transaction)
 
     def ended(self, transaction: "Transaction", task: "asyncio.Task[None]") -> None:
-        """Its app has."""
+        """Remove a request whose app has returned."""
         self._server_state.tasks.discard(task)
         self._running.discard(transaction)
         if transaction is self._current:
@@ -189,8 +191,11 @@ class CallerConnection(asyncio.Protocol):
 
     @property
     def _is_free(self) -> bool:
-        """Whether the next request may begin: of an answer of known length a caller sees the end before its app says
-        so, and comes again."""
+        """Whether the next request may begin.
+
+        The caller of a response with a known length sees its end before the app returns, and may then send its next
+        request.
+        """
         current = self._current
         return current is None or (current.whole and current.keep_alive)
 
@@ -222,7 +227,7 @@ class CallerConnection(asyncio.Protocol):
         }
 
     def _hand_over(self) -> None:
-        """Another protocol has the connection from now on."""
+        """Hand the connection over to the WebSocket protocol."""
         lines = [b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._target)]
         lines += [b"%b: %b\r\n" % field for field in self._headers]
         self._connections.discard(self)
@@ -236,31 +241,32 @@ class CallerConnection(asyncio.Protocol):
         transport.set_protocol(websocket)
 
     def _disconnect(self) -> None:
-        """Nobody hears any more what the apps have to say."""
+        """Mark the running requests as disconnected: their responses cannot be sent any more."""
         for transaction in self._running:
             transaction.disconnected = not transaction.complete
             transaction.tell()
 
 
 class Transaction:
-    """One request and its answer, as the app's `receive` and `send` see them.
+    """One request and its response, as the app's `receive` and `send` see them.
 
-    What it is to send has passed the gate: names are in small letters, and there is nothing in a field that ends it.
+    `Replica` has checked the messages that are sent: names are in lower case, and no field contains a line end.
     """
 
-    # What few requests ever change is not set for each.
+    # Class attributes are the defaults, because few requests change them.
     disconnected = started = whole = complete = False
     more_body = True
     body = b""
     _chunked: bool | None = None
     _left = 0
-    """Bytes that the app has announced, and not sent."""
+    """Bytes of the body that the app has announced and not sent yet."""
     _news = False
     _waiting: asyncio.Event | None = None
 
     def __init__(self, connection: CallerConnection, scope: Scope, keep_alive: bool, expects: bool) -> None:
         """`keep_alive`: whether the connection serves another request after this one. `expects`: the caller waits for a
-        `100 Continue`."""
+        `100 Continue`.
+        """
         self.scope = scope
         self.keep_alive = keep_alive
         self._connection = connection
@@ -269,8 +275,8 @@ class Transaction:
         self._expects = expects
 
     def take(self, body: bytes) -> None:
-        """A part of the request's body has come."""
-        if self.whole:  # what comes next is not to wait behind what the app has not asked for by now
+        """Add a part of the request's body."""
+        if self.whole:  # the next request must not wait behind a body that the app has not received by now
             self.disconnected = not self.complete
         else:
             self.body += body
@@ -279,7 +285,7 @@ class Transaction:
         self.tell()
 
     def tell(self) -> None:
-        """There is something to receive."""
+        """Wake `receive`: there is a new message."""
         self._news = True
         if self._waiting is not None:
             self._waiting.set()
@@ -307,7 +313,10 @@ class Transaction:
             await self._connection.writable.wait()
 
     def put(self, message: Message) -> bool:
-        """Send it, unless that has to wait. Gives whether it is sent, or nobody wants it any more."""
+        """Send a message, unless that has to wait.
+
+        Return whether it was sent, or was dropped because the client has disconnected.
+        """
         if self.disconnected:
             return True
         if not self._connection.writable.is_set():
@@ -375,7 +384,11 @@ class Transaction:
             self._transport.close()
 
     def ended(self, task: "asyncio.Task[None]") -> None:
-        """The app has returned, or raised: nobody is left without an answer, and none is taken for a whole one."""
+        """Complete the response after the app has returned or raised.
+
+        If no response has begun, send a 500. If a response cannot be completed, close the connection, so that the
+        caller does not take it for a complete one.
+        """
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Reported):
             logger.error("a request failed beyond its gate", exc_info=error)

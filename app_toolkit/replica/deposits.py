@@ -1,4 +1,4 @@
-"""What lies at a replica beside its sockets: arguments that were deposited for a call, and what is to be collected."""
+"""Out-of-band payloads of a replica: arguments that callers put, and results that callers get."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -8,10 +8,10 @@ from app_toolkit.transport.calls import Piece
 
 
 class Deposits:
-    """Payloads, each for as long as its exchange waits for it: what nobody waits for is not kept.
+    """Payloads, each kept only while its exchange waits for it.
 
-    So there are never more of them than ongoing calls. `put` and `take` are safe from any thread; the others belong to
-    the loop that serves the calls.
+    So there are never more payloads than ongoing calls. `put` and `take` are safe from any thread. Call the other
+    methods on the event loop that serves the calls.
     """
 
     def __init__(self) -> None:
@@ -19,14 +19,14 @@ class Deposits:
         self._kept: dict[str, tuple[Sequence[Piece], Future[None]]] = {}
 
     def __len__(self) -> int:
-        """How many exchanges wait: for something to come, or to be collected."""
+        """Return how many exchanges wait: for a payload, or for its collection."""
         return len(self._expected) + len(self._kept)
 
-    # An exchange
+    # Called by an exchange
 
     @contextmanager
     def expected(self, key: str) -> "Iterator[Future[Sequence[Piece]]]":
-        """Take in what comes under this key; the future has it then."""
+        """Accept a payload under this key. The future gets it."""
         came = self._expected[key] = Future()
         try:
             yield came
@@ -35,7 +35,7 @@ class Deposits:
 
     @contextmanager
     def kept(self, key: str, pieces: Sequence[Piece]) -> "Iterator[Future[None]]":
-        """Keep this under the key until it is taken, which the future tells."""
+        """Keep a payload under this key until it is taken. The future completes then."""
         taken: Future[None] = Future()
         self._kept[key] = pieces, taken
         try:
@@ -43,7 +43,7 @@ class Deposits:
         finally:
             self._kept.pop(key, None)
 
-    # Its caller
+    # Called by the caller of the exchange
 
     def put(self, key: str, pieces: Sequence[Piece]) -> None:
         came = self._expected.pop(key, None)
@@ -51,7 +51,7 @@ class Deposits:
             came.set_result(pieces)
 
     def take(self, key: str) -> Sequence[Piece] | None:
-        """None where nothing is kept (any more)."""
+        """Return a payload and stop keeping it; None: none is kept under this key."""
         pieces, taken = self._kept.pop(key, (None, None))
         if taken is not None and taken.set_running_or_notify_cancel():
             taken.set_result(None)

@@ -1,4 +1,4 @@
-"""What one route wishes for when its client has gone, where that is not what its ingress says."""
+"""Choosing for one route what happens to its handler when the client disconnects."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
@@ -14,7 +14,7 @@ MARK = "__app_toolkit_on_disconnect__"
 def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
     """Choose what happens to one endpoint when its client disconnects. Put it below the decorator of the route.
 
-    By default a POST keeps running, as under uvicorn, so each retry of an impatient client adds one more model call.
+    By default a POST keeps running, as under uvicorn. So each retry of an impatient client adds one more model call.
     Use "cancel" for a POST that only computes something.
 
     Parameters:
@@ -22,7 +22,7 @@ def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
             HEAD, streams and WebSockets are cancelled.
 
     Raises:
-        ConfigError: `wish` is another word.
+        ConfigError: `wish` is another value.
     """
     words = get_args(OnDisconnect)
     if wish not in words:
@@ -36,6 +36,6 @@ def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
 
 
 def wish_of(scope: Scope, otherwise: OnDisconnect) -> OnDisconnect:
-    """What the endpoint that the app's router has found wishes for; `otherwise` where it says nothing."""
+    """Return the choice of the endpoint that the app's router has found; `otherwise` if the endpoint has none."""
     wish: OnDisconnect = getattr(scope.get("endpoint"), MARK, otherwise)
     return wish

@@ -1,8 +1,8 @@
-"""Closes the generators of a request that was broken off, without waiting for the garbage collector.
+"""Closes the generators of an aborted request, without waiting for the garbage collector.
 
 A framework that is cancelled while it sends an item leaves the generator of its response suspended at `yield`, in a
-cycle with the frames of a traceback. Its `finally` would run when garbage is collected, which in an idle process is
-never.
+reference cycle with the frames of a traceback. Its `finally` block would run only when garbage is collected, which in
+an idle process never happens.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from app_toolkit.observability.context import READINGS, Reading
 logger = logging.getLogger("app_toolkit.replica")
 
 THREAD_S = 0.05
-"""How often a thread that steps a generator is looked at."""
+"""Interval in seconds at which a generator that a thread steps is checked."""
 
 ENTER = _AsyncGeneratorContextManager.__aenter__.__code__
-"""Begins the generator of an `@asynccontextmanager`."""
+"""The code that begins the generator of an `@asynccontextmanager`."""
 
 Generator = AsyncGenerator[Any, Any]
 
@@ -33,9 +33,9 @@ Generator = AsyncGenerator[Any, Any]
 class Noticing:
     """The hook of an event loop's thread that is called when an asynchronous generator begins.
 
-    A generator that begins in a request is one of its readings: if the request is broken off, and the task that began
-    the generator has ended or is the request's own, the generator is closed. The generator of an `@asynccontextmanager`
-    is none: `async with` ends it, and it may be a client that all requests share.
+    A generator that begins in a request is one of the request's readings. If the request is aborted, and the task that
+    began the generator has ended or is the request's own task, the generator is closed. The generator of an
+    `@asynccontextmanager` is not a reading: `async with` ends it, and it may be a client that all requests share.
     """
 
     def __init__(self, before: Callable[[Generator], None] | None) -> None:
@@ -47,7 +47,7 @@ class Noticing:
             self._before(generator)
         readings = READINGS.get()
         if readings is not None and sys._getframe(1).f_code is not ENTER:
-            # Held weakly: a request that goes on for hours may begin many.
+            # A weak reference: a request that runs for hours may begin many generators.
             weak, stepped = ref(generator, lambda _: readings.discard(reading)), _stepped_by_threads(generator)
             reading = Reading(lambda: self._close(weak, stepped))
             reading.reader = asyncio.current_task()
@@ -69,15 +69,15 @@ async def _close(generator: Any, inner: Any) -> None:
     try:
         await generator.aclose()
         if inner is not None:
-            while inner.gi_running:  # noqa: ASYNC110 - a thread that ends tells nobody
+            while inner.gi_running:  # noqa: ASYNC110 - a thread does not report its end
                 await asyncio.sleep(THREAD_S)
             await anyio.to_thread.run_sync(inner.close)
-    except Exception:  # of user code, for which nobody waits
+    except Exception:  # raised by user code, and no caller awaits this task
         logger.exception("the generator %s failed when it was closed", (inner or generator).__qualname__)
 
 
 def _stepped_by_threads(generator: Any) -> "ref[Any] | None":
-    """The ordinary generator that Starlette has threads step, if this is its wrapper."""
+    """Return the ordinary generator that Starlette steps in threads, if this is Starlette's wrapper; otherwise None."""
     if generator.ag_code is not iterate_in_threadpool.__code__:
         return None
     inner = generator.ag_frame.f_locals["iterator"]
@@ -85,7 +85,7 @@ def _stepped_by_threads(generator: Any) -> "ref[Any] | None":
 
 
 def notice_generators() -> None:
-    """Notice those that begin on the calling thread from now on, as long as its event loop runs."""
+    """Notice generators that begin on the calling thread from now on, as long as its event loop runs."""
     hooks = sys.get_asyncgen_hooks()
     if not isinstance(hooks.firstiter, Noticing):
         sys.set_asyncgen_hooks(firstiter=Noticing(hooks.firstiter))

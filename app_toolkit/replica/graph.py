@@ -1,4 +1,4 @@
-"""Which deployments an app calls: the graph that its dependencies make."""
+"""The deployments that an app calls: the graph of its dependencies."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,21 +14,21 @@ from app_toolkit.replica.batching import is_batched
 
 
 def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
-    """Which deployments the code behind these routes of an app may call itself, as far as is known, by name.
+    """Return the names of the deployments that these routes of an app may call directly, as far as is known.
 
-    Those that `Toolkit(deployments=...)` names may be called by any route. Raises `PlanningError` for a route that
-    depends on a class of a deployment, and not on what its `bind` gives.
+    Any route may call those that `Toolkit(deployments=...)` names. Raises `PlanningError` for a route that depends on a
+    deployment's class instead of the value that `bind` returns.
     """
     direct = (*getattr(app, "deployments", ()), *_used_by(routes))
     return tuple(dict.fromkeys(each.name for each in direct))
 
 
 def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
-    """The deployments that an app calls, and those that they call, each after those that it is bound with.
+    """Return the deployments that an app calls, and those that they call, each after those that it is bound with.
 
-    Of a deployment: itself, and those that it calls. Of an app: the dependencies of its routes, WebSockets and mounted
-    apps, and what `Toolkit(deployments=...)` names. Raises `PlanningError` where deployments are bound with each other
-    in a circle, and where two have one name.
+    For a deployment: itself and those that it calls. For an app: the dependencies of its routes, WebSockets and mounted
+    apps, and the ones that `Toolkit(deployments=...)` names. Raises `PlanningError` if deployments are bound with each
+    other in a circle, or if two have the same name.
     """
     found: dict[int, Deployable] = {}
     for each in _used(app):
@@ -46,7 +46,7 @@ def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
 
 
 def batched_endpoints(routes: Sequence[BaseRoute]) -> Iterator[Callable[..., Any]]:
-    """The endpoints of these routes, and of mounted apps, that collect requests into batches."""
+    """Yield the endpoints of these routes, and of mounted apps, that collect requests into batches."""
     for context in iter_route_contexts(routes):
         route = context.original_route
         if isinstance(route, Mount | Host):
@@ -75,7 +75,10 @@ def _used_by(routes: Sequence[BaseRoute]) -> Iterator[Deployable]:
 
 
 def _called(dependant: Dependant, path: str) -> Iterator[Deployable]:
-    """Raises `PlanningError` for a class that was not bound: FastAPI would construct it for each request."""
+    """Yield the deployments of a dependency.
+
+    Raises `PlanningError` for a class that was not bound: FastAPI would construct it for each request.
+    """
     call = dependant.call
     if isinstance(call, Deployable):
         yield call

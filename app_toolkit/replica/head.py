@@ -1,4 +1,4 @@
-"""The head of an app's answer. One that is no HTTP is the app's mistake, which it is told before anything has left."""
+"""Checks the head of an app's response. The app gets an error for an invalid one before anything was sent."""
 
 import re
 from collections.abc import Iterable
@@ -13,17 +13,17 @@ NOT_IN_A_VALUE = bytes(byte for byte in range(32) if byte != ord("\t")) + b"\x7f
 """RFC 9110, 5.5."""
 
 LONGEST_LENGTH = 18
-"""Digits of the length of a body."""
+"""Maximum number of digits of a content length."""
 
 STATUSES = range(200, 600)
-"""Behind one below, another answer has to come."""
+"""After a lower status, another response has to follow."""
 
 
 def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header], int | None]:
-    """The fields, which are nobody else's, and the bytes of the body, where they say how many; None: they do not.
+    """Return the checked fields as a new list, and the length of the body in bytes; None: the fields do not give it.
 
-    `status`: None for that of a WebSocket which is accepted. Raises `RuntimeError` for a head that is none, `TypeError`
-    for fields that are not bytes.
+    `status`: None for a WebSocket that is accepted. Raises `RuntimeError` for an invalid head, and `TypeError` for
+    fields that are not bytes.
     """
     if status is not None and status not in STATUSES:
         told = "behind which another answer has to come" if status < STATUSES.start else "and the highest is 599"
@@ -52,7 +52,7 @@ def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header]
 
 @lru_cache(1_024)
 def field_name(name: bytes) -> bytes:
-    """In small letters. Raises `RuntimeError` for what is none."""
+    """Return the name in lower case. Raises `RuntimeError` if it is not a valid field name."""
     if not name or NOT_IN_A_NAME.search(name):
         raise RuntimeError(f"the app answers with a field {name[:50]!r}, which is no name")
     return name.lower()

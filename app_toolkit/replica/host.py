@@ -1,4 +1,4 @@
-"""The user's app: found by its import path, told what it serves, and asked why it did not come up."""
+"""Loading the user's app by its import path, selecting its ingress, and reporting why its startup failed."""
 
 import importlib
 import os
@@ -17,18 +17,17 @@ from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
 
 SHOWN_FRAMES = 6
-"""How much of a user's traceback is shown: its end, where the mistake is."""
+"""Number of frames of a user's traceback that are shown. They are its last ones, where the error is."""
 
 MOST_NAMES = 20
-"""How many of a module's names an error lists."""
+"""Maximum number of names of a module that an error lists."""
 
 
 def load(target: str, app_dir: str) -> Any:
-    """The object at `module:attribute` (the attribute may be dotted), imported with `app_dir` first on the
-    import path.
+    """Return the object at `module:attribute`, imported with `app_dir` first on the import path.
 
-    Raises `TargetError`; where the user's own code failed while it was imported, that error is its
-    `__cause__`.
+    The attribute may be dotted. Raises `TargetError`; if user code failed during the import, its `__cause__` is that
+    error.
     """
     name, _, attribute = target.partition(":")
     if not name or not attribute:
@@ -41,40 +40,39 @@ def load(target: str, app_dir: str) -> Any:
 
 
 def import_from(name: str, app_dir: str) -> ModuleType:
-    """Import a module of the user's with `app_dir` first on the import path.
+    """Import a module of the user with `app_dir` first on the import path.
 
-    Raises `TargetError`; where the user's own code failed, that error is its `__cause__`, and the end of its traceback
-    is a note.
+    Raises `TargetError`. If user code failed, its `__cause__` is that error, and the end of the traceback is a note.
     """
     _look_in(app_dir)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise _does_not_import(name, app_dir, error) from error
 
 
 def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
-    """What was packed of `target`; what it names of modules is imported with `app_dir` first on the import path.
+    """Unpickle the code of `target`. Modules that it refers to are imported with `app_dir` first on the import path.
 
-    Raises `TargetError` as `import_from` does, also where there is nothing to unpack.
+    Raises `TargetError` as `import_from` does, also if `code` is None.
     """
     if code is None:
         raise TargetError(f"what was packed of {target!r} is not in the store any more: its application has gone")
     _look_in(app_dir)
     try:
         return pickle.loads(code)
-    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise fails(f"what was packed of {target!r} cannot be unpacked", error) from error
 
 
 def _look_in(app_dir: str) -> None:
     if sys.path[:1] != [app_dir]:
         sys.path.insert(0, app_dir)
-    importlib.invalidate_caches()  # the folder may have been written a moment ago
+    importlib.invalidate_caches()  # the folder may have been written just now
 
 
 def host(app: Any, ingress: str) -> ASGIApp:
-    """Make the app serve one ingress, where it has several. Raises `PlanningError` for one that it lacks."""
+    """Make the app serve one of its ingresses, if it has several. Raises `PlanningError` if it has no such ingress."""
     serve_only = getattr(app, "serve_only", None)
     if serve_only is not None:
         serve_only(ingress)
@@ -82,14 +80,14 @@ def host(app: Any, ingress: str) -> ASGIApp:
 
 
 class Lifespan:
-    """Passes everything on to the app, and keeps what a startup that failed said."""
+    """Forwards everything to the app, and keeps the message of a startup that failed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.failure: str | None = None
-        """Why startup failed, usually a traceback; None: it did not."""
+        """Why the startup failed, usually a traceback; None: it has not failed."""
         self._app = app
 
-    # No coroutine of its own for requests: they get the app's.
+    # Requests need no further coroutine: this returns the awaitable of the app.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "lifespan":
             return self._lifespan(scope, receive, send)
@@ -107,7 +105,7 @@ class Lifespan:
 
         try:
             await self._app(scope, receive, listen)
-        except BaseException as error:  # whatever it is, uvicorn takes it from here
+        except BaseException as error:  # uvicorn handles it
             if not answered:
                 self.failure = "".join(traceback.format_exception(error))
             raise
@@ -121,7 +119,7 @@ def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetErr
 
 
 def fails(what: str, error: BaseException) -> TargetError:
-    """What failed and why, in one sentence; the end of the user's traceback is a note."""
+    """Return an error with what failed and why in one sentence. The end of the user's traceback is a note."""
     if isinstance(error, SystemExit):
         reason = f"it ends the process (SystemExit: {error.code})"
     else:
@@ -132,11 +130,11 @@ def fails(what: str, error: BaseException) -> TargetError:
 
 
 def users_traceback(error: BaseException) -> str:
-    """The end of a traceback, without what is ours of it."""
+    """Return the end of a traceback, without the frames of this package."""
     shown = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in shown.stack if _is_the_users(frame)]
     shown.stack = traceback.StackSummary.from_list(frames[-SHOWN_FRAMES:])
-    # What led to it ends in the same lines of user code more often than it says something new.
+    # The causes usually end in the same lines of user code, so they add nothing.
     shown.__cause__ = shown.__context__ = None
     return "".join(shown.format()).rstrip()
 
@@ -146,7 +144,7 @@ def _is_the_users(frame: traceback.FrameSummary) -> bool:
 
 
 def names(module: ModuleType) -> str:
-    """Some of the public names of a module, for an error."""
+    """Return some of the public names of a module, as a part of an error message."""
     found = [
         name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     ]

@@ -1,4 +1,4 @@
-"""HTTP for a deployment's object: whatever the path and the method, it is the object's `__call__`."""
+"""HTTP for a deployment's object: its `__call__` answers every path and method."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
 def answers_http(cls: type) -> bool:
-    """Whether its objects have a `__call__(request)`. Raises `PlanningError` for one that cannot be."""
+    """Return whether objects of the class answer HTTP with `__call__`. Raises `PlanningError` for an invalid one."""
     method = next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
     if method is not None and kind_of(getattr(method, "__func__", method)) in STREAMS:
         raise PlanningError(f"{cls.__name__}.__call__ yields: let it return a StreamingResponse of what it yields")
@@ -30,12 +30,12 @@ def answers_http(cls: type) -> bool:
 
 
 def http_app(cls: type, respond: Callable[[Request], Awaitable[Any]]) -> FastAPI:
-    """An app whose every request is answered by `respond`, in any way that an endpoint of FastAPI may."""
+    """Return an app that answers every request with `respond`, whose result may be that of any FastAPI endpoint."""
 
     async def answer(request: Request) -> Any:
         return await respond(request)
 
-    wish = getattr(getattr(cls, "__call__"), MARK, None)  # noqa: B004, B009 - not the metaclass's: there is one
+    wish = getattr(getattr(cls, "__call__"), MARK, None)  # noqa: B004, B009 - not the metaclass's `__call__`
     if wish is not None:
         setattr(answer, MARK, wish)
     app = FastAPI(openapi_url=None, exception_handlers={RequestError: refusal})
@@ -45,7 +45,7 @@ def http_app(cls: type, respond: Callable[[Request], Awaitable[Any]]) -> FastAPI
 
 
 async def refusal(request: Any, error: Exception) -> Response:
-    """A handle's refusal, as the answer of the endpoint that it was called in."""
+    """Return the response for a call that was refused, from the endpoint that made the call."""
     assert isinstance(error, RequestError)
     headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
     return JSONResponse(error.document(request_id() or ""), error.status, headers)

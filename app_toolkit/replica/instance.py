@@ -1,4 +1,4 @@
-"""One object of a deployment's class: its life, and its methods as whoever calls it wants them run."""
+"""One object of a deployment's class: its lifecycle, and the execution of its methods."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
@@ -22,18 +22,18 @@ logger = logging.getLogger("app_toolkit.replica")
 class Instance:
     """An object that is constructed, started, called and closed.
 
-    * `async def` methods and async generators run on the loop that calls; the constructor, `def` methods and generators
-      on the object's own threads, one at a time where there is one thread.
-    * A generator leaves its thread between two items.
+    * `async def` methods and async generators run on the event loop of the caller. The constructor, `def` methods and
+      generators run on the object's own threads, one at a time if there is one thread.
+    * A generator does not occupy its thread between two items.
     * A `def` method whose call is cancelled runs to its end, and the call ends with it.
 
-    For one event loop.
+    Use it on one event loop only.
     """
 
     def __init__(
         self, make: Callable[[], object], *, name: str, sync_threads: int = 1, replica: ReplicaContext | None = None
     ) -> None:
-        """`make` constructs the object; `name` is for errors and logs; `replica`: what user code is told it runs in."""
+        """`make` constructs the object. `name` is for errors and logs. `replica`: the context that user code sees."""
         self.name = name
         self.replica = replica
         self._make = make
@@ -42,22 +42,22 @@ class Instance:
         self._methods: dict[str, tuple[Kind, Callable[..., Any]]] = {}
         self._constructed = False
         self._batch: Mapping[str, Mapping[str, float]] = {}
-        #: What it has taken up last; False: nobody knows, because that goes on, or has failed.
+        #: The value that was applied last; False: not known, because a change is in progress or has failed.
         self._user_config: Mapping[str, Any] | Literal[False] | None = None
 
-    # Its life
+    # Lifecycle
 
     async def start(self, user_config: Mapping[str, Any] | None = None) -> None:
-        """Construct it, run its `start()` where it has one, and give it its `user_config` where there is one.
+        """Construct the object, run its `start()` if it has one, and pass it its `user_config` if there is one.
 
-        Raises `StartupError` with the end of the user's traceback as a note; what had begun is closed by then.
+        Raises `StartupError` with the end of the user's traceback as a note. The object is closed by then.
         """
         try:
             with self._told():
                 await self._threads.run(self._construct)
             await self._if_there("start")
             await self._take_up(user_config)
-        except BaseException as error:  # also a `sys.exit()` of the user's
+        except BaseException as error:  # includes a `sys.exit()` of user code
             await self._close_what_began()
             if not isinstance(error, (Exception, SystemExit)):
                 raise
@@ -66,22 +66,23 @@ class Instance:
             raise failure from error
 
     def _construct(self) -> None:
-        # Here, and not where this is awaited: it is closed also if nobody waits any more.
+        # In the thread and not after the await: the object must be closed even if the awaiting task was cancelled.
         self._object = self._make()
         self._threads.own(self._object)
         override(self._object, self._batch)
         self._constructed = True
 
     def limit_batches(self, batch: Mapping[str, Mapping[str, float]]) -> None:
-        """Let its batch methods keep to these limits, by name; what is not said is as the method says."""
+        """Override the limits of batch methods, by method name. Limits that are not given are those of the method."""
         self._batch = batch
         if self._constructed:
             override(self._object, batch)
 
     async def reconfigure(self, user_config: Mapping[str, Any] | None) -> None:
-        """Give it a new `user_config`; nothing happens where it has that one.
+        """Apply a new `user_config`. Do nothing if it is equal to the current one.
 
-        Raises `ReconfigureError` with the end of the user's traceback as a note; the same one is then given again.
+        Raises `ReconfigureError` with the end of the user's traceback as a note. The same value is then applied again
+        by the next call.
         """
         if not self._constructed:
             raise self._does_not_run()
@@ -104,17 +105,17 @@ class Instance:
         self._user_config = user_config
 
     async def check_health(self) -> None:
-        """Raises what the user's `check_health` raises, where there is one: it is not well then. Nor is it before its
-        start and after its end: `RuntimeError`.
+        """Run the user's `check_health`, if there is one. Raises what it raises: the replica is not healthy then.
 
-        A `def check_health` waits for its turn on the object's threads; beside long `def` methods it is better `async`.
+        Raises `RuntimeError` before the start and after the end of the object. A `def check_health` waits for a free
+        thread of the object. Beside long `def` methods it should be `async`.
         """
         if not self._constructed:
             raise self._does_not_run()
         await self._if_there("check_health")
 
     async def aclose(self) -> None:
-        """Run its `aclose()`, where it has one, and end its threads. Raises what the user's code raises."""
+        """Run the object's `aclose()`, if it has one, and end its threads. Raises what user code raises."""
         constructed, self._constructed = self._constructed, False
         try:
             if constructed:
@@ -143,7 +144,7 @@ class Instance:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Here user code may ask which replica this is; for calls `Calls` sees to it, at a tenth of the cost."""
+        """Set the replica context for user code. For calls, `Calls` sets it, at a tenth of the cost."""
         outer = REPLICA.get()
         REPLICA.set(self.replica)
         try:
@@ -151,16 +152,17 @@ class Instance:
         finally:
             REPLICA.set(outer)
 
-    # Its methods
+    # Methods
 
     def streams(self, method: str) -> bool:
-        """Whether the method yields items. Raises `AttributeError` for what callers may not call."""
+        """Return whether the method yields items. Raises `AttributeError` for a method that callers may not call."""
         return self._method(method)[0] in STREAMS
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the method gives.
+        """Call a method and return its result.
 
-        Raises what it raises, `AttributeError` where there is none for callers, and `TypeError` where it is a stream.
+        Raises what the method raises, `AttributeError` if there is no such public method, and `TypeError` if it yields
+        items.
         """
         kind, bound = self._method(method)
         if kind == "coroutine":
@@ -170,7 +172,7 @@ class Instance:
         raise TypeError(f"{self._called(method)} yields items: iterate over it")
 
     async def respond(self, request: object) -> Any:
-        """What its `__call__` makes of a request. Raises what that raises."""
+        """Call the object's `__call__` with a request and return its result. Raises what it raises."""
         if not self._constructed:
             raise self._does_not_run()
         respond = cast(Callable[[object], Any], self._object)
@@ -179,7 +181,7 @@ class Instance:
         return await self._threads.run(partial(respond, request))
 
     def stream(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """What the method yields; whoever does not read it to its end closes it. Raises as `call` does."""
+        """Return the items of a method that yields. The caller must exhaust or close them. Raises as `call` does."""
         kind, bound = self._method(method)
         if kind == "stream":
             items: AsyncGenerator[Any, None] = bound(*args, **kwargs)
@@ -189,13 +191,13 @@ class Instance:
         raise TypeError(f"{self._called(method)} gives one result: await it")
 
     async def _stepped(self, items: Generator[Any, None, None]) -> AsyncGenerator[Any, None]:
-        context = copy_context()  # one for all steps: what the generator sets, it finds again
+        context = copy_context()  # one context for all steps, so that the generator finds its context variables again
         end = object()
         try:
             while (item := await self._threads.run(partial(next, items, end), context)) is not end:
                 yield item
         finally:
-            if getgeneratorstate(items) != GEN_CLOSED:  # it has not ended by itself
+            if getgeneratorstate(items) != GEN_CLOSED:  # the generator has not ended by itself
                 await self._threads.run(items.close, context)
 
     def _method(self, name: str) -> tuple[Kind, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""The requests that are in a replica now, by what they occupy."""
+"""The requests in a replica, in sets by the resource that they occupy."""
 
 import asyncio
 import time
@@ -11,7 +11,9 @@ from app_toolkit.replica.generators import notice_generators
 from app_toolkit.types import OnDisconnect
 
 SWEEP_S = 0.25
-"""The interval at which the requests are checked. One that was there the time before is watched for a disconnect."""
+"""The interval in seconds at which the requests are checked. From the second check on, a request is watched for a
+disconnect.
+"""
 
 
 class Live(Protocol):
@@ -41,13 +43,13 @@ class LiveSets:
         self.streams: set[Live] = set()
         self.running: set[Live] = set()
         self.websockets: set[Live] = set()
-        #: Called when a request has given its slot back.
+        #: Called when a request has released its slot.
         self.freed: Callable[[], None]
         self._drained: asyncio.Event | None = None
         self._sweeping = False
-        #: The loop that everything here runs on, as of the first sweep. It may be gone before this object is.
+        #: The event loop of this object, as of the first sweep. It may be closed while this object still exists.
         self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
-        # Not the context of a request: that would be kept as long as the sweeps go on.
+        # Not the context of a request, because the sweeps would keep it alive.
         self._context = Context()
 
     def enter(self, request: Live, kind: str) -> asyncio.Task[object] | None:
@@ -106,7 +108,7 @@ class LiveSets:
         loop.call_later(SWEEP_S, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
-        """Check the requests, as long as there are any: no request pays for a watch that it does not need."""
+        """Check the requests, as long as there are any. So a short request needs no watcher of its own."""
         self._sweeping = False
         now = time.monotonic()
         for request in (*self.ongoing, *self.streams, *self.websockets):

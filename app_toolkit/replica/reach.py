@@ -1,4 +1,4 @@
-"""Asks a replica for an answer on the socket that its callers use."""
+"""Sends a probe to a replica through the socket that its callers use."""
 
 import socket
 import time
@@ -7,16 +7,16 @@ from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_peer
 
 AGAIN_S = 0.01
-"""How soon a connection is tried again where too many others wait to be accepted."""
+"""Delay in seconds before a new attempt to connect while the accept queue is full."""
 
 PEERS = hop.peers(None, None, "http")
 
 
 def ask(path: str, secret: bytes, timeout: float) -> None:
-    """Connect to the file, and read an answer of the gate; no user code runs. Blocks for `timeout` seconds at most.
+    """Connect to the socket and read the response to a probe. No user code runs. Blocks for at most `timeout` seconds.
 
-    Raises `TimeoutError` where none comes in time, and another `OSError` where the file leads to no replica: also where
-    another user listens at it, who is sent nothing.
+    Raises `TimeoutError` if there is no response in time, and another `OSError` if the path does not lead to the
+    replica. If a process of another user listens there, nothing is sent to it.
     """
     until = time.monotonic() + timeout
     head = b"HEAD / HTTP/1.1\r\n%b: %b\r\n%b: 1\r\nhost: replica\r\nconnection: close\r\n\r\n" % (
@@ -45,7 +45,7 @@ def _connect(asking: socket.socket, path: str, until: float) -> None:
     while True:
         try:
             return asking.connect(path)
-        except BlockingIOError:  # the queue of those that wait to be accepted is full
+        except BlockingIOError:  # the accept queue is full
             if time.monotonic() + AGAIN_S > until:
                 raise TimeoutError(f"nothing was accepted at {path}") from None
             time.sleep(AGAIN_S)

@@ -1,4 +1,4 @@
-"""The gate in front of the user's app: who may come in, what the app is told, and who is still inside."""
+"""The replica around the user's app: admission control, authentication of callers, and the requests that run."""
 
 import logging
 from collections.abc import Mapping
@@ -27,52 +27,53 @@ TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 SERVER_ERROR = b"Internal Server Error"
 NOTHING: Mapping[bytes, bytes] = {}
 MOST_IDS = 1_000
-"""Requests that are named to the controller where the loop does not answer."""
+"""Maximum number of requests that are named to the controller if the event loop does not respond."""
 
 
 class Reported(Exception):
-    """The app failed and that is logged; all that is left for the server to do is to cut the connection."""
+    """The app failed and that is logged. The server only has to close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatistics:
-    """A replica at one moment."""
+    """The state of a replica at one moment."""
 
     ongoing: int
     """HTTP requests that hold a slot: admitted, and their response is not complete."""
     running: int
-    """HTTP requests whose coroutine has not ended: the ongoing ones, and background tasks."""
+    """HTTP requests whose coroutine has not ended: the ongoing ones, and those that run background tasks."""
     websockets: int
-    """WebSockets that are open, or being opened."""
+    """WebSockets that are open or being opened."""
     draining: bool
-    """Whether it has stopped to admit anybody."""
+    """Whether the replica has stopped admitting requests."""
     waiting_callers: int = 0
     """Callers in the wait queue."""
     buffered: int = 0
-    """Of the ongoing: items that wait for their batch."""
+    """Items that wait for their batch; their requests are ongoing."""
     streams: int = 0
     """Responses that are open streams and hold no slot."""
     reached: tuple[str, ...] = field(default=(), compare=False)
-    """The limits that it has reached: `100 of 100 max_ongoing_requests`."""
+    """The limits that the replica has reached: `100 of 100 max_ongoing_requests`."""
 
 
 class Replica:
-    """The user's ASGI app behind a gate.
+    """The user's ASGI app behind admission control.
 
-    * Whom it refuses never reached user code, so a refusal is always safe to hand on.
-    * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is
-      complete or its coroutine has ended; background tasks hold no slot, but a drain waits for them.
-    * A request whose response is a stream leaves the ongoing ones when the head is sent, as long as fewer than
-      `max_open_streams` are open. A stream beyond that limit keeps its slot: user code has run, so nobody refuses it.
-    * A caller that was refused joins the wait queue and gets a reservation when a slot is free. Nobody overtakes it.
-    * Nothing is believed of a request from elsewhere before the secret has been compared, and the app sees
-      none of the internal header fields.
-    * A handler whose client has gone is stopped where `on_disconnect` or its own mark says so: it is cancelled, or
-      hears of it where it waits for a message, never both. One whose deadline has passed is cancelled in any case.
+    * A request that is refused never reached user code, so it is always safe to send it to another replica.
+    * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is complete or
+      its coroutine has ended. Background tasks hold no slot, but a drain waits for them.
+    * A request whose response is a stream leaves the ongoing ones when the head is sent, if fewer than
+      `max_open_streams` are open. A stream beyond that limit keeps its slot, as user code has already run.
+    * A caller that was refused joins the wait queue and gets a reservation when a slot is free. No other caller
+      overtakes it.
+    * The secret is compared before any field of a request is trusted. The app does not see the internal header fields.
+    * A handler whose client has disconnected is stopped if `on_disconnect`, or the mark of the endpoint, requires it.
+      It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
+      deadline has passed is always cancelled.
 
-    Called as an ASGI app it serves the wire; `admit` is the same gate for a caller in the same process. Not
-    safe across threads, but for `statistics` and the attributes: everything runs on the event loop that
-    serves the app.
+    Called as an ASGI app, it serves requests of the server. `admit` does the same for a caller in this process. Only
+    `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
+    app.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class Replica:
         root_path: str = "",
         trusted_without_hop: bool = False,
     ) -> None:
-        """`name` is for logs; what follows `on_disconnect` is for the wire.
+        """`name` is for logs. The parameters after `on_disconnect` are for requests over a connection.
 
-        `secret`: what callers must know; None: there is no wire, and who claims to come over it is refused.
-        `root_path`: the application's prefix, which the path of each request contains; "" or "/": none.
-        `trusted_without_hop`: serve whoever reaches a Unix socket (the kernel names its user), hop or no hop.
+        `secret`: the secret that callers must prove to know. None: only for callers in this process.
+        `root_path`: the prefix of the application, which the path of each request contains; "" or "/": no prefix.
+        `trusted_without_hop`: serve requests on the Unix socket without a hop field, as the kernel reports their user.
         """
         self.app = app
         self.name = name
@@ -106,7 +107,7 @@ class Replica:
         self.live.freed = self.wait_queue.freed
 
     def limit(self, live: ReloadableOptions) -> None:
-        """Keep to these limits from now on; whoever is inside stays, also where that is more."""
+        """Apply these limits from now on. Requests that run continue, even if there are more of them."""
         self.max_open_websockets = live.max_open_websockets
         self.live.max_open_streams = live.max_open_streams
         self.wait_queue.resize(live.max_ongoing_requests)
@@ -116,12 +117,12 @@ class Replica:
         """The maximum number of open streams beside the requests that hold a slot."""
         return self.live.max_open_streams
 
-    # The wire
+    # Over a connection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, put: Put | None = None) -> None:
-        """Serve one request as uvicorn hands it over; a refusal and a failure of the app become answers.
+        """Serve one request of uvicorn. A refusal and a failure of the app become responses.
 
-        `put`: sends a message at once, and gives False where that has to wait, as `send` would.
+        `put`: sends a message at once, and returns False if that has to wait, as `send` would.
         """
         kind = scope["type"]
         if kind not in ("http", "websocket"):
@@ -144,7 +145,7 @@ class Replica:
         if refusal is not None:
             await _refuse(kind, refusal, send)
             return
-        if caller is not None and _has_gone(receive):  # while it waited for its slot
+        if caller is not None and _has_gone(receive):  # while the request waited for its slot
             self.wait_queue.freed()
             return
         with AdmittedRequest(
@@ -155,15 +156,15 @@ class Replica:
             try:
                 await self.app(scope, request.receive, request.send)
             except ClientDisconnected:
-                raise  # uvicorn's word to who sends on a WebSocket that has closed; it expects it back
-            except (Exception, SystemExit, KeyboardInterrupt) as error:  # no handler ends the replica
+                raise  # uvicorn raises this in `send` on a WebSocket that has closed, and expects it back
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # a handler must not end the replica
                 await self._fail(scope, request, error)
         if request.cut is not None:
             raise Reported from request.cut
 
     async def _fail(self, scope: Scope, request: AdmittedRequest, error: BaseException) -> None:
-        """Log what the app raised, and answer if it has not. Raises `Reported` if the response cannot be completed."""
-        # Starlette has answered 500 by now and raises all the same. Other frameworks leave the answer to the server.
+        """Log what the app raised, and respond if it has not. Raises `Reported` if the response cannot be completed."""
+        # Starlette has sent a 500 and raises anyway. Other frameworks leave the response to the server.
         kind = scope["type"]
         logger.error(
             "request %s failed in %s: %s %r",
@@ -180,7 +181,7 @@ class Replica:
         elif request.complete:
             pass
         elif kind == "websocket":
-            # Otherwise the proxy could not tell this from a lost replica.
+            # Without this the proxy could not distinguish the failure from a lost replica.
             await request.send({"type": "websocket.close", "code": INTERNAL_ERROR})
         else:
             raise Reported from error
@@ -192,7 +193,7 @@ class Replica:
             await _refuse("http", "draining" if self.draining else "busy", send)
 
     def _origin(self, scope: Scope) -> Hop | Refusal | None:
-        """Who sends this request; None: somebody without a hop field, who is trusted."""
+        """Return the hop of a request, or why it is refused. None: the request has no hop field and is trusted."""
         headers: list[Header] = scope["headers"]
         if not headers or headers[0][0] != hop.HOP:
             server = scope.get("server")
@@ -202,11 +203,11 @@ class Replica:
             return "secret"
         try:
             return hop.decode(headers[0][1], self._token)
-        except ValueError:  # it knows the secret, and counts its words differently
+        except ValueError:  # the caller knows the secret, but its field has another format
             return "protocol"
 
     def _rewrite(self, scope: Scope, origin: Hop | None) -> Mapping[bytes, bytes]:
-        """Make the scope that of a server which the client itself had reached; gives what the caller says beside it."""
+        """Change the scope as if the client had connected to the app directly. Return the other internal fields."""
         headers: list[Header] = scope["headers"]
         scope["root_path"] = self._root_path
         if origin is None:
@@ -215,7 +216,7 @@ class Replica:
         internal = (
             NOTHING if len(headers) < 2 or not headers[1][0].startswith(hop.INTERNAL_PREFIX) else _internal(headers)
         )
-        # What a caller asks for by itself is the field behind its own ones.
+        # With `hop.EXPECT`, the caller's own `Expect` field follows the internal fields. The app must not see it.
         scope["headers"] = headers[1 + len(internal) + (hop.EXPECT in internal) :]
         scope["client"] = origin.client
         scope["server"] = origin.server
@@ -231,17 +232,19 @@ class Replica:
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         return internal
 
-    # In one process
+    # Within one process
 
     async def admit(
         self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
     ) -> None:
-        """Run one request of a caller in this process. Its scope is complete.
+        """Run one request of a caller in this process. The scope is complete.
 
-        `caller`: the caller whose reservation the request redeems, or None. `timeout`: the seconds that the request has
-        left. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` if that is not the trace of
-        the caller. Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs, `DeadlineExceeded` after the
-        response has begun (before that, the deadline is the response), and whatever the app raises.
+        `caller`: the caller whose reservation the request redeems, or None. `timeout`: the time in seconds until the
+        deadline of the request. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` if that is
+        not the trace of the caller.
+
+        Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs. Raises `DeadlineExceeded` after the response
+        has begun; before that, the response is the 504. Raises whatever the app raises.
         """
         kind = scope["type"]
         refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
@@ -259,7 +262,7 @@ class Replica:
         if request.cut is not None:
             raise request.cut
 
-    # Both
+    # For both
 
     def _refusal(self, kind: str) -> Refusal | None:
         if self.draining:
@@ -271,28 +274,28 @@ class Replica:
         return None
 
     async def _enter(self, kind: str, caller: str) -> Refusal | None:
-        """The same for a request that redeems a reservation. It waits for its slot and takes it at once."""
+        """Admit a request that redeems a reservation. It waits for its slot. Return the reason if it is refused."""
         if not self.wait_queue.redeem(caller):
             return self._refusal(kind)
         if kind == "websocket":
             self.wait_queue.advance()  # it needs no slot
             return self._refusal(kind)
         entered = await self.wait_queue.enter(caller)
-        if self.draining:  # meanwhile, and the drain has not counted this request
+        if self.draining:  # since the request began to wait; the drain has not counted it
             return "draining"
         return None if entered else "busy"
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one.
+        """Admit no more requests, and wait until no HTTP request and no background task of one runs.
 
-        Gives whether that came about within `timeout` seconds (None: wait for ever). Open WebSockets stay.
+        Return whether that happened within `timeout` seconds (None: no limit). Open WebSockets stay open.
         """
         self.draining = True
         self.wait_queue.close()
         return await self.live.until_drained(timeout)
 
     def statistics(self) -> ReplicaStatistics:
-        """Safe from any thread."""
+        """Return the current statistics. Safe from any thread."""
         return ReplicaStatistics(
             len(self.live.ongoing),
             len(self.live.running),
@@ -313,7 +316,7 @@ class Replica:
         return tuple(f"{count:,} of {most:,} {limit}" for limit, count, most in limits if count >= most > 0)
 
     def running_ids(self) -> tuple[str, ...] | None:
-        """The ids of the requests that run; None: more than `MOST_IDS`. From any thread."""
+        """Return the ids of the running requests; None: there are more than `MOST_IDS`. Safe from any thread."""
         running = tuple(self.live.running)
         return tuple({each.request_id or "" for each in running}) if len(running) <= MOST_IDS else None
 
@@ -324,15 +327,15 @@ class Replica:
 
 
 def _has_gone(receive: Receive) -> bool:
-    """Whether the caller has disconnected, as the server knows it without being asked.
+    """Return whether the caller has disconnected, without waiting for a message.
 
-    Both servers of a replica keep that in the object whose method `receive` is.
+    Both protocols of a replica keep that in the object whose method `receive` is.
     """
     return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
 
 
 def _internal(headers: list[Header]) -> dict[bytes, bytes]:
-    """What the caller's own fields say, after the hop's."""
+    """Return the caller's own internal fields, which follow the hop field."""
     return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 
 

@@ -1,4 +1,4 @@
-"""The replica's process: uvicorn on sockets of ours and a thread of its own, told what to do by others."""
+"""The process of a replica: uvicorn on its own sockets and on a thread of its own, controlled from other threads."""
 
 import asyncio
 import logging
@@ -45,46 +45,49 @@ T = TypeVar("T")
 
 BACKLOG = 2048
 LONGEST_SOCKET_PATH = 107
-"""Bytes that Linux has room for, less the one that ends the path."""
+"""The longest path of a Unix socket in bytes. Linux has 108 bytes, one of them for the terminating null byte."""
 FIRST_PROBE_S = 30.0
-"""How long the first probe may take: the app's own tasks may still be warming up."""
+"""Time limit of the first probe in seconds. The app's own tasks may still be warming up."""
 LEAST_S = 0.1
-"""What the gate has to answer over the socket, however late the loop answered."""
+"""Minimum time in seconds for the answer over the socket, even if the event loop answered late."""
 LOOK_S = 0.05
-"""How often a drain looks whether the last bytes have left."""
+"""Interval in seconds at which a drain checks whether all bytes have been sent."""
 CLOSING_S = 1.0
-"""What WebSockets that were told 1012 get to answer."""
+"""Time in seconds that clients of WebSockets have to answer the close code 1012."""
 SHUTDOWN_S = 10.0
-"""How long a lifespan's shutdown may take after the last exchange."""
+"""Time in seconds that the shutdown of a lifespan may take after the last exchange."""
 
 
 class ReplicaServer:
-    """One replica, for the threads that control it.
+    """One replica, as the threads that control it see it.
 
-    Every method is called from threads other than the data loop's, which this class starts; a handler that
-    blocks that loop makes them wait no longer than they are told. One server serves once.
+    This class starts a thread that runs the data loop. Call the methods from other threads. A handler that blocks the
+    data loop does not delay a method beyond its timeout. A server serves only once.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
-        """`signals` lets user code install signal handlers; None: off the main thread, Python refuses."""
+        """`signals` allows user code to install signal handlers. None: user code cannot, as Python allows it only on
+        the main thread.
+        """
         self._signals = signals
         self._thread: threading.Thread | None = None
         self._address = Address("")
         self._secret = b""
-        #: Where callers on other nodes reach it, once it serves; None: they do not.
+        #: The address for callers on other nodes, once the replica serves; None: callers on other nodes cannot connect.
         self.remote_address: Address | None = None
-        #: The options that it starts with or has taken up; None: none yet, or nobody knows what a failure has left.
+        #: The options that the replica started with or applied last; None: not known (not started, or the last change
+        #: failed).
         self.live: ReloadableOptions | None = None
         self.listeners: list[socket.socket] = []
-        # Set on the data loop while the replica comes up.
+        # Set on the data loop while the replica starts.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self.replica: Replica | None = None
         self._instance: Instance | None = None
         self._reconfiguring = asyncio.Lock()
-        #: Since the app is up; until then nobody waits for its loop.
+        #: Set once the app has started; None: no caller waits for the data loop yet.
         self._watchdog: Watchdog | None = None
-        #: Of a class: the payloads that do not cross its socket.
+        #: For a class: the payloads that are transferred out-of-band.
         self.deposits = Deposits()
 
     def start(
@@ -96,14 +99,15 @@ class ReplicaServer:
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         code: bytes | None = None,
     ) -> Address:
-        """Import the app, run its startup, listen, answer one probe; gives the address that it listens on.
+        """Import the app, run its startup, listen, and answer one probe. Return the address of the socket.
 
-        `address`: `unix:/path` (where that cannot be, some port of this host alone), or `tcp:host:port` with
-        port 0 for any free one. `remote_host`: listen on some port of this host as well, for callers on other
-        nodes; there the secret is asked of everybody. `around` is entered on the data loop before anything of the app
-        is there, and left when all of it has gone. `code` is what is unpacked, where
-        `spec.code` names it. Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback of the app's
-        own.
+        `address`: `unix:/path`, or `tcp:host:port` with port 0 for any free port. If the Unix socket cannot be created,
+        the replica listens on a free TCP port of 127.0.0.1. `remote_host`: also listen on a free port of this host, for
+        callers on other nodes; there every caller must prove that it knows the secret. `around`: a context that is
+        entered on the data loop before the app is loaded and left after the app has ended. `code`: the packed target,
+        if `spec.code` names one.
+
+        Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback of the app.
         """
         if self._thread is not None:
             raise StartupError(f"replica {spec.id} was started before")
@@ -144,12 +148,14 @@ class ReplicaServer:
             raise StartupError(failed) from error
 
     def probe(self, timeout: float) -> ReplicaStatistics:
-        """Ask the data loop, where user code runs, whether it still turns.
+        """Check whether the data loop, which runs user code, still responds.
 
-        Where it serves a class with a `check_health`, that is asked as well. Then the gate is asked over the socket
-        file that callers use. Raises `Unresponsive` where there is no answer within `timeout` seconds, unless a
-        debugger holds the loop; `ReplicaGone` where the loop has ended; `NotWell` where the process has no file
-        descriptor left or the file leads nowhere, and what `check_health` raises.
+        If the replica serves a class with a `check_health`, call that as well. Then send a probe to the replica through
+        the Unix socket that callers use.
+
+        Raises `Unresponsive` if there is no answer within `timeout` seconds, unless a debugger holds the event loop.
+        Raises `ReplicaGone` if the event loop has ended. Raises `NotWell` if the process has no free file descriptor or
+        callers cannot connect to the socket. Raises what `check_health` raises.
         """
         until = time.monotonic() + timeout
         replica, loop = self._alive()
@@ -161,7 +167,7 @@ class ReplicaServer:
             return replica.statistics()
 
         asked = self._ask(answer(), loop)
-        if not wait((asked,), timeout).done:  # a `TimeoutError` may also be the answer
+        if not wait((asked,), timeout).done:  # a `TimeoutError` may also be the result
             asked.cancel()
             if self._watchdog is not None and self._watchdog.is_debugging:
                 return replica.statistics()
@@ -179,15 +185,15 @@ class ReplicaServer:
     def _unresponsive(self, replica: Replica, timeout: float) -> Unresponsive:
         why = f"the data loop of {replica.name} did not answer within {timeout:g} s"
         blocked = None if self._watchdog is None else self._watchdog.blocked()
-        if blocked is not None:  # else its turns are slow, or the app's check_health is
+        if blocked is not None:  # otherwise its iterations are slow, or the app's check_health is
             why = f"{why}: its event loop is {blocked}"
         return Unresponsive(why, replica.running_ids())
 
     def reconfigure(self, live: ReloadableOptions, timeout: float) -> None:
-        """Take up options that changed. One follows the other; what runs, and who is inside, is left alone.
+        """Apply options that changed. Changes are applied one after another; running requests continue.
 
-        Raises `ReconfigureError` with the user's traceback, `TimeoutError` where it takes longer than `timeout`
-        seconds (a `reconfigure` that is `async` is cancelled then), and `ReplicaGone`.
+        Raises `ReconfigureError` with the traceback of the user's code. Raises `TimeoutError` if this takes longer than
+        `timeout` seconds; a `reconfigure` that is `async` is then cancelled. Raises `ReplicaGone`.
         """
         replica, loop = self._alive()
         asked = self._ask(self._take_up(live), loop)
@@ -198,35 +204,35 @@ class ReplicaServer:
             raise TimeoutError(f"{replica.name} was not reconfigured within {timeout:g} s") from None
 
     def statistics(self) -> ReplicaStatistics:
-        """What is going on, without asking the data loop. Raises `ReplicaGone` where that has ended."""
+        """Return the current statistics without asking the data loop. Raises `ReplicaGone` if that loop has ended."""
         return self._alive()[0].statistics()
 
     def drain(self, timeout: float) -> bool:
-        """Admit nobody any more, and wait until no HTTP request runs, nor a background task of one, and all answers
-        have left.
+        """Admit no more requests, and wait until the running ones have ended and their responses have been sent.
 
-        Gives whether that came about within `timeout` seconds. Raises `ReplicaGone`.
+        The running ones are HTTP requests and their background tasks. Return whether that happened within `timeout`
+        seconds. Raises `ReplicaGone`.
         """
         replica, loop = self._alive()
         asked = self._ask(self._drain(replica, timeout), loop)
         try:
             return asked.result(timeout + 1)
         except TimeoutError:
-            # Something blocks the loop: it admits nobody meanwhile, and drains when it goes on.
+            # The event loop is blocked. It admits no requests meanwhile, and drains when it continues.
             return False
 
     def stop(self, timeout: float) -> bool:
-        """Close WebSockets (1012), give exchanges `timeout` seconds, cut the rest, run the app's shutdown.
+        """Close WebSockets (1012), wait for running exchanges, abort the rest, and run the app's shutdown.
 
-        After a `drain` exchanges have had their time: they get `CLOSING_S` more, and the shutdown has the rest.
-        Gives whether all of that has ended; where it has not, something blocks, and only the end of the
-        process helps. Nothing happens where it was not started, or has been stopped.
+        Exchanges have `timeout` seconds. After a `drain`, exchanges get only `CLOSING_S` more, and the shutdown has the
+        remaining time. Return whether all of this has ended. If not, the event loop is blocked, and the process must be
+        killed. Does nothing if the replica was not started or has stopped already.
         """
         thread, loop = self._thread, self._loop
         if thread is None:
             return True
         if loop is not None and thread.is_alive():
-            with suppress(RuntimeError):  # it ended by itself a moment ago
+            with suppress(RuntimeError):  # the event loop has just ended by itself
                 loop.call_soon_threadsafe(self._begin_stop, timeout)
             thread.join(timeout + SHUTDOWN_S)
         if thread.is_alive():
@@ -247,7 +253,7 @@ class ReplicaServer:
     def _ask(self, question: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> Future[T]:
         try:
             return asyncio.run_coroutine_threadsafe(question, loop)
-        except RuntimeError:  # it ended since `_alive` looked
+        except RuntimeError:  # the event loop has ended since the check in `_alive`
             question.close()
             raise ReplicaGone(f"the data loop of {self.replica!r} has ended") from None
 
@@ -265,7 +271,7 @@ class ReplicaServer:
         try:
             with asyncio.Runner(loop_factory=self._new_loop) as runner:
                 runner.run(self._serve_within(around, spec, secret, ready, code))
-        except BaseException as error:  # the thread's edge: nobody else would hear of it
+        except BaseException as error:  # the end of the thread: otherwise the error would be lost
             if not ready.done():
                 ready.set_exception(error)
             else:
@@ -293,11 +299,11 @@ class ReplicaServer:
 
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
         self._context = ReplicaContext(spec.application, spec.deployment, spec.id)
-        REPLICA.set(self._context)  # for all that begins from here
-        # With the loop running, as under plain uvicorn: modules ask for it while they are imported.
+        REPLICA.set(self._context)  # for everything that starts from here on
+        # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         app = served(app, spec.target)
-        # Any other app may know nothing of lifespans. As under uvicorn, it says so by raising.
+        # Any other app may not support lifespans. As under uvicorn, it shows that by raising.
         lifespan: Literal["on", "auto"] = "on" if spec.kind == "class" or isinstance(app, FastAPI) else "auto"
         if spec.kind == "class":
             app = calls = host_class(app, spec, self.deposits)
@@ -340,7 +346,7 @@ class ReplicaServer:
         try:
             async with asyncio.timeout(timeout):
                 await replica.drain()
-                # Once in a life: no transport tells anybody that its last byte has left.
+                # Polled once in the life of a replica: a transport does not report when its last byte was sent.
                 while self._server is not None and self._server.has_unsent_answers:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
@@ -348,10 +354,10 @@ class ReplicaServer:
         return True
 
     def _begin_stop(self, timeout: float) -> None:
-        if self._server is not None:  # else the loop has not begun to turn
+        if self._server is not None:  # otherwise the event loop has not started
             drained = self.replica is not None and self.replica.draining
             if self.replica is not None:
-                self.replica.wait_queue.close()  # its answers would never be complete
+                self.replica.wait_queue.close()  # the responses of the wait queue never complete by themselves
             self._server.end(min(timeout, CLOSING_S) if drained else timeout)
 
     # Sockets
@@ -364,21 +370,21 @@ class ReplicaServer:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a startup that tells why it failed and a shutdown that leaves no connection."""
+    """A uvicorn server that keeps the reason why its startup failed, and whose shutdown leaves no connection open."""
 
     def __init__(
         self, gate: Replica, secret: bytes, started: Callable[[], None], lifespan: Literal["on", "auto"] = "on"
     ) -> None:
-        """`lifespan`: "auto" for an app that may not know lifespans."""
+        """`lifespan`: "auto" for an app that may not support lifespans."""
         startup = Lifespan(gate)
         config = uvicorn.Config(
             startup,
-            # what makes protocols; it need not be a class
+            # the factory of the protocols; it need not be a class
             http=cast(Any, partial(UnauthenticatedConnection, gate=gate, secret=secret, strangers=Strangers())),
             ws=BoundedWebSocket,
             lifespan=lifespan,
             interface="asgi3",
-            # What the client is, the hop says; what goes back to it, the proxy says.
+            # The hop field describes the client; the proxy sets the header fields of the response.
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -394,7 +400,7 @@ class Server(uvicorn.Server):
 
     @property
     def has_unsent_answers(self) -> bool:
-        """Whether a caller has yet to take what its last request was answered; WebSockets do not count."""
+        """Whether the last response on a connection is not completely sent. WebSockets do not count."""
         return any(
             isinstance(connection, CallerConnection) and connection.transport.get_write_buffer_size()
             for connection in self.server_state.connections
@@ -408,14 +414,14 @@ class Server(uvicorn.Server):
         self._started()
 
     def end(self, timeout: float) -> None:
-        """Begin to shut down; exchanges have `timeout` seconds."""
-        # it goes to asyncio.wait_for
+        """Begin to shut down. Running exchanges have `timeout` seconds."""
+        # uvicorn passes the value to asyncio.wait_for
         self.config.timeout_graceful_shutdown = timeout  # type: ignore[assignment]
-        # As a signal would: libraries that end streams when the server ends listen here.
+        # As a signal would: libraries that end streams when the server stops listen to this event.
         self.handle_exit(signal.SIGTERM, None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # At its deadline uvicorn cancels tasks, and leaves open a connection whose reader has stalled.
+        # At its deadline uvicorn cancels tasks, but leaves a connection open if its client has stopped reading.
         grace = self.config.timeout_graceful_shutdown or 0
         deadline = asyncio.get_running_loop().call_later(grace, self._cut)
         try:
@@ -430,11 +436,11 @@ class Server(uvicorn.Server):
 
 
 def run_in_batches() -> None:
-    """Let this thread, and what it starts, run after whoever runs already, where the system knows such a wish.
+    """Give this thread, and the threads that it starts, the scheduling policy for batch work, if the system has one.
 
-    A proxy that passes on twenty requests is not interrupted by the replica that it wakes with the first: each finds
-    more to do when it runs, with warm caches. Where a core is free nothing changes, and the share that everybody has of
-    one that is not stays as it was. See `SCHED_BATCH` in sched(7).
+    A replica that a proxy wakes with the first of twenty requests then does not preempt the proxy. Each process finds
+    more to do when it runs, and its caches are warm. If a core is free, nothing changes. The share of a busy core that
+    each thread gets does not change either. See `SCHED_BATCH` in sched(7).
     """
     if sys.platform == "linux":
         with suppress(OSError):  # some sandboxes forbid it
@@ -442,12 +448,13 @@ def run_in_batches() -> None:
 
 
 def bind(address: Address) -> tuple[socket.socket, Address]:
-    """A socket bound to the address, not listening yet, and the address it got.
+    """Return a socket that is bound to the address and does not listen yet, and the address that it is bound to.
 
-    A Unix socket has mode 0600 in a private folder (made where it does not exist). Where its path is too long, or
-    somebody else listens there, the socket is TCP on 127.0.0.1 instead, and a warning says why. Raises `InsecurePath`
-    for a folder that other users could change, and `StartupError` for a TCP address that cannot be had, and for what
-    is no address.
+    A Unix socket has mode 0600 in a private folder, which is created if it does not exist. If the path is too long, or
+    another process listens there, the socket is TCP on 127.0.0.1 instead, and a warning gives the reason.
+
+    Raises `InsecurePath` if other users could change the folder. Raises `StartupError` if the TCP address is not
+    available or the text is not an address.
     """
     kind, _, place = address.partition(":")
     if kind == "unix" and place:
@@ -463,7 +470,7 @@ def bind(address: Address) -> tuple[socket.socket, Address]:
 
 
 class _Unsuitable(Exception):
-    """Why a path cannot hold a private socket."""
+    """The reason why a path cannot be used for a private socket."""
 
 
 def _bind_unix(path: str) -> socket.socket:
@@ -475,7 +482,7 @@ def _bind_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
-        os.chmod(path, 0o600)  # nobody connects in between: it does not listen, and the folder is closed
+        os.chmod(path, 0o600)  # nothing connects before: the socket does not listen, the folder is private
     except BaseException:
         listener.close()
         raise
@@ -483,7 +490,8 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 def _remove_dead(path: str) -> None:
-    """Remove the socket of a replica that ended without doing so."""
+    """Remove the socket of a replica that ended without removing it. Raises `_Unsuitable` if a process listens
+    there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         try:
             asking.connect(path)
@@ -514,6 +522,6 @@ def _bind_tcp(name: str, port: int) -> tuple[socket.socket, Address]:
 
 
 def _not_reported(record: logging.LogRecord) -> bool:
-    """Keeps uvicorn from logging again what the gate has logged, with the request's id."""
+    """Prevent uvicorn from logging an error that the replica has logged already, with the id of the request."""
     information: Any = record.exc_info
     return not (isinstance(information, tuple) and isinstance(information[1], Reported))

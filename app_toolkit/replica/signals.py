@@ -1,10 +1,10 @@
 """Signal handlers for user code that does not run on the main thread.
 
-Under plain uvicorn an app runs on the main thread and may install signal handlers in its lifespan. In a
-replica it runs on the data loop's thread, where Python refuses them. Here the main thread installs them
-instead: one signal that nobody uses wakes it, it calls the real `signal.signal`, and what arrives is
-forwarded to the data loop. It works wherever the main thread lets Python run now and then, as an idle worker
-of Ray does every few milliseconds.
+Under plain uvicorn an app runs on the main thread and may install signal handlers in its lifespan. In a replica it runs
+on the thread of the data loop, where Python refuses them. This module lets the main thread install them instead. An
+otherwise unused signal wakes the main thread, which calls the real `signal.signal` and forwards the signals that arrive
+to the data loop. This works whenever the main thread runs Python code from time to time, as an idle Ray worker does
+every few milliseconds.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 WAKE = signal.SIGRTMIN + 7
-"""Asks the main thread to look at what is queued for it. No program that we know of uses it."""
+"""The signal that makes the main thread run its queued functions. No known program uses it."""
 WAIT_S = 2.0
-"""How long the main thread may take to do so: an idle one takes milliseconds."""
+"""Time in seconds that the main thread may take to do so. An idle one takes milliseconds."""
 
 Handler = Any
-"""What the standard library takes and gives: a callable, an int, a `signal.Handlers` or None."""
+"""A signal handler as in the standard library: a callable, an int, a `signal.Handlers` or None."""
 
 
 class Signals:
-    """Lets the data loop's thread, beside the main one, install signal handlers.
+    """Allows the thread of the data loop to install signal handlers.
 
-    `signal.signal`, `loop.add_signal_handler` and `loop.remove_signal_handler` do on the data thread what
-    they do on the main thread of a plain server; handlers run on the data loop. Until user code installs one
-    of its own, a signal keeps the handler that it had.
+    On that thread, `signal.signal`, `loop.add_signal_handler` and `loop.remove_signal_handler` have the same effect as
+    on the main thread of a plain server. Handlers run on the data loop. A signal keeps its previous handler until user
+    code installs one.
     """
 
     def __init__(self) -> None:
-        """On the main thread only. Raises `RuntimeError` elsewhere, or where the wake-up signal is taken."""
+        """Call this on the main thread. Raises `RuntimeError` on others, or if the wake-up signal has a handler."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"Signals() was called on thread {threading.current_thread().name!r}, not the main one")
         if (taken := signal.getsignal(WAKE)) is not signal.SIG_DFL:
@@ -54,13 +54,12 @@ class Signals:
         self._loop: asyncio.AbstractEventLoop | None = None
         # At most one at a time: the data thread waits for each.
         self._queued: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        # What a signal had before user code came: whoever restores it gets that very handler, not a forwarded
-        # one.
+        # The handlers from before user code: user code that restores one gets that very handler, not a forwarded one.
         self._found: dict[int, Handler] = {}
         signal.signal(WAKE, self._run_queued)
 
     def new_loop(self) -> "Loop":
-        """An event loop for the calling thread, which from now on is the one that user code runs on."""
+        """Create an event loop for the calling thread, which from now on is the thread that user code runs on."""
         self._data_thread = threading.current_thread()
         self._loop = loop = Loop(self)
         signal.signal = self.signal  # type: ignore[assignment]
@@ -68,29 +67,29 @@ class Signals:
         return loop
 
     def close(self) -> None:
-        """Put everything back as it was found. On the main thread, after the loop has ended."""
+        """Restore everything. Call this on the main thread, after the event loop has ended."""
         signal.signal = self._signal
         signal.getsignal = self._getsignal
         self._give_back()
         self._signal(WAKE, signal.SIG_DFL)
 
-    # What stands in for the standard library
+    # Replacements of the standard library's functions
 
     def signal(self, signalnum: int, handler: Handler, /) -> Handler:
         """`signal.signal`, also on the data thread."""
         if not self._on_data_thread():
-            return _as_set(self._signal(signalnum, handler))  # which refuses any thread but the main one
+            return _as_set(self._signal(signalnum, handler))  # raises on any thread except the main one
         if callable(handler) and handler is not self._found.get(signalnum):
             assert self._loop is not None
             handler = Forward(self._loop, handler, (signalnum, None), seen_as=handler)
         return _as_set(self.install(signalnum, handler))
 
     def getsignal(self, signalnum: int, /) -> Handler:
-        """`signal.getsignal`, which knows what user code installed."""
+        """`signal.getsignal`, which returns the handlers of user code."""
         return _as_set(self._getsignal(signalnum))
 
     def install(self, signalnum: int, handler: Handler) -> Handler:
-        """Install a handler from the data thread; gives the one before."""
+        """Install a handler from the data thread. Return the previous one."""
         if not self._on_data_thread():
             raise RuntimeError("signal handlers of the data loop are installed from its own thread")
 
@@ -103,7 +102,7 @@ class Signals:
         return self._on_main(install)
 
     def restore(self, signalnum: int) -> bool:
-        """Give a signal back the handler it had before the data loop's own; False where the loop has none."""
+        """Restore the handler from before the data loop's own. Return False if the data loop has none for it."""
         current = self._getsignal(signalnum)
         if not isinstance(current, Forward) or current.seen_as is not None:
             return False
@@ -111,9 +110,9 @@ class Signals:
         return True
 
     def loop_ends(self) -> None:
-        """Give back every signal that user code took: nobody would answer it any more."""
+        """Restore the handlers of all signals that user code handles, because the event loop ends."""
         if self._found:
-            with suppress(RuntimeError):  # a main thread that does not listen now hears of no signal either
+            with suppress(RuntimeError):  # a main thread that does not respond does not run signal handlers either
                 self._on_main(self._give_back)
 
     def _give_back(self) -> None:
@@ -121,7 +120,7 @@ class Signals:
             self._signal(number, _installable(found))
         self._found.clear()
 
-    # The way to the main thread
+    # Access to the main thread
 
     def _on_data_thread(self) -> bool:
         return threading.current_thread() is self._data_thread
@@ -146,12 +145,12 @@ class Signals:
             if done.set_running_or_notify_cancel():
                 try:
                     done.set_result(work())
-                except Exception as error:  # whoever waits is told
+                except Exception as error:  # raised in the waiting thread
                     done.set_exception(error)
 
 
 class Forward:
-    """A handler on the main thread: has the data loop call the user's, in the context of its installation."""
+    """A handler on the main thread. It calls the user's handler on the data loop, in the context that set it."""
 
     def __init__(
         self,
@@ -161,26 +160,26 @@ class Forward:
         seen_as: Handler,
     ) -> None:
         self.seen_as = seen_as
-        """What user code gave to `signal.signal`; None for a handler of `loop.add_signal_handler`."""
+        """The handler that user code passed to `signal.signal`; None for a handler of `loop.add_signal_handler`."""
         self._loop = loop
         self._call = call
         self._arguments = arguments
         self._context = copy_context()
 
     def __call__(self, signalnum: int, frame: FrameType | None) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and what it would have called with it
+        with suppress(RuntimeError):  # the event loop has ended, so its handlers are obsolete
             self._loop.call_soon_threadsafe(self._call, *self._arguments, context=self._context)
 
 
 class Loop(uvloop.Loop):
-    """uvloop whose signal handlers go by the main thread."""
+    """A uvloop whose signal handlers are installed by the main thread."""
 
     def __init__(self, signals: Signals) -> None:
         super().__init__()
         self._signals = signals
 
     def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Raises as asyncio does: `TypeError` for a coroutine, else `ValueError` or `RuntimeError`."""
+        """Raises as asyncio does: `TypeError` for a coroutine, otherwise `ValueError` or `RuntimeError`."""
         if inspect.iscoroutine(callback) or inspect.iscoroutinefunction(callback):
             raise TypeError("coroutines cannot be used with add_signal_handler()")
         try:
@@ -197,7 +196,7 @@ class Loop(uvloop.Loop):
 
 
 def _installable(found: Handler) -> Handler:
-    # None: it was not installed from Python, and so cannot be put back from Python.
+    # None: the handler was not installed from Python, so it cannot be restored from Python.
     return signal.SIG_DFL if found is None else found
 
 

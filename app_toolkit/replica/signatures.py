@@ -1,4 +1,4 @@
-"""The signature of a batch function, and what its callers see of it: every parameter loses one `list`."""
+"""The signature of a batch function, and the one that its callers see, in which every parameter has one `list` less."""
 
 import ast
 import functools
@@ -18,7 +18,7 @@ STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
 class NotAList(Exception):
-    """An annotation has no `list` to lose."""
+    """An annotation is not a `list`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +26,32 @@ class Shape:
     """How the arguments of single calls become those of a batch."""
 
     seen: inspect.Signature
-    """What callers see, with the instance of a method."""
+    """The signature that callers see, including the instance of a method."""
     item: inspect.Signature
-    """The same without the instance."""
+    """The signature without the instance."""
     has_instance: bool
     shared: tuple[bool, ...]
-    """Of each parameter: it is a deployment, which all items of a batch have in common."""
+    """For each parameter: whether it is a deployment, which all items of a batch share."""
     keywords: tuple[str, ...]
-    """The last parameters, which can be passed by name only."""
+    """The last parameters, which can be passed only by name."""
     names: tuple[str, ...] | None
-    """Of all parameters; None: some cannot be passed by name."""
+    """The names of all parameters; None: some cannot be passed by name."""
 
     def values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What one call passed, defaults included, in the order of the parameters. Raises TypeError like any call."""
+        """Return the arguments of one call, with defaults, in the order of the parameters. Raises TypeError."""
         if not kwargs and not self.keywords and len(args) == len(self.shared):
             return args
-        if not args and self.names is not None and len(kwargs) == len(self.names):  # as FastAPI calls
+        if not args and self.names is not None and len(kwargs) == len(self.names):  # FastAPI calls by name only
             try:
                 return tuple([kwargs[name] for name in self.names])
             except KeyError:
-                pass  # said better below
+                pass  # `bind` below raises a better error
         bound = self.item.bind(*args, **kwargs)
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
     def arguments(self, items: Sequence[tuple[Any, ...]]) -> tuple[list[Any], dict[str, Any]]:
-        """What the batch function is called with, from the values of its items."""
+        """Return the arguments for the batch function from the values of its items."""
         columns = [
             column[0] if shared else list(column)
             for shared, column in zip(self.shared, zip(*items, strict=True), strict=True)
@@ -60,12 +60,12 @@ class Shape:
         return columns[:first], dict(zip(self.keywords, columns[first:], strict=True))
 
     def sized(self, values: tuple[Any, ...]) -> list[Any]:
-        """What `size_fn` is called with: the values of one item, without what is shared."""
+        """Return the arguments for `size_fn`: the values of one item, without those that are shared."""
         return [value for shared, value in zip(self.shared, values, strict=True) if not shared]
 
 
 def shape_of(function: Callable[..., Any], *, stream: bool) -> Shape:
-    """Raises `ConfigError` for a parameter or a result that has no `list` to lose."""
+    """Return the shape of a batch function. Raises `ConfigError` for a parameter or a result that is not a `list`."""
     name = function.__qualname__
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=_evaluated(p.annotation, function)) for p in signature.parameters.values()]
@@ -124,14 +124,14 @@ def _is_list(parameter: inspect.Parameter) -> bool:
 
 
 def _is_deployment(parameter: inspect.Parameter) -> bool:
-    """Whether FastAPI is to fill it with a bound deployment: `Annotated[Writer, Depends(writer)]`."""
+    """Return whether FastAPI passes a bound deployment to the parameter: `Annotated[Writer, Depends(writer)]`."""
     marks = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
     dependencies = [getattr(mark, "dependency", None) for mark in marks]
     return any(hasattr(dependency, "cls") and hasattr(dependency, "make") for dependency in dependencies)
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
-    """What a text means; the text itself where it names what is not there yet, or for type checkers only."""
+    """Evaluate an annotation that is a string. Return the string itself if it uses names that are not defined here."""
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -141,7 +141,7 @@ def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _element(annotation: Any) -> Any:
-    """`X` of `list[X]`, also inside `Annotated`."""
+    """Return `X` of `list[X]`, also inside `Annotated`."""
     if isinstance(annotation, str):
         return ast.unparse(_element_node(_parsed(annotation)))
     if get_origin(annotation) is Annotated:
@@ -155,7 +155,7 @@ def _element(annotation: Any) -> Any:
 
 
 def _of_one_stream(annotation: Any) -> Any:
-    """`AsyncIterator[X]` of `AsyncIterator[list[X]]`, and the like."""
+    """Return `AsyncIterator[X]` of `AsyncIterator[list[X]]`, and similar types."""
     if isinstance(annotation, str):
         node = _parsed(annotation)
         if not isinstance(node, ast.Subscript):
@@ -170,7 +170,7 @@ def _of_one_stream(annotation: Any) -> Any:
 
 
 def _answer(annotation: Any, *never: type) -> Any:
-    """Without what a caller never gets: `Score` of `Score | HTTPException`."""
+    """Remove the types that a caller never gets: `Score | HTTPException` becomes `Score`."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
     left = [each for each in get_args(annotation) if not (isinstance(each, type) and issubclass(each, never))]

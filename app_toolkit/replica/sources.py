@@ -1,8 +1,4 @@
-"""The Python files of an application as they were at one moment: taken by `run`, and imported by every replica.
-
-Only what Python imports comes from the snapshot. A module keeps the `__file__` of its real file, so tracebacks,
-breakpoints, templates and data files beside it are those of the user's folder.
-"""
+"""A snapshot of an application's Python files: `run` takes it, and every replica imports from it."""
 
 import importlib.machinery as machinery
 import io
@@ -23,10 +19,10 @@ from app_toolkit.errors import ConfigError, TargetError
 from app_toolkit.replica.artifact import LEFT_OUT, MOST_BYTES, archived
 
 MOST_ENTRIES = 100_000
-"""How many files and folders are looked at. Folders near the top come first."""
+"""Maximum number of files and folders that are examined. Folders near the top come first."""
 
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
-"""A folder with one of these is an environment, and not a part of the application."""
+"""A folder with one of these is a Python environment, not a part of the application."""
 
 LOADERS = (
     (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
@@ -42,13 +38,13 @@ class Sources:
     hash: str
     archive: bytes
     complete: bool
-    """False: the folder has more files than are looked at, or more bytes than are kept; the rest is not in here."""
+    """False: the folder has more files than are examined, or more bytes than are kept. The rest is not included."""
 
 
 def take(folder: Path) -> Sources:
-    """The Python files below a folder that can be imported by name from there. What may not be read is left out.
+    """Take a snapshot of the Python files below a folder that can be imported by name. Unreadable files are left out.
 
-    Raises `ConfigError` for a file that goes away meanwhile.
+    Raises `ConfigError` for a file that disappears meanwhile.
     """
     found = _Found()
     try:
@@ -73,14 +69,14 @@ class _Found:
                     self.complete = False
                     return
                 stem, suffix = os.path.splitext(entry.name)
-                if not stem.isidentifier() or entry.name in LEFT_OUT:  # nobody can import it
+                if not stem.isidentifier() or entry.name in LEFT_OUT:  # it cannot be imported
                     continue
                 if suffix == ".py" and entry.is_file() and os.access(entry.path, os.R_OK):
                     size += entry.stat().st_size
                     yield f"{name}{entry.name}", Path(entry.path)
                 elif not suffix and entry.is_dir() and not _is_environment(entry.path):
                     real = os.path.realpath(entry.path)
-                    if real not in around:  # a link to a folder that it is in
+                    if real not in around:  # otherwise a link to one of the folders that contain it
                         folders.append((Path(entry.path), f"{name}{entry.name}/", (*around, real)))
 
 
@@ -96,7 +92,7 @@ def _is_environment(folder: str) -> bool:
 
 
 def read(hash: str, archive: bytes | None) -> dict[str, bytes]:
-    """The files of an archive by their names. Raises `TargetError` if it is missing, or is not the one of this hash."""
+    """Return the files of an archive by name. Raises `TargetError` if it is missing or has another hash."""
     if archive is None:
         raise TargetError("the source files of this application are not in the store any more: it has gone")
     try:
@@ -111,7 +107,7 @@ def read(hash: str, archive: bytes | None) -> dict[str, bytes]:
 
 
 def use(folder: str, files: Mapping[str, bytes]) -> None:
-    """From now on this process imports these files of a folder as they are here, whatever the folder has."""
+    """Make this process import these files of a folder from the snapshot from now on, whatever is on disk."""
     sources = {os.path.join(folder, *name.split("/")): content for name, content in files.items()}
     folders = {folder}
     for path in sources:
@@ -145,7 +141,7 @@ class _Finder(machinery.FileFinder):
             if path in self._sources:
                 loader = _Loader(fullname, path, self._sources[path])
                 return spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=within)
-        if on_disk is None and base in self._folders:  # a package without an __init__.py, which is gone
+        if on_disk is None and base in self._folders:  # a package without an __init__.py, and not on disk any more
             namespace = machinery.ModuleSpec(fullname, None, is_package=True)
             namespace.submodule_search_locations = [base]
             return namespace
@@ -153,7 +149,7 @@ class _Finder(machinery.FileFinder):
 
 
 class _Loader(machinery.SourceFileLoader):
-    """Loads one file of the snapshot. While the file on disk is the same, Python's cache of bytecode is used."""
+    """Loads one file of the snapshot. As long as the file on disk is the same, Python's bytecode cache is used."""
 
     def __init__(self, name: str, path: str, source: bytes) -> None:
         super().__init__(name, path)
@@ -169,7 +165,7 @@ class _Loader(machinery.SourceFileLoader):
         return stats
 
     def exec_module(self, module: ModuleType) -> None:
-        # Tracebacks and debuggers show these lines, also when the file on disk has others.
+        # Tracebacks and debuggers show these lines even if the file on disk has others.
         lines = decode_source(self._source).splitlines(keepends=True)
         linecache.cache[self.path] = len(self._source), None, lines, self.path
         super().exec_module(module)

@@ -1,4 +1,4 @@
-"""Responses that stay open: which ones are streams, and so need no slot while they are sent."""
+"""Responses that stay open: which ones are streams, and so hold no slot while they are sent."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ def open_stream(endpoint: Endpoint) -> Endpoint:
 
 
 def is_stream(scope: Scope, fields: Iterable[Header]) -> bool:
-    """Whether a response of unknown length is a stream, by its content type or by the mark of its endpoint."""
+    """Return whether a response of unknown length is a stream, by its content type or by the mark of its endpoint."""
     if scope.get("method") == "HEAD":
         return False
     if getattr(scope.get("endpoint"), MARK, False):

@@ -1,4 +1,4 @@
-"""The values that a target may name: which one is an app, which one makes an app, and which one answers requests."""
+"""The values that a target may name: apps, factories of apps, and functions that answer requests."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -21,14 +21,14 @@ ACCEPTED = "a FastAPI app, another ASGI app, a function that makes one, or a bou
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 MOST_WRAPPERS = 16
-"""How many apps around an app are looked into for the deployments of a FastAPI app inside."""
+"""How many apps around an app are unwrapped to find the deployments of a FastAPI app inside."""
 
 
 class Function(Deployable):
     """A deployment that answers HTTP with a function."""
 
     def __init__(self, respond: Callable[[Any], Any]) -> None:
-        """Raises `ConfigError` for a function whose name is not that of a deployment."""
+        """Raises `ConfigError` if the name of the function cannot be that of a deployment."""
         self.cls = class_of(respond)
         self.config = ClassConfig(name=kebab(respond.__name__))
 
@@ -45,18 +45,18 @@ class Function(Deployable):
 
 
 def class_of(respond: Callable[[Any], Any]) -> type:
-    """A class whose objects answer requests with this function."""
+    """Return a class whose objects answer requests with this function."""
     names = {"__call__": staticmethod(respond), "__module__": respond.__module__, "__qualname__": respond.__qualname__}
     return type(respond.__name__, (), names)
 
 
 def is_factory(value: object) -> bool:
-    """Whether the value is a function that can be called without arguments. Classes are no functions."""
+    """Return whether the value is a function that can be called without arguments. Classes are not functions."""
     return is_function(value) and _required(value) == 0
 
 
 def candidates(module: ModuleType) -> str:
-    """The names of a module that can be targets, for an error."""
+    """Return the names of a module that can be targets, as a part of an error message."""
     found = [
         name
         for name, value in vars(module).items()
@@ -71,7 +71,7 @@ def candidates(module: ModuleType) -> str:
 
 
 def is_served(value: object) -> bool:
-    """Whether the value can be a target. A factory is not called."""
+    """Return whether the value can be a target. A factory is not called."""
     try:
         if not is_factory(value):
             served(value, "")
@@ -81,7 +81,7 @@ def is_served(value: object) -> bool:
 
 
 def served(value: Any, where: str) -> ASGIApp | Deployable:
-    """The app or the deployment that a target stands for; `where` names it in errors.
+    """Return the app or the deployment that a target stands for. `where` is its name in errors.
 
     A function that can be called without arguments is a factory, and is called. A function with one required parameter
     answers requests, and becomes a deployment. Any other callable that takes a scope, `receive` and `send` is an app.
@@ -115,7 +115,7 @@ def _kind(value: object) -> str:
 
 
 def _unfit(value: object) -> str:
-    """Why something that could be called as an app is not meant to be one; empty: it is no such thing."""
+    """Return why a value that could be called as an app cannot be a target; empty: there is no reason."""
     if isinstance(value, APIRouter):
         return "an APIRouter: include it in a FastAPI app, and name that"
     if hasattr(value, "bind") and (isinstance(value, type) or not callable(value)):
@@ -133,17 +133,17 @@ def _made(factory: Callable[[], Any], where: str) -> Any:
         return factory()
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise fails(f"the factory {where} fails", error) from error
 
 
 def is_function(value: object) -> bool:
-    """Whether the value is a function, also one with some arguments given by `functools.partial`."""
+    """Return whether the value is a function, or a `functools.partial` of one."""
     return inspect.isroutine(value) or (isinstance(value, partial) and inspect.isroutine(value.func))
 
 
 def _required(function: Any) -> int | None:
-    """How many arguments it has to be given; None: nobody knows."""
+    """Return the number of required arguments; None: not known."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -152,19 +152,22 @@ def _required(function: Any) -> int | None:
 
 
 def _takes(value: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many arguments. One that takes any arguments says nothing, and does not."""
+    """Return whether the value can be called with `count` arguments. False if it accepts any number of arguments."""
     try:
         signature = inspect.signature(value)
         signature.bind(*[None] * count)
     except TypeError:
         return False
-    except ValueError:  # one made in C may have no signature
+    except ValueError:  # a callable implemented in C may have no signature
         return True
     return any(each.kind not in _ANY_NUMBER for each in signature.parameters.values())
 
 
 def _refuse_deployments_inside(app: object, where: str) -> None:
-    """An app that is not FastAPI is one ingress, so a FastAPI app inside can have no deployments of its own."""
+    """Raise `PlanningError` if the app contains a FastAPI app with deployments.
+
+    An app that is not FastAPI is one ingress, so a FastAPI app inside can have no deployments of its own.
+    """
     for _ in range(MOST_WRAPPERS):
         around = getattr(app, "__dict__", {})
         inner = next((value for value in around.values() if isinstance(value, FastAPI)), None)

@@ -13,24 +13,25 @@ T = TypeVar("T")
 
 
 _OWNERS: "dict[int, SyncThreads]" = {}
-"""By the id of the object, while it lives."""
+"""The threads by the id of their object, until `aclose`."""
 
 
 def threads_of(instance: object) -> "SyncThreads | None":
-    """Where the `def` methods of a deployment's object run; None for any other object."""
+    """Return the threads for the `def` methods of a deployment's object; None for any other object."""
     return _OWNERS.get(id(instance))
 
 
 class SyncThreads:
-    """So many threads, which take what is run in the order in which it came.
+    """A fixed number of threads, which run functions in the order in which these were submitted.
 
-    Whoever runs something waits until its thread has ended it, also where the wait is cancelled: a thread cannot be
-    stopped, and as long as it works, what the caller holds (a slot, a turn) is in use. What has not begun by then is
-    not run. Nothing bounds the queue here: the gate has admitted everybody who waits.
+    The caller of `run` waits until its function has ended, even if the caller is cancelled: a thread cannot be stopped,
+    and as long as it works, what the caller holds (a slot, a running batch) is in use. A function that has not begun at
+    cancellation is not run. The queue has no limit, because admission control has admitted all requests that wait in
+    it.
     """
 
     def __init__(self, count: int, *, name: str) -> None:
-        """`name` is for the names of the threads, which start when the first has something to do."""
+        """`name` is for the names of the threads. They start when the first function is run."""
         self._count = count
         self._name = name
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
@@ -39,9 +40,9 @@ class SyncThreads:
         self._closed = False
 
     async def run(self, function: Callable[[], T], context: Context | None = None) -> T:
-        """What the function gives, run on one of the threads; raises what it raises.
+        """Run a function on one of the threads and return its result. Raises what the function raises.
 
-        `context`: what it runs in; None: a copy of the caller's. Raises `RuntimeError` after `aclose`.
+        `context`: the context to run in; None: a copy of the caller's context. Raises `RuntimeError` after `aclose`.
         """
         if self._closed:
             raise RuntimeError(f"the threads of {self._name} have ended")
@@ -56,15 +57,15 @@ class SyncThreads:
                 await _end_of(job.done)
             raise
         finally:
-            del job  # else an error, its traceback and this frame would keep each other
+            del job  # otherwise an error, its traceback and this frame would refer to each other
 
     def own(self, instance: object) -> None:
-        """These are its threads, until `aclose`."""
+        """Make these the threads of an object, until `aclose`."""
         _OWNERS[id(instance)] = self
         self._owner = id(instance)
 
     async def aclose(self) -> None:
-        """End the threads, once they have run what waits."""
+        """End the threads after they have run the queued functions."""
         if self._closed:
             return
         self._closed = True
@@ -89,7 +90,7 @@ class SyncThreads:
         ended.set_running_or_notify_cancel()
         while (job := self._jobs.get()) is not None:
             job.run()
-            del job  # an idle thread keeps no result
+            del job  # an idle thread must not keep a result alive
         ended.set_result(None)
 
     def __repr__(self) -> str:
@@ -110,11 +111,12 @@ class _Job(Generic[T]):
         try:
             result = self._context.run(self._function)
         except StopIteration as error:
-            # No future takes it, and whoever waits would wait for ever; a coroutine makes the same of it.
+            # A future does not accept StopIteration, so the caller would wait forever. A coroutine converts it in the
+            # same way.
             failure = RuntimeError("a `def` method raised StopIteration")
             failure.__cause__ = error
             self.done.set_exception(failure)
-        except BaseException as error:  # whoever waits is told
+        except BaseException as error:  # raised in the waiting caller
             self.done.set_exception(error)
         else:
             self.done.set_result(result)
@@ -123,7 +125,7 @@ class _Job(Generic[T]):
 
 
 async def _end_of(future: "Future[T]") -> None:
-    """Wait for it whatever happens; further cancellations change nothing."""
+    """Wait for the end of a future, even if this task is cancelled meanwhile."""
     loop = asyncio.get_running_loop()
     while not future.done():
         over = asyncio.Event()

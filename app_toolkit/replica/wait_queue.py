@@ -11,7 +11,7 @@ PENDING_S = 0.1
 """How long a pending request waits for its slot. Then it is refused, and its caller keeps its position."""
 
 RESERVATION = b"."
-"""One reservation, in the response to a caller that waits over the wire."""
+"""One reservation, in the response to a caller that waits over a connection."""
 
 
 class Position:
@@ -33,8 +33,8 @@ class Position:
 class WaitQueue:
     """The callers that wait, their reservations, and the pending requests.
 
-    `core.admission` decides. This class reports events to it and does at once what it decides. Only `len` is safe in
-    other threads.
+    `core.admission` makes the decisions. This class reports events to it and carries out its decisions at once. Only
+    `len` is safe in other threads.
     """
 
     def __init__(self, slots: int, ongoing: Collection[object]) -> None:
@@ -120,7 +120,7 @@ class WaitQueue:
             return await waiting
         except asyncio.CancelledError:
             admission.forget(waiting)
-            self.advance()  # where it had a slot already, that is somebody else's now
+            self.advance()  # a slot that it already had is free for another request
             raise
         finally:
             patience.cancel()
@@ -133,11 +133,11 @@ class WaitQueue:
             self.advance()
 
     def advance(self) -> None:
-        """Admit the pending requests and make the reservations whose turn it is."""
+        """Admit the pending requests and make the reservations that are possible now."""
         admission, loop = self._admission, self._loop
         assert loop is not None  # a caller has joined before
         while (waiting := admission.next_in(len(self._ongoing))) is not None:
-            if not waiting.done():  # else it was cancelled, and is about to forget itself
+            if not waiting.done():  # otherwise it was cancelled, and removes itself shortly
                 waiting.set_result(True)
         while (caller := admission.next_reservation(len(self._ongoing), loop.time())) is not None:
             self._positions[caller].reserved()
@@ -170,7 +170,7 @@ class WaitQueue:
 
 
 async def serve_position(queue: WaitQueue, caller: str, receive: Receive, send: Send) -> None:
-    """Serve a position over the wire: a response that does not end, in which each byte is a reservation.
+    """Serve a position over a connection: a response that does not end, in which each byte is a reservation.
 
     The caller leaves by closing the connection. Raises `ReplicaBusy` before anything was sent.
     """

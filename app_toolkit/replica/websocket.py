@@ -1,4 +1,4 @@
-"""A WebSocket at the replica: uvicorn's protocol, with bounds on what the frames of one client may cost the others."""
+"""A WebSocket at the replica: uvicorn's protocol with limits on the CPU time that the frames of one client take."""
 
 from typing import Any
 
@@ -10,22 +10,25 @@ from app_toolkit.types import Message
 
 SMALLEST_SLICE = 4 * 1024
 LARGEST_SLICE = 64 * 1024
-"""Bytes that are parsed in one iteration of the event loop. A frame costs up to 20 us, whatever its length, and has two
-bytes or more; so the slice grows only while its frames are long."""
+"""Bytes that are parsed in one iteration of the event loop.
+
+A frame takes up to 20 us, whatever its length, and has two bytes or more. So the slice grows only while frames are
+long.
+"""
 
 FEW = 64
-"""Frames of a slice after which the next one may be larger."""
+"""The next slice is larger if the current one has fewer frames than this."""
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """Parses a bounded part of what arrived in each iteration of the event loop, and closes a flood with 1008."""
+    """Parses a bounded part of the data in each iteration of the event loop, and closes a flood of frames with 1008."""
 
     _unread = b""
     _slice = SMALLEST_SLICE
     _frames = 0
-    """Of the current slice."""
+    """Number of frames in the current slice."""
     _idle_frames = 0
-    """Those of them that nothing slows down."""
+    """Number of those frames that no backpressure slows down."""
     _budget: FrameBudget | None = None
     _scheduled = False
 
@@ -49,7 +52,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         await super().send(message)
-        if self.close_sent and self._unread:  # the client's close frame may be in it
+        if self.close_sent and self._unread:  # the client's close frame may be in the unread data
             self._go_on_later()
 
     def _parse(self, data: bytes) -> None:
@@ -122,5 +125,5 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def _is_idle(event: Frame) -> bool:
-    """Whether it is a short fragment, and not the last one of its message."""
+    """Return whether the frame is a short fragment, and not the last one of its message."""
     return not event.fin and len(event.data) < SHORT
