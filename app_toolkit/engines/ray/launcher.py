@@ -241,7 +241,8 @@ class RayLauncher:
             return  # the process belongs to a later controller
         except ActorUnavailableError:  # not reachable at the moment, but may be alive
             await asyncio.sleep(PLACED_S)
-            return await self._find(replica)
+            self._run(self._find(replica))
+            return
         except RayError:
             return  # the process has ended, which `_until_gone` reports
         self._placed.add(replica)
