@@ -93,7 +93,7 @@ class CallKeywords(TypedDict, total=False):
     """`CallOptions`, for type checkers and editors."""
 
     timeout_s: float | None
-    """seconds that each call may take, including the time in the queue. Default: None"""
+    """seconds that each call may take, queue included. Default: None"""
     retry: Retry | None
     """calls that are retried if their replica is lost. Default: None"""
 
