@@ -20,6 +20,8 @@
       RequestTimeout        408  the request did not arrive in time
       ContentTooLarge       413  the body is longer than `max_body_size`
       URITooLong            414
+      StreamUnknown         404  the stream log has no such stream (any more)
+      StreamActive          409  a stream with this key has not ended
       Misdirected           421  a route of another ingress
       TooManyRequests       429  the client's address has `max_requests_per_client` requests at the proxy
       HeadTooLarge          431
@@ -33,6 +35,7 @@
       QueueTimeout          503  no replica had room in time
       TooManyWebSockets     503  every replica has `max_open_websockets` open
       TooManyConnections    503  the proxy has `max_connections` clients
+      StreamLogFull         503  the stream log has `max_streams` active streams
       DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the response
       VersionNotSupported   505
   - ReplicaSignal           a replica's response to its router; clients never get it
@@ -157,6 +160,20 @@ class URITooLong(RequestError):
     reason = "uri_too_long"
 
 
+class StreamUnknown(RequestError):
+    """The stream log has no such stream, or no longer."""
+
+    status = 404
+    reason = "stream_unknown"
+
+
+class StreamActive(RequestError):
+    """A stream with this key has not ended. Follow it, or stop it first."""
+
+    status = 409
+    reason = "stream_active"
+
+
 class Misdirected(RequestError):
     status = 421
     reason = "misdirected"
@@ -239,6 +256,15 @@ class TooManyWebSockets(RequestError):
 class TooManyConnections(RequestError):
     status = 503
     reason = "too_many_connections"
+    retry_after_s = 1.0
+    frequent = True
+
+
+class StreamLogFull(RequestError):
+    """The stream log has `max_streams` active streams."""
+
+    status = 503
+    reason = "stream_log_full"
     retry_after_s = 1.0
     frequent = True
 

@@ -1,0 +1,183 @@
+"""Generations: the running generators of resumable responses in this process."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from app_toolkit.core.stream_log import Outcome, Renewal
+from app_toolkit.errors import StreamUnknown
+from app_toolkit.streaming.log import StreamLog
+
+logger = logging.getLogger("app_toolkit.streaming")
+
+RENEW_S = 0.5
+"""Seconds between two renewals of the leases. A stop and the end of `linger_s` are noticed this late."""
+
+AHEAD = 1_024
+"""Events that wait for the log. A generator that is faster waits."""
+
+
+class Generation:
+    """One generator, whose events are written to a log."""
+
+    def __init__(
+        self,
+        log: StreamLog,
+        items: AsyncIterator[bytes],
+        media_type: str,
+        *,
+        key: str | None = None,
+        linger_s: float = 60.0,
+        max_duration_s: float = 3_600.0,
+    ) -> None:
+        """Prepare a generation; `begin` starts it.
+
+        Parameters:
+            log: The stream log.
+            items: The encoded events. If the iterator is an async generator, it is closed at the end.
+            media_type: The media type of the response.
+            key: Another name of the stream, of which one stream at a time can be active.
+            linger_s: Seconds without a reader after which the generation is stopped. Default: 60.
+            max_duration_s: Seconds after which the generation is stopped. Default: 3600.
+        """
+        self.id = secrets.token_urlsafe(16)
+        self.owner = secrets.token_hex(8)
+        self.error: Exception | None = None
+        """The exception of the generator."""
+        self._log = log
+        self._items = items
+        self._media_type = media_type
+        self._key = key
+        self._linger_s = linger_s
+        self._max_duration_s = max_duration_s
+        self._last = 0
+        self._began = self._renewed_at = time.monotonic()
+        self._waiting: list[bytes] = []
+        self._has_room = asyncio.Event()
+        self._has_events = asyncio.Event()
+        self._first = asyncio.Event()
+        self._complete = False
+        self._stopped: Outcome | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Add the stream to the log and start the generator. Raises as `StreamLog.begin` does."""
+        await self._log.begin(self.id, self.owner, self._media_type, self._key)
+        self._task = asyncio.create_task(self._run(), name=f"app-toolkit stream {self.id}")
+
+    async def adopt(self, stream: str, last: int) -> bool:
+        """Continue a lost stream after event number `last`. Return False if it is not lost any more."""
+        self.id, self._last = stream, last
+        if not await self._log.adopt(stream, self.owner):
+            return False
+        self._task = asyncio.create_task(self._run(), name=f"app-toolkit stream {self.id}")
+        return True
+
+    async def first_event(self, timeout_s: float) -> None:
+        """Wait until the log has the first event, or the generator has ended, but at most `timeout_s`.
+
+        Raises:
+            Exception: The exception of the generator, if it raised before its first event.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._first.wait()
+        except TimeoutError:
+            return
+        if self.error is not None and not self._last:
+            raise self.error
+
+    async def ended(self) -> None:
+        """Wait until the generator has ended. If the caller is cancelled, the generator is cancelled, too."""
+        assert self._task is not None, "the generation has begun"
+        try:
+            await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._stopped = self._stopped or "lost"
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            raise
+
+    async def _run(self) -> None:
+        outcome: Outcome = "failed"
+        generating = asyncio.create_task(self._generate())
+        renewing = asyncio.create_task(self._renew(generating))
+        try:
+            await self._write(generating)
+            outcome = self._stopped or ("failed" if self.error else "finished")
+        except asyncio.CancelledError:
+            outcome = "lost"
+            raise
+        except Exception as error:
+            logger.warning("stream %s ends, because its log fails: %s", self.id, error)
+        finally:
+            renewing.cancel()
+            generating.cancel()
+            await asyncio.wait([renewing, generating])
+            try:
+                await self._log.end(self.id, self.owner, outcome)
+            except Exception as error:
+                logger.warning("the end of stream %s was not written to its log: %s", self.id, error)
+            self._first.set()
+
+    async def _generate(self) -> None:
+        """Run the generator, and collect its events."""
+        try:
+            async for item in self._items:
+                self._waiting.append(item)
+                self._has_events.set()
+                if len(self._waiting) >= AHEAD:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+        except Exception as error:
+            self.error = error
+            if self._last or self._waiting:
+                logger.exception("the generator of stream %s raised", self.id)
+        finally:
+            self._complete = True
+            self._has_events.set()
+            if isinstance(self._items, AsyncGenerator):
+                async with aclosing(self._items):
+                    pass
+
+    async def _write(self, generating: "asyncio.Task[None]") -> None:
+        """Append what has been collected, as many events at a time as came during the append before."""
+        while True:
+            await self._has_events.wait()
+            self._has_events.clear()
+            if self._waiting:
+                events, self._waiting = self._waiting, []
+                self._has_room.set()
+                renewal = await self._log.append(self.id, self.owner, self._last + 1, events)
+                self._last += len(events)
+                self._renewed_at = time.monotonic()
+                self._first.set()
+                self._obey(renewal, generating)
+            elif self._complete:
+                return
+
+    async def _renew(self, generating: "asyncio.Task[None]") -> None:
+        """Renew the lease while nothing is appended."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            if time.monotonic() - self._renewed_at < RENEW_S:
+                continue
+            try:
+                self._obey(await self._log.renew(self.id, self.owner), generating)
+            except StreamUnknown:
+                self._stop(generating, "lost")
+            except Exception as error:
+                logger.warning("the lease of stream %s was not renewed: %s", self.id, error)
+
+    def _obey(self, renewal: Renewal, generating: "asyncio.Task[None]") -> None:
+        duration = time.monotonic() - self._began
+        if renewal.stop or renewal.unread_s > self._linger_s or duration > self._max_duration_s:
+            self._stop(generating, "stopped")
+
+    def _stop(self, generating: "asyncio.Task[None]", outcome: Outcome) -> None:
+        if not self._complete:
+            self._stopped = self._stopped or outcome
+            generating.cancel()

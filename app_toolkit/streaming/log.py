@@ -1,0 +1,120 @@
+"""Stream logs: where the events of resumable responses are kept, so that clients can read them again."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Protocol
+
+from app_toolkit.core.stream_log import Outcome, Page, Renewal, StreamLimits, StreamTable
+
+LOOK_S = 1.0
+"""Seconds between two searches for streams that are lost or old."""
+
+
+class StreamLog(Protocol):
+    """A stream log.
+
+    Each stream has one owner, the process that generates it. The owner renews its lease at least every `lease_s`
+    seconds. All methods raise `StreamUnknown` for a stream that the log does not have.
+    """
+
+    async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
+        """Add a stream. Raises `StreamActive` if a stream with this key has not ended, and `StreamLogFull`."""
+
+    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
+        """Append events, of which the first has the number `first`, and renew the lease.
+
+        To append the same events again changes nothing.
+        """
+
+    async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
+        """End a stream. Nothing happens if it has ended, or if it has another owner."""
+
+    async def stop(self, stream: str) -> bool:
+        """Ask the owner to end a stream. Return False if it has ended."""
+
+    async def renew(self, stream: str, owner: str) -> Renewal:
+        """Renew the lease on a stream to which nothing is appended."""
+
+    async def adopt(self, stream: str, owner: str) -> bool:
+        """Become the owner of a lost stream, which continues. Return False if it is not lost, or somebody else has."""
+
+    async def find(self, key: str) -> str | None:
+        """Return the id of the newest stream with this key; None: there is none."""
+
+    async def media_type(self, stream: str) -> str:
+        """Return the media type of a stream."""
+
+    def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
+        """Yield the events after number `after`, those that are there first, and new ones as they are appended.
+
+        The last page has an `outcome`. Whoever iterates counts as a reader of the stream.
+        """
+
+
+class MemoryStreamLog:
+    """A stream log in the memory of this process. It ends with the process.
+
+    It works in one process, and for a deployment with one replica. Use it in one event loop only.
+    """
+
+    def __init__(self, limits: StreamLimits | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._table = StreamTable(limits)
+        self._now = now
+        self._news: dict[str, asyncio.Event] = {}
+        self._looked = now()
+
+    async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
+        if self._now() - self._looked >= LOOK_S:
+            self.look()
+        self._table.begin(stream, owner, media_type, key, self._now())
+
+    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
+        renewal = self._table.append(stream, owner, first, events, self._now())
+        self._wake(stream)
+        return renewal
+
+    async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
+        self._table.end(stream, owner, outcome, self._now())
+        self._wake(stream)
+
+    async def stop(self, stream: str) -> bool:
+        return self._table.stop(stream)
+
+    async def renew(self, stream: str, owner: str) -> Renewal:
+        return self._table.renew(stream, owner, self._now())
+
+    async def adopt(self, stream: str, owner: str) -> bool:
+        return self._table.adopt(stream, owner, self._now())
+
+    async def find(self, key: str) -> str | None:
+        return self._table.find(key)
+
+    async def media_type(self, stream: str) -> str:
+        return self._table.get(stream).media_type
+
+    async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
+        self._table.enter(stream)
+        try:
+            while True:
+                page = self._table.get(stream).page(after)
+                if page.events or page.evicted or page.outcome is not None:
+                    after = page.first + len(page.events) - 1
+                    yield page
+                    if page.outcome is not None:
+                        return
+                else:
+                    await self._news.setdefault(stream, asyncio.Event()).wait()
+        finally:
+            self._table.leave(stream, self._now())
+
+    def look(self) -> None:
+        """Mark streams whose lease has expired as lost, and remove old ones."""
+        self._looked = self._now()
+        for stream in self._table.look(self._looked):
+            self._wake(stream)
+
+    def _wake(self, stream: str) -> None:
+        """Wake the readers of a stream."""
+        if (news := self._news.pop(stream, None)) is not None:
+            news.set()

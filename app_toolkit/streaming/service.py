@@ -1,0 +1,72 @@
+"""The stream log as a deployment: one replica keeps the streams of all replicas of an application."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+
+from app_toolkit.core.methods import idempotent
+from app_toolkit.core.stream_log import Outcome, Page, Renewal, StreamLimits
+from app_toolkit.deployment import Deployment
+from app_toolkit.streaming.log import LOOK_S, MemoryStreamLog
+
+
+class StreamLogDeployment(
+    Deployment, name="stream-log", num_replicas=1, max_ongoing_requests=20_000, ray_actor_options={"num_cpus": 0.1}
+):
+    """A stream log in the memory of a replica of its own. Its handle is a `StreamLog`.
+
+    The streams end with the replica: if it dies, their readers get an error event.
+    """
+
+    def __init__(self, limits: StreamLimits | None = None) -> None:
+        self._log = MemoryStreamLog(limits)
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._looking = asyncio.create_task(self._look(), name="app-toolkit stream log")
+
+    async def aclose(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+
+    async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
+        await self._log.begin(stream, owner, media_type, key)
+
+    @idempotent
+    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
+        return await self._log.append(stream, owner, first, events)
+
+    @idempotent
+    async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
+        await self._log.end(stream, owner, outcome)
+
+    @idempotent
+    async def stop(self, stream: str) -> bool:
+        return await self._log.stop(stream)
+
+    @idempotent
+    async def renew(self, stream: str, owner: str) -> Renewal:
+        return await self._log.renew(stream, owner)
+
+    async def adopt(self, stream: str, owner: str) -> bool:
+        return await self._log.adopt(stream, owner)
+
+    @idempotent
+    async def find(self, key: str) -> str | None:
+        return await self._log.find(key)
+
+    @idempotent
+    async def media_type(self, stream: str) -> str:
+        return await self._log.media_type(stream)
+
+    async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
+        async with aclosing(self._log.follow(stream, after)) as pages:
+            async for page in pages:
+                yield page
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._log.look()
