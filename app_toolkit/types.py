@@ -20,7 +20,7 @@ Address = NewType("Address", str)
 NodeId = NewType("NodeId", str)
 """One node of the cluster, as named by Ray."""
 
-OnDisconnect = Literal["auto", "cancel", "continue"]
+OnDisconnect = Literal["auto", "cancel", "continue", "notify"]
 """What happens to a handler when its client disconnects."""
 
 Kind = Literal["coroutine", "stream", "sync", "sync stream"]

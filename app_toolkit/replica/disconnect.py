@@ -18,8 +18,9 @@ def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
     Use "cancel" for a POST that only computes something.
 
     Parameters:
-        wish: "cancel": the handler is cancelled, whatever its method. "continue": it runs to its end. "auto": GET,
-            HEAD, streams and WebSockets are cancelled.
+        wish: "cancel": the handler is cancelled, whatever its method. "continue": it runs to its end and does not
+            learn of the disconnect. "notify": it runs to its end, and `request.is_disconnected()` becomes true. "auto":
+            GET, HEAD, streams and WebSockets are cancelled.
 
     Raises:
         ConfigError: `wish` is another value.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from app_toolkit.core.stream_log import Outcome, Renewal
@@ -96,10 +96,14 @@ class Generation:
         try:
             await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            self._stopped = self._stopped or "lost"
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self.cancel()
             raise
+
+    async def cancel(self) -> None:
+        """Cancel the generator, and wait for its end."""
+        assert self._task is not None, "the generation has begun"
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         outcome: Outcome = "failed"
@@ -146,8 +150,6 @@ class Generation:
     async def _write(self, generating: "asyncio.Task[None]") -> None:
         """Append what has been collected, as many events at a time as came during the append before."""
         while True:
-            await self._has_events.wait()
-            self._has_events.clear()
             if self._waiting:
                 events, self._waiting = self._waiting, []
                 self._has_room.set()
@@ -158,6 +160,9 @@ class Generation:
                 self._obey(renewal, generating)
             elif self._complete:
                 return
+            else:
+                self._has_events.clear()
+                await self._has_events.wait()
 
     async def _renew(self, generating: "asyncio.Task[None]") -> None:
         """Renew the lease while nothing is appended."""

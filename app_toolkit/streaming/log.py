@@ -45,6 +45,9 @@ class StreamLog(Protocol):
     async def media_type(self, stream: str) -> str:
         """Return the media type of a stream."""
 
+    async def outcome(self, stream: str, after: int) -> Outcome | None:
+        """Return how a stream ended. None: it has not ended, or has events after number `after`."""
+
     def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         """Yield the events after number `after`, those that are there first, and new ones as they are appended.
 
@@ -92,6 +95,10 @@ class MemoryStreamLog:
 
     async def media_type(self, stream: str) -> str:
         return self._table.get(stream).media_type
+
+    async def outcome(self, stream: str, after: int) -> Outcome | None:
+        found = self._table.get(stream)
+        return None if found.last > after else found.outcome
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         self._table.enter(stream)

@@ -61,6 +61,10 @@ class StreamLogDeployment(
     async def media_type(self, stream: str) -> str:
         return await self._log.media_type(stream)
 
+    @idempotent
+    async def outcome(self, stream: str, after: int) -> Outcome | None:
+        return await self._log.outcome(stream, after)
+
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         async with aclosing(self._log.follow(stream, after)) as pages:
             async for page in pages:

@@ -1,0 +1,420 @@
+"""`@resumable`: a streamed response that outlives its client, who can come back and continue where it was."""
+
+import inspect
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, TypeVar, cast
+
+from fastapi import Depends, HTTPException, Request
+from fastapi import Response as Answer
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+
+from app_toolkit.core.methods import kind_of
+from app_toolkit.core.stream_log import Page
+from app_toolkit.deployment import Bound
+from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
+from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.streaming import formats
+from app_toolkit.streaming.generation import Generation
+from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+STREAM_ID = "x-stream-id"
+"""The response header that names the stream."""
+
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+NO_CONTENT = 204
+
+ERRORS = {
+    "failed": {"error": "stream_failed", "detail": "the generator of this stream raised an exception"},
+    "lost": {"error": "stream_lost", "detail": "the process that generated this stream has ended"},
+    "evicted": {"error": "history_evicted", "detail": "the events after the given one are no longer kept"},
+}
+"""The last event of a stream that did not end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostStream:
+    """A stream whose process has died, as its route's `resume` function gets it."""
+
+    id: str
+    request: Request
+    """The request of the client that follows the stream."""
+    events: tuple[bytes, ...]
+    """The data of the events that the log has. The function yields those that follow."""
+
+
+Resume = Callable[[LostStream], AsyncIterator[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The options of one route."""
+
+    log: "StreamLog | Bound[Any]"
+    key: str | None
+    linger_s: float
+    max_duration_s: float
+    first_event_s: float
+    retry_ms: int
+    resume: Resume | None
+
+
+def resumable(
+    *,
+    log: "StreamLog | Bound[Any] | None" = None,
+    key: str | None = None,
+    linger_s: float = 60.0,
+    max_duration_s: float = 3_600.0,
+    first_event_s: float = 15.0,
+    retry_ms: int = 3_000,
+    resume: Resume | None = None,
+) -> Callable[[Endpoint], Endpoint]:
+    """Let a streamed response outlive its client. Put it below the decorator of the route.
+
+    ```python
+    @app.get("/answer", response_class=EventSourceResponse)
+    @resumable()
+    async def answer(question: str) -> AsyncIterable[str]:
+        async for token in model(question):
+            yield token
+    ```
+
+    The route yields items (server-sent events or JSON lines), or returns a `StreamingResponse`. Its generator runs to
+    its end although its client disconnects. Every event has a number. A client that comes back with the header
+    `Last-Event-ID`, as `EventSource` does, or with `?stream=ID&after=NUMBER`, gets the events that it has missed and
+    all that follow. `stream_router` adds routes that follow and stop a stream.
+
+    An exception before the first event is the response of the route, with its status. A later one ends the stream with
+    an event of the type `error`.
+
+    Parameters:
+        log: Where the events are kept: a `StreamLog`, or a bound `StreamLogDeployment`. Default: the memory of this
+            process, which is right for one process and for one replica.
+        key: Name of the parameter of the route whose value is another name of the stream. One stream with this name is
+            active at a time; a request for a second one gets 409. Default: None, streams have only an id.
+        linger_s: Seconds without a reader after which the generator is stopped. Default: 60.
+        max_duration_s: Seconds after which the generator is stopped. Default: 3600.
+        first_event_s: Seconds for which the response waits for the first event, so that an exception can still have a
+            status. Default: 15.
+        retry_ms: Milliseconds after which an `EventSource` connects again. Default: 3000.
+        resume: Async generator function that continues a stream whose process has died, in the process of a client that
+            follows it. Default: None, such a stream ends with an event of the type `error`.
+
+    Raises:
+        ConfigError: A number is out of bounds, or the function has no parameter `key`.
+    """
+    for name, value in (("linger_s", linger_s), ("max_duration_s", max_duration_s)):
+        if not 0 < value <= 86_400:
+            raise ConfigError(f"resumable: {name} = {value!r}: must be above 0 and at most 86,400")
+    if not 0 <= first_event_s <= 3_600:
+        raise ConfigError(f"resumable: first_event_s = {first_event_s!r}: must be from 0 to 3,600")
+    if not 0 <= retry_ms <= 3_600_000:
+        raise ConfigError(f"resumable: retry_ms = {retry_ms!r}: must be from 0 to 3,600,000")
+    options = StreamOptions(log or DEFAULT, key, linger_s, max_duration_s, first_event_s, retry_ms, resume)
+
+    def decorate(function: Endpoint) -> Endpoint:
+        return cast(Endpoint, _endpoint(function, options))
+
+    return decorate
+
+
+DEFAULT: StreamLog = MemoryStreamLog()
+"""The log of this process."""
+
+
+def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[..., Any]:
+    """Return the endpoint that FastAPI sees, which has one dependency: the function `_opened` for this route."""
+    yields = kind_of(function) in ("stream", "sync stream")
+    signature = inspect.signature(function, eval_str=True)
+    if options.key is not None and options.key not in signature.parameters:
+        raise ConfigError(f"resumable: {function.__qualname__} has no parameter {options.key!r}")
+    opened = Depends(_opener(function, signature, options))
+
+    async def items(stream: "OpenStream") -> AsyncIterator[Any]:
+        async with aclosing(stream.items()) as found:
+            async for item in found:
+                yield item
+
+    async def answer(stream: "OpenStream | Answer") -> Answer:
+        return stream if isinstance(stream, Answer) else stream.response()
+
+    endpoint: Any = wraps(function)(items if yields else answer)
+    parameter = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, opened])
+    returned = signature.return_annotation
+    endpoint.__signature__ = inspect.Signature([parameter], return_annotation=returned)
+    endpoint.__annotations__ = {"stream": parameter.annotation}
+    if returned is not inspect.Signature.empty:
+        endpoint.__annotations__["return"] = returned
+    del endpoint.__wrapped__  # FastAPI would look at the function itself
+    return cast(Callable[..., Any], on_disconnect("notify")(endpoint))
+
+
+def _opener(
+    function: Callable[..., Any], signature: inspect.Signature, options: StreamOptions
+) -> Callable[..., AsyncGenerator[Any, None]]:
+    """Return the dependency that opens the stream of a request.
+
+    It is a dependency, because an exception in it has a status, and because FastAPI ends the function's own
+    dependencies after it: a session that the generator uses stays open until the generator has ended.
+    """
+
+    async def open_stream(
+        app_toolkit_request: Request, app_toolkit_response: Answer, app_toolkit_log: StreamLog, **arguments: Any
+    ) -> AsyncGenerator[Any, None]:
+        request, log = app_toolkit_request, app_toolkit_log
+        id, after = position(request)
+        if id is not None:
+            stream = await existing(request, log, id, after, options)
+        else:
+            result = await _call(function, arguments)
+            media_type = _media_type_of(request, result)
+            if media_type is None:  # an error, or another response that is not streamed
+                yield result
+                return
+            stream = await _begun(request, log, result, media_type, options, arguments)
+        app_toolkit_response.headers[STREAM_ID] = stream.id
+        async with stream:
+            yield stream
+
+    own = [
+        inspect.Parameter("app_toolkit_request", inspect.Parameter.KEYWORD_ONLY, annotation=Request),
+        inspect.Parameter("app_toolkit_response", inspect.Parameter.KEYWORD_ONLY, annotation=Answer),
+        inspect.Parameter("app_toolkit_log", inspect.Parameter.KEYWORD_ONLY, annotation=log_parameter(options.log)),
+    ]
+    theirs = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
+    opener: Any = open_stream
+    opener.__signature__ = inspect.Signature([*theirs, *own])
+    opener.__name__ = f"{function.__name__}_stream"
+    return cast(Callable[..., AsyncGenerator[Any, None]], opener)
+
+
+def log_parameter(log: "StreamLog | Bound[Any]") -> Any:
+    """Return the annotation of a parameter that is a log. A deployment is found by the planner in this way."""
+    if isinstance(log, Bound):
+        return Annotated[Any, Depends(log)]
+
+    async def given() -> StreamLog:
+        return log
+
+    return Annotated[Any, Depends(given)]
+
+
+def position(request: Request) -> tuple[str | None, int]:
+    """Return the stream that the client follows, and the number of the last event that it has seen.
+
+    The stream is None if the client names none.
+
+    Raises:
+        HTTPException: 400, the number is not one.
+    """
+    id, _, number = request.headers.get("last-event-id", "").rpartition(":")
+    id = request.query_params.get("stream", id)
+    number = request.query_params.get("after", number if id else "0")
+    try:
+        after = int(number or 0)
+    except ValueError:
+        after = -1
+    if after < 0:
+        raise HTTPException(400, f"the number of the last event is {number!r}: it must be a whole number from 0 on")
+    return id or None, after
+
+
+async def existing(request: Request, log: StreamLog, id: str, after: int, options: StreamOptions) -> "OpenStream":
+    """Return a stream that the log has. Raises `HTTPException` 204 if no event follows."""
+    try:
+        stream = OpenStream(request, log, id, after, await log.media_type(id), options)
+        outcome = await log.outcome(id, after)
+    except StreamUnknown:
+        raise HTTPException(NO_CONTENT) from None
+    if outcome in ("finished", "stopped"):
+        raise HTTPException(NO_CONTENT)
+    return stream
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Raise an error of the log as `HTTPException`, so that it has its status in every app of FastAPI."""
+    try:
+        yield
+    except RequestError as error:
+        headers = None if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
+        raise HTTPException(error.status, str(error), headers) from error
+
+
+async def _begun(
+    request: Request, log: StreamLog, result: Any, media_type: str, options: StreamOptions, arguments: dict[str, Any]
+) -> "OpenStream":
+    """Begin the generation of a stream. Raises as `StreamLog.begin` does, and what the generator raises first."""
+    generation = Generation(
+        log,
+        _encoded(result, media_type),
+        media_type,
+        key=None if options.key is None else str(arguments[options.key]),
+        linger_s=options.linger_s,
+        max_duration_s=options.max_duration_s,
+    )
+    with refusals():
+        await generation.begin()
+    try:
+        await generation.first_event(options.first_event_s)
+    except BaseException:
+        await generation.cancel()
+        raise
+    stream = OpenStream(request, log, generation.id, 0, media_type, options)
+    stream.generation = generation
+    if isinstance(result, Answer):
+        stream.status, stream.headers = result.status_code, dict(result.headers)
+    return stream
+
+
+async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    kind = kind_of(function)
+    if kind == "coroutine":
+        return await function(**arguments)
+    return await run_in_threadpool(function, **arguments) if kind == "sync" else function(**arguments)
+
+
+def _media_type_of(request: Request, result: Any) -> str | None:
+    """Return the media type of the stream that a function yields or returns; None: it returned something else."""
+    if isinstance(result, Answer):
+        return formats.essence(result.headers.get("content-type")) if hasattr(result, "body_iterator") else None
+    if not hasattr(result, "__aiter__") and not hasattr(result, "__next__"):
+        return None
+    response_class = getattr(request.scope.get("route"), "response_class", None)
+    is_sse = inspect.isclass(response_class) and issubclass(response_class, EventSourceResponse)
+    return formats.SSE if is_sse else formats.JSON_LINES
+
+
+async def _encoded(result: Any, media_type: str) -> AsyncGenerator[bytes, None]:
+    if isinstance(result, Answer):
+        async for event in formats.split(media_type, cast(Any, result).body_iterator):
+            yield event
+        return
+    items = result if hasattr(result, "__aiter__") else iterate_in_threadpool(result)
+    try:
+        async for item in items:
+            if (encoded := formats.encode(item)) is not None:
+                yield encoded
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+
+
+class OpenStream:
+    """A stream that one request follows."""
+
+    def __init__(
+        self, request: Request, log: StreamLog, id: str, after: int, media_type: str, options: StreamOptions
+    ) -> None:
+        self.id = id
+        self.generation: Generation | None = None
+        """The generation that ends before the request; None: another request or process generates the stream."""
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self._request = request
+        self._log = log
+        self._after = after
+        self._media_type = media_type
+        self._options = options
+
+    async def __aenter__(self) -> "OpenStream":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Wait for the generation of the stream, if this request generates it."""
+        if self.generation is not None:
+            await self.generation.ended()
+
+    async def pages(self) -> AsyncGenerator[Page, None]:
+        """Yield the pages of the stream. A lost stream continues if its route has a `resume` function."""
+        after = self._after
+        while True:
+            async with aclosing(self._log.follow(self.id, after)) as pages:
+                async for page in pages:
+                    after = page.first + len(page.events) - 1
+                    if page.outcome == "lost" and self._options.resume is not None:
+                        yield Page(page.first, page.events, evicted=page.evicted)
+                        break
+                    yield page
+                else:
+                    return
+            await self._continue(after, self._options.resume)
+
+    async def _continue(self, last: int, resume: Resume) -> None:
+        """Generate the rest of a lost stream, unless another process does."""
+        events = [event async for event in self._events_until(last)]
+        lost = LostStream(self.id, self._request, tuple(event.partition(b"\n")[2] for event in events))
+        generation = Generation(
+            self._log,
+            _encoded(resume(lost), self._media_type),
+            self._media_type,
+            linger_s=self._options.linger_s,
+            max_duration_s=self._options.max_duration_s,
+        )
+        if await generation.adopt(self.id, last):
+            self.generation = generation
+
+    async def _events_until(self, last: int) -> AsyncIterator[bytes]:
+        async with aclosing(self._log.follow(self.id, 0)) as pages:
+            async for page in pages:
+                for event in page.events:
+                    yield event
+                if page.first + len(page.events) > last:
+                    return
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """Yield the events as a route of FastAPI does."""
+        sse = self._media_type == formats.SSE
+        retry: int | None = self._options.retry_ms
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                if page.evicted:
+                    yield _error_item("evicted", sse)
+                    return
+                for number, event in enumerate(page.events, page.first):
+                    kind, data = formats.parts(event)
+                    if sse:
+                        yield ServerSentEvent(raw_data=data, event=kind, id=f"{self.id}:{number}", retry=retry)
+                        retry = None
+                    else:
+                        yield formats.decode(data)
+                if page.outcome in ERRORS:
+                    yield _error_item(page.outcome, sse)
+
+    def response(self) -> Answer:
+        """Return the events as a response with the media type of the stream."""
+        headers = {name: value for name, value in self.headers.items() if name != "content-length"}
+        return StreamingResponse(
+            self.frames(), self.status, {**HEADERS, "content-type": self._media_type, **headers, STREAM_ID: self.id}
+        )
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """Yield the events as clients receive them."""
+        media_type = self._media_type
+        retry: int | None = self._options.retry_ms
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                if page.evicted:
+                    yield formats.error_frame(media_type, ERRORS["evicted"])
+                    return
+                framed: Sequence[bytes] = [
+                    formats.frame(media_type, event, f"{self.id}:{number}", retry if number == page.first else None)
+                    for number, event in enumerate(page.events, page.first)
+                ]
+                if framed:
+                    retry = None
+                    yield b"".join(framed)
+                if page.outcome in ERRORS:
+                    yield formats.error_frame(media_type, ERRORS[page.outcome])
+
+
+def _error_item(outcome: str, sse: bool) -> Any:
+    return ServerSentEvent(event="error", data=ERRORS[outcome]) if sse else ERRORS[outcome]
