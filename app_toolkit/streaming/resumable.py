@@ -21,7 +21,7 @@ from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+from app_toolkit.streaming.log import DEFAULT, StreamLog
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -96,8 +96,9 @@ def resumable(
     an event of the type `error`.
 
     Parameters:
-        log: Where the events are kept: a `StreamLog`, or a bound `StreamLogDeployment`. Default: the memory of this
-            process, which is right for one process and for one replica.
+        log: Where the events are kept. Default: the memory of this process, which is right for one process and for one
+            replica. For several replicas: `SharedStreamLog`, or a bound `StreamLogDeployment`, whose events end with
+            the next update of the application.
         key: Name of the parameter of the route whose value is another name of the stream. One stream with this name is
             active at a time; a request for a second one gets 409. Default: None, streams have only an id.
         linger_s: Seconds without a reader after which the generator is stopped. Default: 60.
@@ -124,10 +125,6 @@ def resumable(
         return cast(Endpoint, _endpoint(function, options))
 
     return decorate
-
-
-DEFAULT: StreamLog = MemoryStreamLog()
-"""The log of this process."""
 
 
 def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[..., Any]:

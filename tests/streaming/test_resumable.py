@@ -109,7 +109,7 @@ def texts(first: int, last: int) -> list[str]:
 def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> FastAPI:
     app = kind()
     app.include_router(stream_router(log=log), prefix="/streams")
-    Session = Annotated[Model, Depends(model.session)]  # noqa: N806 - an annotation
+    Session = Annotated[Model, Depends(model.session)]
 
     @app.get("/write/{tokens}", response_class=EventSourceResponse)
     @resumable(log=log)
