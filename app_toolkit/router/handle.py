@@ -95,7 +95,7 @@ class CallKeywords(TypedDict, total=False):
     timeout_s: float | None
     """seconds that each call may take, queue included. Default: None"""
     retry: Retry | None
-    """calls that are retried if their replica is lost. Default: None"""
+    """calls that are retried when a replica is lost with them. Default: None"""
 
 
 def options(handle: T, **options: Unpack[CallKeywords]) -> T:
