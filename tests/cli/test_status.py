@@ -178,9 +178,7 @@ def test_where_several_nodes_have_proxies_each_is_a_line(running: Running, capsy
 def test_what_of_the_store_cannot_be_believed_is_said_first(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    doubt = (
-        "the value of 'applications/shop' in the store cannot be believed: it is not there; its copy stands in for it"
-    )
+    doubt = "the value of 'applications/shop' in the state store is corrupt: it is missing; its copy is used instead"
     unreadable = ApplicationStatus("shop", "failed", None, (), 0, doubt)
     running.status = replace(STATUS, doubts=(doubt,), applications=(unreadable,))
     assert command("status") == 0

@@ -61,8 +61,8 @@ async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it
         assert await comes_back(h) == before
         assert h.word() == "healthy"
         assert doubts(h) == (
-            "the value of 'applications/shop' in the store cannot be believed: "
-            "its checksum is not that of its content; its copy stands in for it",
+            "the value of 'applications/shop' in the state store is corrupt: "
+            "its checksum is not that of its content; its copy is used instead",
         )
         assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == list(doubts(h))
         assert f"> {doubts(h)[0]}" in page("docs/operations.md").text, "as the page says"
@@ -94,7 +94,7 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
         flip(h, KEY, COPIES + KEY)
         assert await comes_back(h) == before
         [doubt] = doubts(h)
-        assert doubt.endswith("what runs of it stays as it is until it is deployed again or deleted")
+        assert doubt.endswith("the replicas of the application stay as they are until it is deployed again or deleted")
         assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == [doubt]
         [other, shop] = h.controller.status().applications
         assert (shop.name, shop.status, shop.revision, shop.last_error) == ("shop", "failed", 0, doubt)
@@ -112,7 +112,7 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
             h.world.crash(h.world.of(replica_set)[0])
         await h.clock.advance(60.0)
         assert (len(h.world.of(CHAT)), len(h.world.of("other/chat"))) == (1, 2)
-        with pytest.raises(ConfigError, match="'shop' has to be deployed again before: the value of 'applications"):
+        with pytest.raises(ConfigError, match="'shop' must be deployed again first: the value of 'applications"):
             await h.controller.scale("shop", "chat", 3)
         # To deploy it again starts what is missing.
         left = set(h.world.processes)
@@ -146,7 +146,7 @@ async def test_nobody_takes_the_prefix_of_an_application_that_cannot_be_read():
         flip(h, KEY, COPIES + KEY)
         await comes_back(h)
         for other in (application("other"), application("there")):
-            with pytest.raises(ConfigError, match=r"cannot have the route prefix '/' while .* or delete, 'shop' first"):
+            with pytest.raises(ConfigError, match=r"cannot have the route prefix '/' while .* or delete 'shop' first"):
                 await h.controller.apply(other)
         await h.controller.apply(application("other", prefix=None))
         await h.controller.apply(application("there", chat=3, prefix="/there"))
@@ -198,7 +198,7 @@ async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood()
             h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
         await comes_back(h)
         [doubt] = doubts(h)
-        assert "its content is not what this version of the toolkit writes" in doubt
+        assert "its content does not have the format of this version" in doubt
         assert "secret" not in doubt
 
 
@@ -246,7 +246,7 @@ async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_o
         await until_another_one_listens_as_by_default(h)
         assert doubts(h) == ()
         assert [entry.cause for entry in h.told("HTTPForgotten")] == [
-            "no proxy is left that could stay as it is: new ones listen on 127.0.0.1:8000, as they do by default"
+            "no running proxy is left; new proxies listen on 127.0.0.1:8000, the default"
         ]
         await comes_back(h)
         await until_another_one_listens_as_by_default(h)
@@ -332,7 +332,7 @@ async def test_where_nobody_knows_the_epoch_the_next_is_above_all_that_may_have_
         before = dict(h.world.processes)
         await h.controller.apply(application(max_queued_requests=7))
         flip(h, "epoch", COPIES + "epoch")
-        with pytest.raises(StaleEpoch, match="has epoch 3, and nobody can know whether it is the last"):
+        with pytest.raises(StaleEpoch, match="has epoch 3, and the last epoch cannot be read"):
             await h.controller.apply(application(chat=5))
         await h.until(h.run.done)
         h.world.performed.clear()
@@ -351,7 +351,7 @@ async def test_an_old_epoch_that_somebody_has_put_back_wakes_nobody():
         old, run, first = h.controller, h.run, h.store.values["epoch"]
         await h.controller_starts()
         h.store.values["epoch"] = first
-        with pytest.raises(StaleEpoch, match="has epoch 1, and another has taken 2"):
+        with pytest.raises(StaleEpoch, match="has epoch 1, and another controller has taken epoch 2"):
             await old.apply(application(chat=5))
         await h.until(run.done)
         await h.controller.apply(application(chat=3))

@@ -46,8 +46,8 @@ def refusal(spec, *, there=(), corrupt=(), http=None, owner=None, holder=None):
             "it had another",
             application("b"),
             {"there": [application("b", prefix="/b")], "corrupt": ["a"]},
-            "'b' cannot have the route prefix '/' while nobody knows whether another one has it: "
-            "deploy again, or delete, 'a' first",
+            "'b' cannot have the route prefix '/' while the route prefixes of corrupt applications are not known: "
+            "deploy or delete 'a' first",
         ),
         ("it wants none", application("b", prefix=None), {"corrupt": ["a"]}, None),
         ("it is mine", application(), {"owner": "me", "holder": "me"}, None),
