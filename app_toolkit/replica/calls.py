@@ -248,7 +248,7 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
             raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)
     if not frames.between:
-        raise BadRequest(f"the body of a call of {method} does not end where a frame does")
+        raise BadRequest(f"the body of a call of {method} ends within a frame")
     return found
 
 

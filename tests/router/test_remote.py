@@ -196,7 +196,7 @@ async def test_who_waits_is_told_at_the_end(calling: Calling) -> None:
     waiting = asyncio.create_task(caller.call(double(1)))
     await asyncio.sleep(0)
     await calling.callers.aclose()
-    with pytest.raises(NoReplica, match="model is not served any more"):
+    with pytest.raises(NoReplica, match="the router of model is closed"):
         await waiting
 
 
