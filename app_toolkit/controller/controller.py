@@ -292,7 +292,7 @@ class Controller:
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
             corrupt=self.desired.corrupt,
-            doubts=tuple(self.state_store.warnings.values()),
+            warnings=tuple(self.state_store.warnings.values()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:

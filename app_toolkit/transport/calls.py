@@ -261,7 +261,7 @@ def encode_end() -> list[Piece]:
     return [_head("end", [0])]
 
 
-def encode_elsewhere() -> list[Piece]:
+def encode_out_of_band() -> list[Piece]:
     """Encode the frame that replaces one that the caller must collect out-of-band."""
     return [_head("out_of_band", [0])]
 

@@ -53,7 +53,7 @@ def serve() -> Iterator[Serve]:
 
 
 class Calling:
-    """The callers of one process, told of replicas as the board would."""
+    """The callers of one process, told of replicas as the publisher would."""
 
     def __init__(self) -> None:
         self.callers = Callers(SECRET, "shop", ("model",))
