@@ -2,7 +2,6 @@
 
 from app_toolkit.chat.protocol import (
     Attachment,
-    ChatError,
     ChatEvent,
     ChatMessage,
     ChatModel,
@@ -18,6 +17,7 @@ from app_toolkit.chat.protocol import (
     ToolResultEvent,
     UsageEvent,
 )
+from app_toolkit.errors import ChatError
 
 __all__ = [
     "Attachment",

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from app_toolkit.chat.protocol import (
-    ChatError,
     ChatEvent,
     ChatRequest,
     ErrorEvent,
@@ -15,6 +14,7 @@ from app_toolkit.chat.protocol import (
     UsageEvent,
 )
 from app_toolkit.deployment import Deployment
+from app_toolkit.errors import ChatError
 
 
 class EchoModel(Deployment, name="echo-model", max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1}):

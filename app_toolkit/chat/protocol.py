@@ -162,27 +162,3 @@ ChatFunction = Callable[[ChatRequest], AsyncIterator[ChatEvent]]
 
 Embed = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
 """Returns one vector for each text."""
-
-
-class ChatError(Exception):
-    """A request that a model cannot serve. Raise it before the first event."""
-
-    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
-        """Describe the problem.
-
-        Parameters:
-            message: One sentence for the client.
-            status: HTTP status. Default: 400.
-            code: A word for programs, such as `context_length_exceeded`. Default: none.
-        """
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.code = code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _chat_error, (self.message, self.status, self.code)
-
-
-def _chat_error(message: str, status: int, code: str | None) -> ChatError:
-    return ChatError(message, status=status, code=code)
