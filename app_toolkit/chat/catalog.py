@@ -58,8 +58,8 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
     for name, source in named.items():
         if not isinstance(source, Bound) and not callable(getattr(source, "chat", source)):
             raise ConfigError(
-                f"the model {name!r} is {source!r}: pass what bind() returns, an object with a method chat, or an async "
-                "generator function"
+                f"the model {name!r} is {source!r}: pass what bind() returns, an object with a method chat, or an "
+                "async generator function"
             )
 
     async def catalog(**handles: Any) -> Catalog:
