@@ -39,6 +39,11 @@ async def asking(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+def in_process(app: FastAPI) -> httpx.AsyncClient:
+    """A client that calls the app without a server. It gets a response when the response is complete."""
+    return httpx.AsyncClient(base_url="http://test", transport=httpx.ASGITransport(app), timeout=PATIENCE_S)
+
+
 def frames(body: str) -> list[str]:
     """The data of the events of a body, each of which is one line and a blank line."""
     assert body.endswith("\n\n")

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import Depends, FastAPI, Header, HTTPException
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi.middleware.gzip import GZipMiddleware
 
 from app_toolkit import ConfigError, Deployment, Toolkit, batch
 from app_toolkit.chat import (
@@ -30,7 +31,7 @@ from app_toolkit.chat.models import EchoModel
 from app_toolkit.chat.openai_completion import Completion
 from app_toolkit.chat.openai_wire import ChatCompletion, EmbeddingList, ServedModels
 from app_toolkit.errors import DeadlineExceeded, QueueFull, RemoteError
-from tests.chat.served import asking, chunks, frames
+from tests.chat.served import asking, chunks, frames, in_process
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -326,7 +327,7 @@ async def test_the_model_gets_what_the_client_has_sent(model: Model) -> None:
     }
     app = FastAPI()
     app.include_router(openai_router({"m": _first_word(model)}))
-    async with asking(app) as http:
+    async with in_process(app) as http:
         assert (await http.post("/chat/completions", json=body)).status_code == 200
     (got,) = model.requests
     system, user, assistant, tool = got.messages
@@ -391,7 +392,7 @@ def _first_word(model: Model) -> Any:
     ],
 )
 async def test_a_wrong_field_is_named(model: Model, fields: dict[str, Any], param: str, code: str) -> None:
-    async with asking(app_of(FastAPI, model)) as http:
+    async with in_process(app_of(FastAPI, model)) as http:
         response = await http.post(COMPLETIONS, json={**ask("echo", "hello"), **fields})
     error = response.json()["error"]
     assert (response.status_code, error["type"]) == (400, "invalid_request_error")
@@ -434,7 +435,7 @@ async def test_a_body_that_is_no_object_and_an_unknown_model_have_openai_s_error
 async def test_an_exception_before_the_first_event_has_its_status(
     model: Model, prompt: str, status: int, kind: str, code: str | None, streamed: bool
 ) -> None:
-    async with asking(app_of(FastAPI, model)) as http:
+    async with in_process(app_of(FastAPI, model)) as http:
         response = await http.post(COMPLETIONS, json=ask("org/scripted", prompt, stream=streamed, n=2))
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["code"], error["param"]) == (status, kind, code, None)
@@ -463,7 +464,7 @@ async def test_errors_of_the_app_s_own_dependencies_have_the_format_and_other_ro
     async def other(number: int) -> int:
         return number
 
-    async with asking(app) as http:
+    async with in_process(app) as http:
         response = await http.get("/v1/models", headers={"authorization": "Bearer wrong"})
         assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
         error = response.json()["error"]
@@ -498,6 +499,35 @@ async def test_a_disconnect_closes_the_generators_of_all_choices(
     assert model.running == 0
     with pytest.raises(asyncio.CancelledError):
         await asked
+
+
+async def test_middleware_neither_buffers_a_stream_nor_hides_a_disconnect(model: Model) -> None:
+    app = app_of(FastAPI, model)
+    app.add_middleware(GZipMiddleware, minimum_size=1)
+
+    @app.middleware("http")
+    async def add_header(request: Request, call_next: Any) -> Response:
+        response: Response = await call_next(request)
+        response.headers["x-own"] = "1"
+        return response
+
+    async with asking(app) as http:
+        model.allow(2)
+        async with http.stream("POST", COMPLETIONS, json=ask("waits", "hello", stream=True)) as response:
+            assert response.headers["x-own"] == "1"
+            assert "content-encoding" not in response.headers
+            text = ""
+            async for part in response.aiter_text():
+                text += part
+                if "0.2" in text:
+                    break
+        async with asyncio.timeout(2):
+            await until(lambda: model.cleaned == 1)
+        asked = asyncio.create_task(http.post(COMPLETIONS, json=ask("waits", "hello")))
+        await until(lambda: model.running == 1)
+        asked.cancel()
+        async with asyncio.timeout(2):
+            await until(lambda: model.cleaned == 2)
 
 
 async def test_a_disconnect_stops_a_model_that_never_waits(model: Model) -> None:
@@ -608,7 +638,7 @@ async def test_embeddings_have_the_format_that_the_client_asks_for(
 async def test_embeddings_that_cannot_be_computed_have_an_error(
     model: Model, fields: dict[str, Any], status: int, param: str | None
 ) -> None:
-    async with asking(app_of(FastAPI, model)) as http:
+    async with in_process(app_of(FastAPI, model)) as http:
         response = await http.post("/v1/embeddings", json={"model": "lengths", "input": "a", **fields})
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
 
