@@ -1,5 +1,6 @@
 """Routers of chat protocols over one interface of chat models."""
 
+from app_toolkit.chat.ai_sdk import ai_sdk_router
 from app_toolkit.chat.protocol import (
     Attachment,
     ChatEvent,
@@ -36,4 +37,5 @@ __all__ = [
     "ToolCallEvent",
     "ToolResultEvent",
     "UsageEvent",
+    "ai_sdk_router",
 ]
