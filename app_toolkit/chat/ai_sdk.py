@@ -291,9 +291,10 @@ def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
     match error:
         case StarletteHTTPException():
             return error.status_code, error.headers
-        case RequestError(retry_after_s=float(seconds)):
-            return error.status, {"retry-after": str(math.ceil(seconds))}
-        case ChatError() | RequestError():
+        case RequestError():
+            seconds = error.retry_after_s
+            return error.status, None if seconds is None else {"retry-after": str(math.ceil(seconds))}
+        case ChatError():
             return error.status, None
     return 422, None
 
