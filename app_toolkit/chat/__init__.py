@@ -1,5 +1,6 @@
 """Routers of chat protocols over one interface of chat models."""
 
+from app_toolkit.chat.ai_sdk import ai_sdk_router
 from app_toolkit.chat.openai import openai_router
 from app_toolkit.chat.protocol import (
     Attachment,
@@ -37,5 +38,6 @@ __all__ = [
     "ToolCallEvent",
     "ToolResultEvent",
     "UsageEvent",
+    "ai_sdk_router",
     "openai_router",
 ]

@@ -80,4 +80,4 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
 
 def _function(source: Any) -> ChatFunction:
     # A handle has no attribute that its class does not have, so this works for handles, too.
-    return cast(ChatFunction, source if inspect.isfunction(source) else source.chat)
+    return cast(ChatFunction, source if inspect.isroutine(source) else source.chat)
