@@ -6,13 +6,13 @@ app-toolkit run examples/chat/app.py
 
 from pathlib import Path
 
-from assistant import Assistant
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import ai_sdk_router, openai_router
 from app_toolkit.streaming import stream_router
+from chat.assistant import Assistant
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"

@@ -13,7 +13,9 @@ from app_toolkit.chat import ChatEvent, ChatRequest, FinishEvent, ReasoningEvent
 
 WORD = re.compile(r"[a-z0-9_@-]{2,}")
 PART = re.compile(r"\S+\s*|\s+")
-COMMON = frozenset(["the", "and", "for", "are", "with", "that", "this", "how", "what", "does", "can", "you", "from", "not", "its", "when", "which", "into"])
+COMMON = frozenset(
+    ["the", "and", "for", "are", "with", "that", "this", "how", "what", "does", "can", "you", "from", "not", "its"]
+)
 
 
 @dataclass(frozen=True, slots=True)
