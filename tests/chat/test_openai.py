@@ -32,6 +32,7 @@ from app_toolkit.chat.openai_completion import Completion
 from app_toolkit.chat.openai_wire import ChatCompletion, EmbeddingList, ServedModels
 from app_toolkit.errors import DeadlineExceeded, QueueFull, RemoteError
 from tests.chat.served import asking, chunks, frames, in_process
+from tests.docs.pages import commands, page
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -663,6 +664,27 @@ async def test_a_disconnect_cancels_embeddings() -> None:
         await until(lambda: events == ["began", "ended"])
         with pytest.raises(asyncio.CancelledError):
             await asked
+
+
+async def test_the_command_of_the_page_is_answered() -> None:
+    shown = page("docs/chat-openai.md")
+    (console,) = shown.shown("console")
+    (curl,) = commands(console.removeprefix("$ "))
+    url, _, body, _, header = curl.arguments
+    app = shown.run()["app"]
+    async with asking(app) as http:
+        path, headers = f"/{url.partition('/')[2]}", dict([header.split(": ")])
+        response = await http.post(path, content=body, headers=headers)
+        assert response.json()["choices"][0]["message"]["content"] == "HELLO "
+        for key, status in (("my-key", 200), ("other", 401)):
+            response = await http.get("/protected/v1/models", headers={"authorization": f"Bearer {key}"})
+            assert response.status_code == status
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        response = await http.post("/protected/v1/embeddings", json={"model": "encoder", "input": "abc"})
+        assert response.status_code == 401
+        key = {"authorization": "Bearer my-key"}
+        response = await http.post("/protected/v1/embeddings", json={"model": "encoder", "input": "abc"}, headers=key)
+        assert response.json()["data"][0]["embedding"] == [3.0, 1.0]
 
 
 def test_the_openapi_document_has_the_requests_responses_and_errors(model: Model) -> None:

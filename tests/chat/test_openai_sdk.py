@@ -12,6 +12,7 @@ from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, opena
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import QueueFull
 from tests.chat.served import served
+from tests.docs.pages import page
 from tests.patience import until
 
 openai = pytest.importorskip("openai", reason="openai is not installed")
@@ -192,3 +193,14 @@ async def test_embeddings_in_both_formats(client: Any) -> None:
 async def test_the_list_of_models(client: Any) -> None:
     assert [model.id async for model in client.models.list()] == ["echo", "waiting", "lengths"]
     assert (await client.models.retrieve("waiting")).id == "waiting"
+
+
+async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = page("docs/chat-openai.md")
+    (code,) = shown.shown("py")
+    names: dict[str, Any] = {}
+    async with served(shown.run()["app"]) as url:
+        code = code.replace("http://127.0.0.1:8000", url)
+        await asyncio.to_thread(exec, compile(code, shown.name, "exec"), names)
+    names["client"].close()
+    assert capsys.readouterr().out == "HELLO \n"
