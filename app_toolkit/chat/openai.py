@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.openai_completion import Completion
 from app_toolkit.chat.openai_embeddings import Embedders, EmbedSource, embedders_parameter, embeddings_response
 from app_toolkit.chat.openai_errors import OpenAIRoute
-from app_toolkit.chat.openai_stream import LiveResponse, until_disconnect
+from app_toolkit.chat.openai_stream import LiveResponse, document_response, until_disconnect
 from app_toolkit.chat.openai_wire import (
     ChatCompletion,
     ChatCompletionRequest,
@@ -111,7 +110,7 @@ def _add_completions(router: APIRouter, catalog_of: Any, max_choices: int) -> No
             include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return LiveResponse(partial(completion.send_stream, include_usage))
         document = await until_disconnect(request.receive, completion.document())
-        return Response(status_code=CLIENT_GONE) if document is None else JSONResponse(document)
+        return Response(status_code=CLIENT_GONE) if document is None else document_response(document)
 
 
 def _add_embeddings(router: APIRouter, embedders_of: Any, in_schema: bool) -> None:

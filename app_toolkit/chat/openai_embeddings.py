@@ -10,9 +10,8 @@ from functools import partial
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Response
-from fastapi.responses import JSONResponse
 
-from app_toolkit.chat.openai_stream import together
+from app_toolkit.chat.openai_stream import document_response, together
 from app_toolkit.chat.openai_wire import EmbeddingRequest, InvalidParameter
 from app_toolkit.chat.protocol import Embed
 from app_toolkit.deployment import Bound
@@ -133,7 +132,7 @@ def _response(vectors: Sequence[Any], request: EmbeddingRequest) -> Response:
     encode: Callable[[Any], Any] = _in_base64 if request.encoding_format == "base64" else _numbers
     data = [{"object": "embedding", "index": number, "embedding": encode(each)} for number, each in enumerate(vectors)]
     usage = {"prompt_tokens": 0, "total_tokens": 0}
-    return JSONResponse({"object": "list", "data": data, "model": request.model, "usage": usage})
+    return document_response({"object": "list", "data": data, "model": request.model, "usage": usage})
 
 
 def _numbers(vector: Any) -> list[float]:

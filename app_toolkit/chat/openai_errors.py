@@ -10,10 +10,10 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from app_toolkit.chat.openai_stream import document_response
 from app_toolkit.chat.openai_wire import InvalidParameter
 from app_toolkit.errors import ChatError, RequestError
 
@@ -58,11 +58,11 @@ class OpenAIError:
         code = self.code or CODES.get(self.status)
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": code}}
 
-    def response(self) -> JSONResponse:
+    def response(self) -> Response:
         headers = dict(self.headers)
         if self.status in RETRY_AFTER and not any(name.lower() == "retry-after" for name in headers):
             headers["retry-after"] = RETRY_AFTER[self.status]
-        return JSONResponse(self.document, self.status, headers)
+        return document_response(self.document, self.status, headers)
 
 
 def error_of(error: Exception) -> OpenAIError:

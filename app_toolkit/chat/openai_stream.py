@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -122,14 +122,23 @@ class EventWriter:
                 await self.write(HEARTBEAT)
 
 
+def document_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON document as a response. Half of a surrogate pair, which some models write, becomes `?`."""
+    return Response(_json(document).encode(errors="replace"), status, headers, "application/json")
+
+
 def data(document: Any) -> bytes:
     """Return an event whose data is a JSON document."""
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    text = _json(document)
     # Many clients split lines with functions for text, which also split at these.
     for separator, escaped in (("\u2028", "\\u2028"), ("\u2029", "\\u2029"), ("\x85", "\\u0085")):
         if separator in text:
             text = text.replace(separator, escaped)
     return b"data: %b\n\n" % text.encode(errors="replace")
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 async def together(work: list[Callable[[], Awaitable[None]]]) -> None:

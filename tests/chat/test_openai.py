@@ -130,7 +130,7 @@ class Encoder(Deployment, name="encoder", ray_actor_options={"num_cpus": 0.1}):
 
 
 async def lengths(texts: Any) -> list[list[float]]:
-    return [[float(len(text)), 0.25] for text in texts if text != "drop"]
+    return [[float(len(text)), float("nan") if text == "nan" else 0.25] for text in texts if text != "drop"]
 
 
 def app_of(kind: Callable[..., FastAPI], model: Model) -> FastAPI:
@@ -286,6 +286,8 @@ async def test_text_of_every_kind_survives_the_way(http: httpx.AsyncClient) -> N
     assert len(response.text.splitlines()) == response.text.count("\n")
     text = "".join(each.get("content", "") for each in deltas(chunks(response.text)))
     assert text == "a\nb\r\u2028\u2029\x85é? 日"
+    whole = (await http.post(COMPLETIONS, json=ask("org/scripted", "lines"))).json()
+    assert whole["choices"][0]["message"]["content"] == text
 
 
 async def test_the_model_gets_what_the_client_has_sent(model: Model) -> None:
@@ -489,7 +491,7 @@ async def test_a_failed_choice_closes_the_others(http: httpx.AsyncClient, model:
 @pytest.mark.parametrize("words", [0, 3])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_disconnect_closes_the_generators_of_all_choices(
-    http: httpx.AsyncClient, model: Model, streamed: bool, words: int
+    http: httpx.AsyncClient, model: Model, caplog: pytest.LogCaptureFixture, streamed: bool, words: int
 ) -> None:
     model.allow(words)
     asked = asyncio.create_task(http.post(COMPLETIONS, json=ask("waits", "hello", n=2, stream=streamed)))
@@ -500,6 +502,7 @@ async def test_a_disconnect_closes_the_generators_of_all_choices(
     assert model.running == 0
     with pytest.raises(asyncio.CancelledError):
         await asked
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_middleware_neither_buffers_a_stream_nor_hides_a_disconnect(model: Model) -> None:
@@ -634,6 +637,7 @@ async def test_embeddings_have_the_format_that_the_client_asks_for(
         ({"encoding_format": "int8"}, 400, "encoding_format"),
         ({"model": "echo"}, 404, None),
         ({"input": ["drop"]}, 500, None),
+        ({"input": ["nan"]}, 500, None),
     ],
 )
 async def test_embeddings_that_cannot_be_computed_have_an_error(
