@@ -28,6 +28,7 @@ class Waiting:
     def __init__(self) -> None:
         self.running = 0
         self.refusals = 0
+        self.thought = asyncio.Event()
 
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         self.running += 1
@@ -41,7 +42,7 @@ class Waiting:
             if request.prompt == "break":
                 raise ChatError("it broke")
             if request.prompt == "think":
-                await asyncio.sleep(0.1)
+                await self.thought.wait()
                 yield TextEvent(" thought")
             if request.prompt == "wait":
                 await asyncio.Event().wait()
@@ -159,8 +160,20 @@ async def test_an_error_within_a_stream_is_raised(client: Any) -> None:
     assert texts == ["", "word"]
 
 
-async def test_the_sdk_ignores_the_comments_of_a_slow_stream(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
+    client: Any, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, beats = openai_stream.EventWriter.write, []
+
+    async def counted(self: Any, frames: bytes) -> None:
+        await write(self, frames)
+        if frames == openai_stream.HEARTBEAT:
+            beats.append(frames)
+            if len(beats) == 3:
+                waiting.thought.set()
+
     monkeypatch.setattr(openai_stream, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(openai_stream.EventWriter, "write", counted)
     stream = await client.chat.completions.create(model="waiting", messages=said("think"), stream=True)
     assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "word thought"
 
