@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,8 +30,9 @@ from app_toolkit.chat import (
 )
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import StreamLogFull
-from app_toolkit.streaming import MemoryStreamLog, StreamLimits
+from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
 from tests.chat.ui_stream import checked
+from tests.docs.pages import page
 from tests.patience import PATIENCE_S, until
 from tests.streaming.test_resumable import serving
 
@@ -242,7 +244,6 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
     assert (await talk.parts(*script))[-1] == {"type": "finish"}
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/plain", "/api/chat/text"])
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
@@ -255,15 +256,16 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
     ],
 )
 async def test_an_error_before_the_first_event_has_its_status_and_its_text(
-    talk: Talk, path: str, error: Any, status: int, text: str
+    talk: Talk, error: Any, status: int, text: str
 ) -> None:
-    answer = await talk.ask(error, path=path)
-    assert (answer.status_code, answer.text) == (status, text)
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    if status == 402:
-        assert answer.headers["x-own"] == "1"
-    if status == 503:
-        assert answer.headers["retry-after"] == "1"
+    for path in ("/api/chat", "/plain", "/api/chat/text"):
+        answer = await talk.ask(error, path=path)
+        assert (answer.status_code, answer.text) == (status, text)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        if status == 402:
+            assert answer.headers["x-own"] == "1"
+        if status == 503:
+            assert answer.headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -291,11 +293,11 @@ async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content
         (ToolResultEvent("c1", math.nan), "An error occurred."),
     ],
 )
-@pytest.mark.parametrize("path", ["/api/chat", "/plain"])
-async def test_an_error_after_the_first_event_is_the_last_part(talk: Talk, path: str, last: Say, text: str) -> None:
-    parts = await talk.parts(ToolCallEvent(0, "c1", "one", "{}"), TextEvent("a"), last, path=path)
-    assert kinds(parts)[-2:] == ["text-end", "error"]
-    assert parts[-1]["errorText"] == text
+async def test_an_error_after_the_first_event_is_the_last_part(talk: Talk, last: Say, text: str) -> None:
+    for path in ("/api/chat", "/plain"):
+        parts = await talk.parts(ToolCallEvent(0, "c1", "one", "{}"), TextEvent("a"), last, path=path)
+        assert kinds(parts)[-2:] == ["text-end", "error"]
+        assert parts[-1]["errorText"] == text
 
 
 async def test_half_of_a_surrogate_pair_reaches_the_client(talk: Talk) -> None:
@@ -552,9 +554,42 @@ async def test_a_response_that_the_log_has_not_kept_ends_with_an_error(talk: Tal
         assert texts(await first.rest()) == "".join(words)
 
 
+@pytest.mark.parametrize("prefix", ["/api/chat", "/plain"])
+async def test_a_response_that_takes_too_long_is_aborted(prefix: str) -> None:
+    app = FastAPI()
+    options = {"log": MemoryStreamLog(), "max_duration_s": 0.01, "resume": prefix == "/api/chat"}
+    app.include_router(ai_sdk_router(EchoModel(period_s=0.005), **options), prefix=prefix)
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        answer = await http.post(prefix, json=body("word /forever"))
+        assert kinds(checked(answer.text))[-2:] == ["text-end", "abort"]
+
+
+async def test_the_model_is_not_called_when_the_log_is_full() -> None:
+    called = False
+
+    def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        nonlocal called
+        called = True
+        return EchoModel().chat(request)
+
+    app, log = FastAPI(), MemoryStreamLog(StreamLimits(max_streams=1))
+    app.include_router(ai_sdk_router(model, log=log), prefix="/api/chat")
+    await log.begin("s", "a process", "text/event-stream", "another chat")
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        answer = await http.post("/api/chat", json=body("hi"))
+        assert (answer.status_code, answer.text) == (503, "the stream log has 1 active streams")
+    assert not called
+
+
 def test_a_deployment_is_a_model() -> None:
     app = Toolkit()
-    app.include_router(ai_sdk_router(EchoModel.bind()), prefix="/api/chat")
+    app.include_router(ai_sdk_router(EchoModel.bind(), log=StreamLogDeployment.bind()), prefix="/api/chat")
     with TestClient(app) as client:
         assert texts(checked(client.post("/api/chat", json=body("hi", id="of a deployment")).text)) == "hi"
         answer = client.post("/api/chat", json=body("/fail", id="failing"))
@@ -562,7 +597,8 @@ def test_a_deployment_is_a_model() -> None:
 
 
 async def test_the_dependencies_of_the_user_may_refuse_a_chat_and_read_its_body() -> None:
-    async def owner(request: Request, chat: str | None = None) -> None:
+    async def owner(request: Request) -> None:
+        chat = request.path_params.get("chat")
         if (chat or (await request.json())["id"]) != "mine":
             raise HTTPException(403, "this is not your chat")
 
@@ -597,3 +633,11 @@ def test_the_openapi_document_has_the_body() -> None:
     paths = app_of(FastAPI, Scripted(), MemoryStreamLog()).openapi()["paths"]
     assert "messages" in json.dumps(paths["/api/chat"]["post"]["requestBody"])
     assert {"/api/chat/{chat}/stream", "/api/chat/{chat}/stop", "/api/chat/text"} <= paths.keys()
+
+
+def test_the_front_end_of_the_page_asks_routes_that_there_are() -> None:
+    shown = page("docs/chat-ai-sdk.md")
+    paths = shown.run()["app"].openapi()["paths"].keys()
+    asked = re.findall(r"[\"`](/api/[^\"`]+)", "".join(shown.shown("tsx")))
+    assert len(asked) == 3
+    assert {re.sub(r"\$\{.*?\}", "{chat}", path) for path in asked} <= paths
