@@ -104,8 +104,8 @@ class Screen:
 
         For deployments that are not healthy, or with `replicas` for all, also show each replica and the last error.
         """
-        for doubt in status.doubts:
-            self.say(doubt)
+        for warning in status.warnings:
+            self.say(warning)
         for application in status.applications:
             self.say(f"application {application.name}{_where(application, status.url)}")
             if error := rolled_back(application):

@@ -73,7 +73,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "root_path": "use 'route_prefix' of the application",
     "runtime_env": "it belongs in 'ray_actor_options' of each deployment",
     "ssl_ca_certs": "the proxies do not ask clients for certificates",
-    "ssl_keyfile_password": "the key must not be locked by a password",
+    "ssl_keyfile_password": "the key must not be encrypted with a password",
     "target_capacity": NO_POLICY,
     # One call
     "_by_reference": OF_ONE_CALL,

@@ -39,7 +39,7 @@ def decode_checkpoint(key: str, value: bytes) -> Checkpoint:
     line, end, content = value.partition(b"\n")
     head = HEAD.fullmatch(line)
     if head is None or not end:
-        raise CorruptValue("it does not begin as what a controller writes")
+        raise CorruptValue("it does not begin with the header of a checkpoint")
     version, epoch, checksum = head.groups()
     if int(version) > SCHEMA_VERSION:
         raise CorruptValue(f"its schema version is {int(version)}, and this controller reads {SCHEMA_VERSION} at most")

@@ -176,7 +176,7 @@ class Controller:
         there = self.desired.rollout(name)
         version = rollout.rollback_target(there)
         if version is None:
-            raise ConfigError(f"application {name!r} has no good version to go back to, other than the present one")
+            raise ConfigError(f"application {name!r} has no stable revision other than the current one")
         revision = await self._apply_again(there, version, expected)
         return Reverted(name, there.current_revision, rollout.rollback_revision(there), revision)
 
@@ -292,7 +292,7 @@ class Controller:
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
             corrupt=self.desired.corrupt,
-            doubts=tuple(self.state_store.warnings.values()),
+            warnings=tuple(self.state_store.warnings.values()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -453,7 +453,7 @@ class Controller:
         self.desired.continue_shutdown(shutdown.step(known))
         if known and now < self._shutdown_deadline:
             return
-        self._replica_sets.kill_all("everything was to be put away by now")
+        self._replica_sets.kill_all("the deadline of the shutdown has passed")
         self._ended.set()
 
     def _end_replaced(self) -> None:
@@ -471,4 +471,4 @@ class Controller:
 def _rounds() -> Iterator[int]:
     """Yield `ROUNDS` numbers, then raise `ControlError`."""
     yield from range(ROUNDS)
-    raise ControlError(f"the store took longer than {GAP_S:g} s to say whose the epoch is, {ROUNDS} times in a row")
+    raise ControlError(f"the state store took longer than {GAP_S:g} s to return the epoch, {ROUNDS} times in a row")

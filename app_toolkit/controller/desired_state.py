@@ -120,7 +120,7 @@ class DesiredState:
         Raises `ConfigError` if there is no such application, or if it cannot be read from the state store.
         """
         if name in self.corrupt:
-            raise ConfigError(f"application {name!r} has to be deployed again before: {self.corrupt[name]}")
+            raise ConfigError(f"application {name!r} must be deployed again first: {self.corrupt[name]}")
         if name not in self.rollouts:
             raise ConfigError(f"there is no application {name!r}")
         return self.rollouts[name]
@@ -283,8 +283,8 @@ class DesiredState:
             await self._state_store.delete_http()
             del self._corrupt[HTTP]
             http = self.proxies.http
-            cause = f"new ones listen on {http.host}:{http.port}, as they do by default"
-            self._event_log.append("", "HTTPForgotten", cause=f"no proxy is left that could stay as it is: {cause}")
+            cause = f"no running proxy is left; new proxies listen on {http.host}:{http.port}, the default"
+            self._event_log.append("", "HTTPForgotten", cause=cause)
             self._changed()
 
     async def _end_leases(self) -> None:
@@ -303,7 +303,7 @@ class DesiredState:
         still = self.leases.expired(now)  # an owner may have renewed its lease meanwhile
         over = {owner: held for owner, held in over.items() if owner in still}
         if over and not self._is_any and len(over) == len(self.leases):
-            await self.begin_shutdown(f"nobody holds it any more: {', '.join(sorted(over))} has gone")
+            await self.begin_shutdown(f"all leases have expired: {', '.join(sorted(over))}")
         for owner, held in over.items():
             self.leases.remove(owner)
             self._event_log.append("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")

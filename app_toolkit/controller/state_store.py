@@ -96,7 +96,11 @@ class StateStore:
             number = self._number(*both)
             if number != self.epoch:
                 self._replaced()
-                taken = "nobody can know whether it is the last" if number is None else f"another has taken {number}"
+                taken = (
+                    "the last epoch cannot be read"
+                    if number is None
+                    else f"another controller has taken epoch {number}"
+                )
                 raise StaleEpoch(f"this controller has epoch {self.epoch}, and {taken}")
             with contextlib.suppress(Conflict):  # another controller takes the next epoch at this moment
                 for key, value in zip((EPOCH, COPIES + EPOCH), both, strict=True):
@@ -112,7 +116,7 @@ class StateStore:
             try:
                 known += [] if value is None else [decode_checkpoint(EPOCH, value).epoch]
             except CorruptValue as error:
-                self._warn(key, error, "epochs are counted on from what else says how many there were")
+                self._warn(key, error, "the next epoch is computed from the other values in the store")
         return max(known, default=None)
 
     async def _last_known_epoch(self) -> int:
@@ -198,15 +202,15 @@ class StateStore:
         copied, why_not = _parsed(key, copy, parse)
         if why is None:
             if why_not is not None and copy is not None:
-                self._warn(COPIES + key, why_not, "it is a copy, and is made anew")
+                self._warn(COPIES + key, why_not, "this is a copy and is written again")
             if copy != value:
                 await self._repair(COPIES + key, copy, value)
             return message
         if why_not is None:
-            self._warn(key, why, "its copy stands in for it")
+            self._warn(key, why, "its copy is used instead")
             await self._repair(key, value, copy)
             return copied
-        self._warn(key, why, f"nor can its copy be believed; {_instead(key)}")
+        self._warn(key, why, f"its copy cannot be used, either; {_instead(key)}")
         stored.corrupt[key] = self.warnings[key]
         return None
 
@@ -242,7 +246,7 @@ class StateStore:
             raise
 
     def _warn(self, key: str, why: CorruptValue, instead: str) -> None:
-        message = f"the value of {key!r} in the store cannot be believed: {why}; {instead}"
+        message = f"the value of {key!r} in the state store is corrupt: {why}; {instead}"
         if self.warnings.get(key) != message:
             self.warnings[key] = message
             self._event_log.append(application_of_key(key.removeprefix(COPIES)) or "", "Corrupt", cause=message)
@@ -255,13 +259,13 @@ class StateStore:
 def _parsed(key: str, value: bytes | None, parse: Callable[[bytes], T]) -> tuple[T | None, CorruptValue | None]:
     """Return the parsed value, or the error if it is missing or corrupt."""
     if value is None:
-        return None, CorruptValue("it is not there")
+        return None, CorruptValue("it is missing")
     try:
         return parse(decode_checkpoint(key, value).content), None
     except CorruptValue as error:
         return None, error
     except (ValueError, ConfigError):  # whose message may quote the content, which may contain secrets
-        return None, CorruptValue("its content is not what this version of the toolkit writes")
+        return None, CorruptValue("its content does not have the format of this version")
 
 
 def _epoch(number: int) -> bytes:
@@ -277,7 +281,7 @@ def _leases(content: bytes) -> dict[str, Any]:
 def _instead(key: str) -> str:
     """Return what happens if both the value and the copy of a key are corrupt, as a part of a sentence."""
     if key.startswith(APPLICATIONS):
-        return "what runs of it stays as it is until it is deployed again or deleted"
+        return "the replicas of the application stay as they are until it is deployed again or deleted"
     if key == HTTP:
-        return "the proxies stay as they are until one deploys with options of theirs, or none of them is left"
-    return "it is forgotten"
+        return "the proxies stay as they are until their options are deployed again or no proxy is left"
+    return "the value is ignored"

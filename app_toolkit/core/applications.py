@@ -35,8 +35,9 @@ def check(
     mine = [other.route_prefix for other in there if other.name == spec.name]
     if corrupt and spec.name not in corrupt and spec.route_prefix not in (None, *mine):
         raise ConfigError(
-            f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r} while nobody knows whether "
-            f"another one has it: deploy again, or delete, {', '.join(map(repr, sorted(corrupt)))} first"
+            f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r} while the route "
+            f"prefixes of corrupt applications are not known: deploy or delete {', '.join(map(repr, sorted(corrupt)))} "
+            "first"
         )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")

@@ -88,15 +88,15 @@ class Reason(Enum):
     DEADLINE = "the deadline of {request} has passed"
     QUEUE_WAIT = "{request} has waited for a replica of {deployment} for its max_queue_wait_s"
     REFUSED = "replica {replica} refused {request}"
-    BODY_TAKEN = "replica {replica} refused the request after it had taken its body"
+    BODY_TAKEN = "replica {replica} refused the request after it had received the body"
     CROWDED = "no replica has room for another WebSocket: each has its max_open_websockets open"
     CROWDED_OR_GONE = (
         "no replica took this WebSocket: some have their max_open_websockets open, others drain or were not reached"
     )
-    UNREADABLE = "what the app has answered in replica {replica} cannot be read"
+    UNREADABLE = "the response of the app in replica {replica} cannot be read"
     NOT_REPEATABLE = "replica {replica} was lost; the outcome of {request} is unknown"
-    SUSPECT = "replica {replica} stopped answering while {request} ran in it; it is not tried again"
-    LOST_BEFORE = "replica {replica} was lost, as one was before it; {it} is not tried again"
+    SUSPECT = "replica {replica} stopped answering while {request} ran in it; it is not retried"
+    LOST_BEFORE = "replica {replica} was lost, and another replica before it; {it} is not retried"
     BODY_DROPPED = "replica {replica} was lost; the body of {request} is no longer held"
     BUDGET = "replica {replica} was lost; the retry budget of {deployment} is spent"
 

@@ -8,7 +8,7 @@ else.
 MOST_PER_S = 1_000.0
 """The maximum number of pings, pongs and short fragments per second. Normal clients send only a few."""
 
-MOST_AT_ONCE = 10 * MOST_PER_S
+BURST = 10 * MOST_PER_S
 """The maximum burst, which is that of ten seconds, because one message may consist of many short fragments. It costs up
 to 0.2 s of CPU time, but not all at once."""
 
@@ -23,11 +23,11 @@ class FrameBudget:
 
     def __init__(self, now: float) -> None:
         """`now` is in seconds and never decreases."""
-        self._left = MOST_AT_ONCE
+        self._left = BURST
         self._at = now
 
     def spend(self, frames: int, now: float) -> bool:
         """Count frames that have arrived by `now`. Return False if the client has sent too many."""
-        self._left = min(self._left + (now - self._at) * MOST_PER_S, MOST_AT_ONCE) - frames
+        self._left = min(self._left + (now - self._at) * MOST_PER_S, BURST) - frames
         self._at = now
         return self._left >= 0

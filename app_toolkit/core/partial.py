@@ -76,7 +76,7 @@ def _named(name: str, living: ApplicationSpec, plan: ApplicationSpec) -> str:
     if len(owners) == 1:
         return owners[0]
     if owners:
-        raise ConfigError(f"{name!r} is served by {' and '.join(owners)}: say its method, too, or who is meant")
+        raise ConfigError(f"{name!r} is served by {' and '.join(owners)}: add the method, or name the deployment")
     endpoints = dict.fromkeys(
         f"{','.join(route.methods or ())} {route.path}".strip()
         for spec in (plan, living)
@@ -85,7 +85,7 @@ def _named(name: str, living: ApplicationSpec, plan: ApplicationSpec) -> str:
     )
     kind, known = ("endpoint", endpoints) if "/" in name else ("deployment", there)
     raise ConfigError(
-        f"application {living.name!r} has no {kind} {name!r}, neither as it lives nor as it is planned; "
+        f"application {living.name!r} has no {kind} {name!r}, neither in the running application nor in the plan; "
         f"there are {', '.join(known) or 'none'}"
     )
 
@@ -195,7 +195,7 @@ def _mistakes(
             elif lost := expected[called].items() - there[called].items():
                 methods = " and ".join(sorted(method for method, _ in lost))
                 yield (
-                    f"{name!r} may call {methods} of {called!r}, which would not be there as it knows it: "
+                    f"{name!r} may call {methods} of {called!r}, which would be missing or different: "
                     f"name {called if is_new else name!r}, too"
                 )
     for called, callers in in_use.items():

@@ -413,12 +413,12 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
     startup, graceful = spec.startup_timeout_s, spec.graceful_shutdown_timeout_s
     match replica.phase:
         case Phase.STARTING if replica.unplaceable is not None:
-            why = f"nothing was heard of its placement for {UNPLACED_S:g} s"
+            why = f"the launcher has not reported its placement for {UNPLACED_S:g} s"
             yield replica.since + UNPLACED_S, Kill(replica.id, why)
         case Phase.STARTING:
             yield replica.since + startup, Kill(replica.id, f"it was not ready after {startup:g} s")
         case Phase.RECOVERING:
-            why = f"it was found after a restart and did not say what it is within {startup:g} s"
+            why = f"it was found after a restart and did not report its state within {startup:g} s"
             yield replica.since + startup, Kill(replica.id, why)
         case Phase.RUNNING:
             yield _next_probe(spec, replica)
@@ -555,13 +555,15 @@ def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
         return Stop(replica.id, max(spec.graceful_shutdown_timeout_s, STOP_S))
     if not spec.routed:
         return Drain(replica.id, spec.graceful_shutdown_timeout_s)
+    if spec.target == 0:
+        return Retire(replica.id, "the target of the replica set is 0")
     if replica.template_hash != spec.template_hash:
-        return Retire(replica.id, f"revision {spec.template_hash} takes its place")
+        return Retire(replica.id, f"it is replaced by revision {spec.template_hash}")
     if _cannot_reload(spec, replica):
-        return Retire(replica.id, "one that has taken up the options takes its place")
+        return Retire(replica.id, "it could not apply the new options and is replaced")
     if _is_outdated(spec, replica):
         return Retire(replica.id, "callers on other nodes cannot reach it")
-    return Retire(replica.id, "it is one too many")
+    return Retire(replica.id, "the replica set has more replicas than its target")
 
 
 def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]:

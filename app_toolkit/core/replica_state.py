@@ -340,7 +340,7 @@ def _probed(record: ReplicaRecord, event: ProbeSent | ProbePassed | ProbeFailed,
                 record,
                 probing_since=now,
                 failed_probes=record.failed_probes + unanswered,
-                last_failure="the probe before was never answered" if unanswered else record.last_failure,
+                last_failure="the previous probe was never answered" if unanswered else record.last_failure,
                 answered=record.answered and not unanswered,
                 running=None if unanswered else record.running,
             )
@@ -378,7 +378,7 @@ def _begun(last: Reconfiguration | None, live: ReloadableOptions, now: float) ->
     if last is None or last.live != live:
         return Reconfiguration(live, sent=now)
     if last.sent is not None:
-        last = _failed(last, "the try before was never answered", now)
+        last = _failed(last, "the previous attempt was never answered", now)
     return replace(last, sent=now)
 
 

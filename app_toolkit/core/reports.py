@@ -25,25 +25,25 @@ NONE = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LastReport:
     """The last report that the controller accepted."""
 
     loads: Loads = field(default_factory=dict)
     at: float = float("-inf")
 
 
-def to_tell(told: Told, loads: Loads, now: float, *, unserved: bool = False) -> Loads:
+def loads_to_report(last: LastReport, loads: Loads, now: float, *, unserved: bool = False) -> Loads:
     """Return the loads to report now; an empty mapping if the report can wait.
 
     `unserved`: a request waits for a deployment without replicas. If its load has not been reported, it is reported at
     once.
     """
-    every = {**dict.fromkeys(told.loads, NONE), **loads}  # a deployment that is missing in `loads` has no load any more
-    news = {name: load for name, load in every.items() if any(load) or any(told.loads.get(name, NONE))}
-    before = {name: told.loads.get(name, NONE) for name in news}
+    every = {**dict.fromkeys(last.loads, NONE), **loads}  # a deployment that is missing in `loads` has no load any more
+    news = {name: load for name, load in every.items() if any(load) or any(last.loads.get(name, NONE))}
+    before = {name: last.loads.get(name, NONE) for name in news}
     if any(_cannot_wait(before[name], load, unserved) for name, load in news.items()):
         return news
-    elapsed = now - told.at
+    elapsed = now - last.at
     if elapsed < LEAST_S:
         return {}
     if elapsed >= LONGEST_S or any(_matters(before[name], load) for name, load in news.items()):

@@ -32,8 +32,8 @@ class Reverted:
     """The new number of the earlier revision."""
 
     def __str__(self) -> str:
-        left = "the present revision" if self.left is None else f"revision {self.left}"
-        to = "the good one before it" if self.to is None else f"revision {self.to}"
+        left = "the current revision" if self.left is None else f"revision {self.left}"
+        to = "the stable revision before it" if self.to is None else f"revision {self.to}"
         return f"application {self.application} goes back from {left} to {to}, which is revision {self.revision} now"
 
 

@@ -149,7 +149,7 @@ class InstanceStatus:
     proxies: tuple[GroupStatus, ...]
     leaving: tuple[GroupStatus, ...]
     """Replica sets that are not in the current revision of any application."""
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """The corrupt values of the state store, a sentence for each."""
 
     @property
@@ -185,7 +185,7 @@ def instance_status(
     stopping: bool,
     scaling: Mapping[str, ScalingStatus] = NO_SCALING,
     corrupt: Mapping[str, str] = NOTHING_CORRUPT,
-    doubts: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
 ) -> InstanceStatus:
     """Return the status with the applications in the order of their names, and the proxies of `home` first.
 
@@ -200,11 +200,11 @@ def instance_status(
     for rollout in applications:
         spec = rollout.current
         mine = tuple(told[name] for name in replica_set_names(spec) if name in told)
-        word = worst((_rollout_word(rollout), *(replica_set.status for replica_set in mine)))
+        status = worst((_rollout_status(rollout), *(replica_set.status for replica_set in mine)))
         of_applications.append(
             ApplicationStatus(
                 spec.name,
-                word,
+                status,
                 spec.route_prefix,
                 mine,
                 rollout.revision,
@@ -220,19 +220,19 @@ def instance_status(
     proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
     shown = {replica_set.name for each in of_applications for replica_set in each.deployments}
     leaving = tuple(told[name] for name in replica_sets if name not in shown and not are_proxies(name))
-    words = [each.status for several in (of_applications, proxies, leaving) for each in several]
+    statuses = [each.status for several in (of_applications, proxies, leaving) for each in several]
     return InstanceStatus(
         epoch=epoch,
         change=change,
-        status=STOPPING if stopping else worst(words),
+        status=STOPPING if stopping else worst(statuses),
         applications=tuple(of_applications),
         proxies=proxies,
         leaving=leaving,
-        doubts=doubts,
+        warnings=warnings,
     )
 
 
-def _rollout_word(rollout: Rollout) -> str:
+def _rollout_status(rollout: Rollout) -> str:
     if rollout.failure is not None:
         return ROLLED_BACK
     is_first = rollout.outgoing is None and rollout.stable is None
@@ -250,7 +250,7 @@ def group_status(
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return GroupStatus(
         name=record.name,
-        status=FAILED if quarantine else _word(spec, record),
+        status=FAILED if quarantine else _replica_set_status(spec, record),
         target=spec.target if spec else 0,
         revision=spec.template_hash if spec else "",
         counts={phase: count for phase, count in counts.items() if count},
@@ -266,7 +266,7 @@ def worst(statuses: Iterable[str]) -> str:
     return min(statuses, key=WORST_FIRST.index, default=HEALTHY)
 
 
-def _word(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> str:
+def _replica_set_status(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> str:
     if spec is None or spec.target == 0:
         return STOPPING if record.replicas else HEALTHY
     current = [

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from app_toolkit.core.reports import Loads, Told, to_tell
+from app_toolkit.core.reports import LastReport, Loads, loads_to_report
 
 logger = logging.getLogger("app_toolkit.reports")
 
@@ -22,7 +22,7 @@ class Reports:
     def __init__(self, loads: Callable[[], Loads]) -> None:
         """`loads`: returns the current loads of the deployments that are reported."""
         self._loads = loads
-        self._told = Told()
+        self._last = LastReport()
         self._unserved = asyncio.Event()
 
     def unserved(self) -> None:
@@ -37,13 +37,13 @@ class Reports:
                 async with asyncio.timeout(LOOK_S):
                     await self._unserved.wait()
             taken = now()
-            loads = to_tell(self._told, self._loads(), taken, unserved=self._unserved.is_set())
+            loads = loads_to_report(self._last, self._loads(), taken, unserved=self._unserved.is_set())
             self._unserved.clear()
             if not loads:
                 continue
             try:
                 if await report(loads):
-                    self._told = Told(loads, taken)
+                    self._last = LastReport(loads, taken)
             except Exception:  # a failure must not affect requests
                 logger.exception("the load could not be reported")
                 await asyncio.sleep(LOOK_S)

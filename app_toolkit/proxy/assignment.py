@@ -119,8 +119,8 @@ class Assignment:
         if reason is Reason.QUEUE_WAIT:
             return self.router.waited_too_long()
         if reason is Reason.REFUSED and word is not None:
-            how = f"refused the proxy itself ({word.decode('latin-1')}); the request did not run"
-            return ReplicaLost(f"replica {self.replica} {how}")
+            rejected = f"rejected the proxy's credentials or protocol version ({word.decode('latin-1')})"
+            return ReplicaLost(f"replica {self.replica} {rejected}; the request did not run")
         error = failure(reason, self.replica, request=self.request_name, it="this", deployment=self.account.name)
         error.__cause__ = cause
         return error

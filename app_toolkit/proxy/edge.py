@@ -83,7 +83,7 @@ class Edge:
                     runner.run(self._serve(listener, ready))
             except BaseException as error:  # no other code handles an error of this thread
                 if ready.done():
-                    logger.critical("the proxy's loop ended", exc_info=error)
+                    logger.critical("the proxy's event loop ended", exc_info=error)
                 else:
                     ready.set_exception(error)
             finally:
@@ -112,7 +112,7 @@ class Edge:
             return asked.result(timeout)
         except TimeoutError:
             asked.cancel()
-            raise Unresponsive(f"the proxy's loop did not answer within {timeout:g} s", None) from None
+            raise Unresponsive(f"the proxy's event loop did not answer within {timeout:g} s", None) from None
 
     def drain(self, timeout: float) -> None:
         """Accept no new connections, and wait, at most `timeout` seconds, until every request is answered."""
@@ -142,7 +142,7 @@ class Edge:
         self._seeing = asyncio.create_task(self._see_routes(proxy))
         await asyncio.wait((self._seeing,))
         if self._seeing.cancelled():
-            raise StartupError("the proxy was stopped before it had seen its routes")
+            raise StartupError("the proxy was stopped before it received any routes")
         await self._seeing
         following = asyncio.create_task(self._follow(proxy))
         telling = asyncio.create_task(self._tell(ready))
@@ -169,7 +169,7 @@ class Edge:
             try:
                 proxy.update(await self._watch(proxy.routes.versions))
             except Exception:  # the proxy goes on with the last known snapshots
-                logger.exception("news of the board could not be taken")
+                logger.exception("published snapshots could not be received or applied; the last ones stay in use")
                 await asyncio.sleep(1.0)
 
     async def _tell(self, ready: Future[None]) -> None:
@@ -183,4 +183,4 @@ class Edge:
             return asyncio.run_coroutine_threadsafe(question, self._loop)
         except RuntimeError:
             question.close()
-            raise ReplicaGone("the proxy's loop has ended") from None
+            raise ReplicaGone("the proxy's event loop has ended") from None

@@ -197,12 +197,12 @@ class Exchange:
         """End the exchange because the proxy stops and its drain timeout has passed."""
         if self.tunnels:
             self._drop_connection(in_order=True)
-            self._close_tunnel("the proxy stops")
+            self._close_tunnel("the proxy is shutting down")
         elif self._stage is Stage.SENT and not self._assignment.is_repeatable:
             name = self._assignment.request_name
-            self.fail(ReplicaLost(f"the proxy stops; the outcome of {name} is unknown"))
+            self.fail(ReplicaLost(f"the proxy is shutting down; the outcome of {name} is unknown"))
         else:
-            self.fail(NoReplica("the proxy stops"))
+            self.fail(NoReplica("the proxy is shutting down"))
 
     def expire(self, timeout: float) -> None:
         """End the exchange because its deadline, `timeout` seconds after the request arrived, has passed."""
@@ -322,7 +322,7 @@ class Exchange:
             self.fail(self._assignment.failure(step, self._refusal, error))
             return
         if step is Action.RETRY:
-            log.warning("request %s is tried again: %s", self._id, error)
+            log.warning("request %s is retried: %s", self._id, error)
         self._refusal = None
         self._holding = False
         self.request.body.rewind()
@@ -413,7 +413,7 @@ class Exchange:
 
     def _open_tunnel(self, answer: Answer) -> None:
         if not self.request.websocket:
-            self.fail(BadAnswer("the app switched protocols although nobody had asked for it"))
+            self.fail(BadAnswer("the app switched protocols, but the request did not ask for an upgrade"))
             return
         self._enter(Stage.TUNNEL)
         self._assignment.open(self, self._client)
@@ -434,7 +434,7 @@ class Exchange:
         self._release()
         self._record(answer.status, OK if tunnel else CUT)
         if not tunnel and self.request.refusal is None:
-            log.warning("request %s is cut: %s", self._id, error)
+            log.warning("the response to request %s was cut off: %s", self._id, error)
         self._response.cut()
 
     def _respond(self, own: builtin.OwnAnswer, outcome: str) -> None:

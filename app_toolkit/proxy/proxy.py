@@ -43,7 +43,7 @@ class Proxy:
         access: AccessLog | None = None,
     ) -> None:
         if not secret or b" " in secret:
-            raise ValueError("the secret of a proxy must be without spaces, and not empty")
+            raise ValueError("the secret of a proxy must not be empty and must not contain spaces")
         self.token = hop.token(secret)
         self.pool = Pool(secret)
         self.wait_queues = WaitQueues(self.pool, self.token)

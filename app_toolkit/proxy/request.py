@@ -287,7 +287,7 @@ class Request:
         if self.version != "1.1":
             raise BadRequest("HTTP/1.0 has no transfer codings")
         if self.body.chunked or value.strip().lower() != b"chunked":
-            raise NotSupported(f"the transfer coding is {value[:40]!r}, spoken here is one 'chunked'")
+            raise NotSupported(f"the transfer coding {value[:40]!r} is not supported, only a single 'chunked' is")
         self.body.chunked = True
 
     def _end_fields(self) -> None:
@@ -373,7 +373,7 @@ class RequestParser:
             self._framing_bytes = 0 if request.body.received > received else self._framing_bytes + len(data)
             if self._framing_bytes > self.limits.head_bytes:
                 most = self.limits.head_bytes
-                self.refuse(HeadTooLarge(f"the trailers, or what else is no body, are longer than {most} bytes"))
+                self.refuse(HeadTooLarge(f"the trailers or chunk extensions are longer than {most} bytes"))
 
     def refuse(self, error: RequestError) -> None:
         """Stop parsing. The error becomes the `refusal` of the arriving request, or else of a new last request."""
@@ -442,9 +442,9 @@ class RequestParser:
         method: bytes = self._parser.get_method()
         version: str = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise VersionNotSupported(f"the version is HTTP/{version}, spoken here are 1.1 and 1.0")
+            raise VersionNotSupported(f"HTTP/{version} is not supported, only 1.1 and 1.0 are")
         if method not in METHODS:
-            raise NotSupported(f"the method {method.decode('latin-1')} is not spoken here")
+            raise NotSupported(f"the method {method.decode('latin-1')} is not supported")
         upgrade = self._parser.should_upgrade()
         if upgrade and not _asks_for_websocket(self._fields):
             self._instead = _without_upgrade(method, self._url, version, self._fields)
@@ -457,7 +457,7 @@ class RequestParser:
         request.keep_alive = version == "1.1" and self._parser.should_keep_alive()
         if upgrade:
             if method != b"GET" or version != "1.1" or request.length or request.body.chunked:
-                raise BadRequest("a websocket is asked for with a bodyless GET of HTTP/1.1")
+                raise BadRequest("a WebSocket handshake must be an HTTP/1.1 GET without a body")
             request.become_websocket()
         self.in_head = False
         self._url, self._fields = b"", []  # an idle connection keeps no head
@@ -530,7 +530,7 @@ def _asks_for_websocket(fields: list[Header]) -> bool:
     if asked == [b"websocket"]:
         return True
     if any(b"websocket" in protocol for protocol in asked):
-        raise BadRequest("a websocket is asked for together with other protocols")
+        raise BadRequest("Upgrade names websocket together with other protocols")
     return False
 
 

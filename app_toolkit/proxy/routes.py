@@ -116,9 +116,9 @@ class Routes:
             if below is not None:
                 owner = application.table.owner("websocket" if kind == "websocket" else "http", method, below)
                 if owner is None:
-                    raise NotFound(f"application {application.name!r} does not serve {path[:200]!r} any more")
+                    raise NotFound(f"no deployment of application {application.name!r} serves {path[:200]!r}")
                 return f"{application.name}/{owner}"
-        raise NotFound(f"no application has a route prefix above {path[:200]!r}")
+        raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once."""

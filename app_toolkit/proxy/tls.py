@@ -14,7 +14,7 @@ def context(options: HTTPOptions) -> ssl.SSLContext | None:
     certificate, key = options.ssl_certfile, options.ssl_keyfile
     if certificate is None:
         if key is not None:
-            raise StartupError(f"the key {key!r} is of no use without a certificate")
+            raise StartupError(f"ssl_keyfile {key!r} is set without ssl_certfile")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name, path in (("certificate", certificate), ("key", key)):
@@ -27,15 +27,15 @@ def context(options: HTTPOptions) -> ssl.SSLContext | None:
         # Without a password callback, OpenSSL would ask for the password of an encrypted key at the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
-        where = repr(certificate) if key is None else f"{certificate!r} and {key!r}"
-        raise StartupError(f"{where} are no certificate with its key: {_why(error)}") from None
+        files = f"{certificate!r} is" if key is None else f"{certificate!r} and {key!r} are"
+        raise StartupError(f"{files} not a valid certificate and key: {_why(error)}") from None
     return context
 
 
 def _why(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     if reason is None:
-        return "no PEM, or locked by a password"
+        return "not a PEM file, or encrypted with a password"
     if reason == "KEY_VALUES_MISMATCH":
         return "the key belongs to another certificate"
     return f"OpenSSL refuses them ({reason.replace('_', ' ').lower()})"

@@ -20,7 +20,7 @@ logger = logging.getLogger("app_toolkit.replica")
 SHOWN_S = 5.0
 """Time limit for the proof in seconds. A caller needs two exchanges of one line."""
 
-MOST_STRANGERS = 64
+MAX_UNAUTHENTICATED = 64
 """Number of unauthenticated connections that have the full time limit."""
 
 MOMENT_S = 0.25
@@ -31,14 +31,14 @@ REFUSAL = (
 )
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """Connections whose callers have not yet proved that they know the secret.
 
     Each has `shown_s` seconds. If there are more than `most`, the oldest one has only a moment left. So such
     connections neither block other callers nor keep them out.
     """
 
-    def __init__(self, shown_s: float = SHOWN_S, most: int = MOST_STRANGERS) -> None:
+    def __init__(self, shown_s: float = SHOWN_S, most: int = MAX_UNAUTHENTICATED) -> None:
         self._shown_s = shown_s
         self._most = most
         #: Connections within their time limit, with its timer. The others have only a moment.
@@ -84,13 +84,13 @@ class UnauthenticatedConnection(asyncio.Protocol):
         *,
         gate: Replica,
         secret: bytes,
-        strangers: Strangers,
+        unauthenticated: UnauthenticatedPeers,
     ) -> None:
         """`gate`: the replica, which `config` serves as well, behind the app's lifespan and for WebSockets."""
         self._http = partial(CallerConnection, gate, config, server_state, app_state)
         self._connections = cast(set[Any], server_state.connections)
         self._secret = secret
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._begun = b""
         #: The proof that the caller has to send; empty until its first line has arrived.
         self._expected = b""
@@ -102,7 +102,7 @@ class UnauthenticatedConnection(asyncio.Protocol):
         close_in_children(transport)
         self._connections.add(self)
         if isinstance(transport.get_extra_info("sockname"), tuple):
-            self._strangers.add(self.transport)
+            self._unauthenticated.add(self.transport)
             return
         try:
             check_peer(transport.get_extra_info("socket"))
@@ -114,7 +114,7 @@ class UnauthenticatedConnection(asyncio.Protocol):
             self._become_http(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._strangers.discard(self.transport)
+        self._unauthenticated.discard(self.transport)
         self._connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
@@ -140,15 +140,15 @@ class UnauthenticatedConnection(asyncio.Protocol):
         reply, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
         self.transport.write(reply)
         # The time limit starts again, once: a handler may have blocked the event loop, and may do so again.
-        self._strangers.discard(self.transport)
-        self._strangers.add(self.transport)
+        self._unauthenticated.discard(self.transport)
+        self._unauthenticated.add(self.transport)
 
     def _compare(self, begun: bytes) -> None:
         """Check the proof of the caller, once it is complete."""
         if len(begun) < LAST:
             return
         if hmac.compare_digest(begun[:LAST], self._expected):
-            self._strangers.discard(self.transport)
+            self._unauthenticated.discard(self.transport)
             self._become_http(begun[LAST:])
         else:
             self._refuse()
@@ -157,7 +157,7 @@ class UnauthenticatedConnection(asyncio.Protocol):
         self.transport.close()
 
     def _refuse(self) -> None:
-        self._strangers.discard(self.transport)
+        self._unauthenticated.discard(self.transport)
         self.transport.write(REFUSAL)
         self.transport.close()
 

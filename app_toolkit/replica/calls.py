@@ -19,10 +19,10 @@ from app_toolkit.transport.calls import (
     FrameReader,
     Piece,
     decode_call,
-    encode_elsewhere,
     encode_end,
     encode_error,
     encode_item,
+    encode_out_of_band,
     encode_value,
     frames_of,
     is_out_of_band,
@@ -205,7 +205,7 @@ class _Answer:
             return
         self._collected = True
         with self._deposits.kept(self._key, pieces) as taken:
-            await _send(encode_elsewhere(), self._send, more=True)
+            await _send(encode_out_of_band(), self._send, more=True)
             await asyncio.wrap_future(taken)
 
     async def last(self, pieces: list[Piece]) -> None:
@@ -248,7 +248,7 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
             raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)
     if not frames.between:
-        raise BadRequest(f"the body of a call of {method} does not end where a frame does")
+        raise BadRequest(f"the body of a call of {method} ends within a frame")
     return found
 
 

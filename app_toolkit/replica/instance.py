@@ -206,7 +206,7 @@ class Instance:
             if not self._constructed:
                 raise self._does_not_run()
             if name.startswith("_") or not callable(getattr(type(self._object), name, None)):
-                private = "private, and not for callers" if name.startswith("_") else "no method"
+                private = "private, and not for callers" if name.startswith("_") else "not a method"
                 raise AttributeError(f"{self._called(name)} is {private}")
             bound = getattr(self._object, name)
             found = self._methods[name] = kind_of(bound), bound

@@ -24,7 +24,7 @@ from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.observability.watchdog import Watchdog
-from app_toolkit.replica.arrival import Strangers, UnauthenticatedConnection
+from app_toolkit.replica.arrival import UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.batching import override
 from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import CallerConnection
@@ -380,7 +380,10 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             startup,
             # the factory of the protocols; it need not be a class
-            http=cast(Any, partial(UnauthenticatedConnection, gate=gate, secret=secret, strangers=Strangers())),
+            http=cast(
+                Any,
+                partial(UnauthenticatedConnection, gate=gate, secret=secret, unauthenticated=UnauthenticatedPeers()),
+            ),
             ws=BoundedWebSocket,
             lifespan=lifespan,
             interface="asgi3",

@@ -27,7 +27,7 @@ default: Callable[[], Plane] | None = None
 """Creates the data plane at the first call in a process in which `use` was not called. It runs under a lock, so it must
 not wait for code that calls handles."""
 
-ENDED = "the engine that served this process has ended"
+ENDED = "the engine of this process has shut down"
 
 chosen = False
 """Whether `use` has set the data plane of this process."""
@@ -51,7 +51,7 @@ def plane() -> Plane:
     with _making:
         if _plane is None:
             if default is None:
-                raise ConfigError("no engine runs in this process, so handles reach nobody")
+                raise ConfigError("no engine runs in this process, so handles cannot make calls")
             _plane = default()
         return _plane
 
@@ -80,10 +80,13 @@ class Handle(Reference):
         return method
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a handle has no attribute {name!r} to set: what it calls lives in its replicas")
+        raise AttributeError(f"cannot set {name!r} on a handle: the state is in the replicas")
 
     def __reduce__(self) -> Never:
-        raise TypeError(f"the handle of {self._deployment.name!r} cannot be pickled: bind it, or send what it answers")
+        raise TypeError(
+            f"the handle of {self._deployment.name!r} cannot be pickled: pass it as an argument of bind(), or send the "
+            "result of a call"
+        )
 
     def __repr__(self) -> str:
         return f"<Handle of {self._deployment.name}: {self._deployment.cls.__name__}>"
@@ -95,7 +98,7 @@ class CallKeywords(TypedDict, total=False):
     timeout_s: float | None
     """seconds that each call may take, queue included. Default: None"""
     retry: Retry | None
-    """calls that are retried if their replica is lost. Default: None"""
+    """calls that are retried when a replica is lost with them. Default: None"""
 
 
 def options(handle: T, **options: Unpack[CallKeywords]) -> T:
@@ -139,7 +142,7 @@ def _kind(cls: type, name: str) -> Kind:
     if _is_method(method):
         return kind_of(cast(Callable[..., Any], method))
     if hasattr(cls, name):
-        raise AttributeError(f"{cls.__name__}.{name} is no method, and a handle has nothing but methods")
+        raise AttributeError(f"{cls.__name__}.{name} is not a method; a handle has only methods")
     near = " or ".join(get_close_matches(name, methods_of(cls)))
     raise AttributeError(f"{cls.__name__} has no method {name!r}" + (f"; did you mean {near}?" if near else ""))
 

@@ -114,8 +114,8 @@ class Callers:
         caller = self._callers.get(f"{self.application}/{deployment.name}")
         if caller is None:
             raise ConfigError(
-                f"{deployment.name!r} is not deployed with application {self.application!r}: let a route "
-                "depend on it, or name it in Toolkit(deployments=[...])"
+                f"{deployment.name!r} is not deployed with application {self.application!r}: make a route "
+                "depend on it, or list it in Toolkit(deployments=[...])"
             )
         return caller
 
@@ -158,7 +158,7 @@ class Callers:
                 try:
                     await self._follow(watch)
                 except Exception:  # calls go on with the last known snapshots
-                    logger.exception("news of the board could not be taken")
+                    logger.exception("published snapshots could not be received or applied; the last ones stay in use")
                     await asyncio.sleep(AGAIN_S)
         finally:
             self._closed = True
@@ -397,9 +397,11 @@ class RemoteCaller:
             async with asyncio.timeout_at(until):
                 return calls.frame_of(await self._callers.payloads.collect(replica, sent.key))
         except TimeoutError:
-            raise DeadlineExceeded(f"what {self.name} gave did not arrive in time") from None
+            raise DeadlineExceeded(f"the result of {self.name} did not arrive before the deadline") from None
         except ValueError as error:
-            raise ReplicaLost(f"what replica {replica} kept for a call is no answer: {error}") from None
+            raise ReplicaLost(
+                f"the data that replica {replica} kept for a call is not a valid frame: {error}"
+            ) from None
 
     async def _dial(self, address: Address) -> PooledConnection:
         reached: asyncio.Future[PooledConnection] = self.loop.create_future()
@@ -423,7 +425,7 @@ class RemoteCaller:
             raise
         if not connection.usable:  # lost after it was connected and before this task resumed
             connection.abort()
-            raise ReplicaGone(f"the connection to {address} ended as soon as it was there")
+            raise ReplicaGone(f"the connection to {address} was lost immediately after it was opened")
         return connection
 
     def _head(

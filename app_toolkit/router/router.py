@@ -144,7 +144,7 @@ class Router:
             NoReplica: The router is closed.
         """
         if self._closed:
-            raise NoReplica(f"{self.name} is not served any more")
+            raise self._closed_error()
         if self._failing is not None:
             raise self.cannot_start()
         most = self.policy.max_queued_requests
@@ -309,13 +309,16 @@ class Router:
     def cannot_start(self) -> CannotStart:
         return CannotStart(self._failing or f"no replica of {self.name} runs")
 
+    def _closed_error(self) -> NoReplica:
+        return NoReplica(f"the router of {self.name} is closed: the deployment was removed, or this process shuts down")
+
     def close(self) -> list[Waiter]:
         """Grant no more permits. Fail all waiters and return them."""
         self._closed = True
         for target in self._targets.values():
             self._leave_queue(target)
             self._end_rest(target)
-        return self._dismiss(lambda: NoReplica(f"{self.name} is not served any more"))
+        return self._dismiss(self._closed_error)
 
     def _dismiss(self, error: Callable[[], RequestError]) -> list[Waiter]:
         """Empty the queue, and fail all waiters."""

@@ -125,3 +125,7 @@ class MemoryStreamLog:
         """Wake the readers of a stream."""
         if (news := self._news.pop(stream, None)) is not None:
             news.set()
+
+
+DEFAULT: StreamLog = MemoryStreamLog()
+"""The log of this process."""

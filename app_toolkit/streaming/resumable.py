@@ -1,10 +1,11 @@
 """`@resumable`: a streamed response that outlives its client, who can come back and continue where it was."""
 
 import inspect
+import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, TypeVar, cast
 
@@ -21,7 +22,9 @@ from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+from app_toolkit.streaming.log import DEFAULT, StreamLog
+
+logger = logging.getLogger("app_toolkit.streaming")
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -96,8 +99,9 @@ def resumable(
     an event of the type `error`.
 
     Parameters:
-        log: Where the events are kept: a `StreamLog`, or a bound `StreamLogDeployment`. Default: the memory of this
-            process, which is right for one process and for one replica.
+        log: Where the events are kept. Default: the memory of this process, which is right for one process and for one
+            replica. For several replicas: `SharedStreamLog`, or a bound `StreamLogDeployment`, whose events end with
+            the next update of the application.
         key: Name of the parameter of the route whose value is another name of the stream. One stream with this name is
             active at a time; a request for a second one gets 409. Default: None, streams have only an id.
         linger_s: Seconds without a reader after which the generator is stopped. Default: 60.
@@ -124,10 +128,6 @@ def resumable(
         return cast(Endpoint, _endpoint(function, options))
 
     return decorate
-
-
-DEFAULT: StreamLog = MemoryStreamLog()
-"""The log of this process."""
 
 
 def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[..., Any]:
@@ -336,17 +336,26 @@ class OpenStream:
     async def pages(self) -> AsyncGenerator[Page, None]:
         """Yield the pages of the stream. A lost stream continues if its route has a `resume` function."""
         after = self._after
+        resume = self._options.resume
         while True:
-            async with aclosing(self._log.follow(self.id, after)) as pages:
-                async for page in pages:
-                    after = page.first + len(page.events) - 1
-                    if page.outcome == "lost" and self._options.resume is not None:
-                        yield Page(page.first, page.events, evicted=page.evicted)
-                        break
-                    yield page
-                else:
-                    return
-            await self._continue(after, self._options.resume)
+            try:
+                async with aclosing(self._log.follow(self.id, after)) as pages:
+                    async for page in pages:
+                        after = page.first + len(page.events) - 1
+                        if page.outcome == "lost" and resume is not None:
+                            yield replace(page, outcome=None)
+                            break
+                        yield page
+                    else:
+                        return
+                await self._continue(after, resume)
+            except StreamUnknown:
+                yield Page(after + 1, (), evicted=True)
+                return
+            except RequestError as error:
+                logger.warning("stream %s cannot be followed, because its log fails: %s", self.id, error)
+                yield Page(after + 1, (), outcome="lost")
+                return
 
     async def _continue(self, last: int, resume: Resume) -> None:
         """Generate the rest of a lost stream, unless another process does."""

@@ -8,9 +8,8 @@ from fastapi import Response as Answer
 
 from app_toolkit.deployment import Bound
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.log import StreamLog
+from app_toolkit.streaming.log import DEFAULT, StreamLog
 from app_toolkit.streaming.resumable import (
-    DEFAULT,
     OpenStream,
     Resume,
     StreamOptions,

@@ -74,3 +74,7 @@ class StreamLogDeployment(
         while True:
             await asyncio.sleep(LOOK_S)
             self._log.look()
+
+
+log = StreamLogDeployment.bind()
+"""The deployment that `SharedStreamLog` uses, as a target of `app-toolkit deploy`."""

@@ -137,7 +137,7 @@ class FrameReader:
     def _read_head(self) -> None:
         number, self._unknown, length = _HEAD.unpack(self._take(_HEAD.size))
         if number >= len(_KINDS):
-            raise ValueError(f"a frame is of kind {number}, and the last that is known is {len(_KINDS) - 1}")
+            raise ValueError(f"unknown frame kind {number}; the highest known kind is {len(_KINDS) - 1}")
         if self._unknown > MOST_BUFFERS:
             raise ValueError(f"a frame has {self._unknown} buffers, the limit is {MOST_BUFFERS}")
         self._kind = _KINDS[number]
@@ -183,7 +183,7 @@ def frame_of(pieces: Iterable[Piece]) -> Frame:
     """Return the frame that consists of these pieces. Raise `ValueError` if they are not exactly one frame."""
     found = frames_of(pieces)
     if len(found) != 1:
-        raise ValueError("it is not one whole frame")
+        raise ValueError("the data is not exactly one complete frame")
     return found[0]
 
 
@@ -192,7 +192,7 @@ def frames_of(pieces: Iterable[Piece]) -> list[Frame]:
     frames = FrameReader()
     found = [frame for piece in pieces for frame in frames.feed(piece)]
     if not frames.between:
-        raise ValueError("it does not end where a frame does")
+        raise ValueError("the data ends within a frame")
     return found
 
 
@@ -249,19 +249,19 @@ def decode_call(method: str, frames: Sequence[Frame]) -> Call:
 
 def encode_value(value: Any) -> list[Piece]:
     """Encode the result of a method. Raise as `encode_call` does. Encode that error with `encode_error` instead."""
-    return _encode("value", _apart(value), "what the method gave")
+    return _encode("value", _apart(value), "the result of the method")
 
 
 def encode_item(item: Any) -> list[Piece]:
     """Encode an item that a method yielded. Raise as `encode_call` does."""
-    return _encode("item", _apart(item), "what the method yielded")
+    return _encode("item", _apart(item), "an item of the method")
 
 
 def encode_end() -> list[Piece]:
     return [_head("end", [0])]
 
 
-def encode_elsewhere() -> list[Piece]:
+def encode_out_of_band() -> list[Piece]:
     """Encode the frame that replaces one that the caller must collect out-of-band."""
     return [_head("out_of_band", [0])]
 
@@ -279,7 +279,7 @@ def encode_error(error: BaseException) -> list[Piece]:
 def decode_value(frame: Frame) -> Any:
     """Decode a value or an item. Raise `RemoteError` if it cannot be unpickled in this process."""
     try:
-        return _decode(frame, "what the method gave")
+        return _decode(frame, "the result of the method")
     except TypeError as error:
         raise RemoteError(str(error)) from error
 

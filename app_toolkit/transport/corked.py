@@ -39,7 +39,7 @@ class EndOfTurn:
             try:
                 transport.flush()
             except Exception:  # an error of one connection must not affect the others
-                logger.exception("a connection is aborted that could not be written to")
+                logger.exception("a connection is aborted because a write failed")
                 transport.abort()
 
 

@@ -293,7 +293,7 @@ class PooledConnection(asyncio.Protocol):
             if end < 4:
                 self._head = data
                 if len(data) > MAX_HEAD:
-                    self._broken(f"the head of an answer is {len(data)} bytes long, the limit is {MAX_HEAD}")
+                    self._broken(f"the head of a response is {len(data)} bytes long, the limit is {MAX_HEAD}")
                 return b""
             head, data = data[:end], data[end:]
             answer = self._read_head(head)
@@ -318,10 +318,10 @@ class PooledConnection(asyncio.Protocol):
         except HttpParserUpgrade:
             pass  # after a 101, the parser is not used
         except HttpParserError as error:
-            self._broken(f"an answer is not HTTP: {error}")
+            self._broken(f"a response is not HTTP: {error}")
             return None
         if not head.startswith(b"HTTP/1."):
-            self._broken("an answer does not begin with its version")
+            self._broken("a response does not begin with an HTTP version")
             return None
         self._framing.in_head = False
         # The client gets a 1.1 response even if the replica sent a 1.0 response.
@@ -346,10 +346,10 @@ class PooledConnection(asyncio.Protocol):
                 try:
                     self._parser.feed_data(data)
                 except HttpParserError as error:
-                    self._broken(f"the body of an answer is not HTTP: {error}")
+                    self._broken(f"the body of a response is not HTTP: {error}")
                     return
             if framing.excess:
-                self._broken("more came than the answer")
+                self._broken("the replica sent data after the end of a response")
                 return
             if isinstance(framing, _Decoding):
                 data = b"".join(framing.body)

@@ -72,7 +72,7 @@ def read_answer(secret: bytes, asked: bytes, address: Any, answered: bytes) -> b
     """Return the caller's second line. Raise `Unproven` if the replica's line does not contain a valid proof."""
     nonce = answered[:NONCE]
     if not hmac.compare_digest(answered, b"%b %b\n" % (nonce, prove(secret, "replica", asked, address, nonce))):
-        raise Unproven("the process that listens there does not know the secret of this instance")
+        raise Unproven("the process that listens there did not prove that it has the secret of this instance")
     return b"%b\n" % prove(secret, "caller", asked, address, nonce)
 
 
@@ -85,6 +85,6 @@ async def introduce(connection: socket.socket, secret: bytes) -> None:
     while len(answered) < ANSWER:
         more = await loop.sock_recv(connection, ANSWER - len(answered))
         if not more:
-            raise Unproven("the process that listens there did not prove that it knows the secret of this instance")
+            raise Unproven("the process that listens there did not prove that it has the secret of this instance")
         answered += more
     await loop.sock_sendall(connection, read_answer(secret, asked, connection.getpeername(), answered))

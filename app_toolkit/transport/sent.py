@@ -123,7 +123,7 @@ class Sent:
         try:
             frames = self._reader.feed(data)
         except ValueError as error:
-            self.fail(ReplicaLost(f"what came instead of a result is none: {error}"))
+            self.fail(ReplicaLost(f"the replica sent an invalid response to the call: {error}"))
             return
         self._frames += frames
         self._ahead += sum(frame.size for frame in frames)

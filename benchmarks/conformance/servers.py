@@ -50,7 +50,7 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
         server = Server(gate, SECRET, ready.set)
         server.config.timeout_graceful_shutdown = 1
         with _running(server, listener, ready):
-            edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), _board(f"unix:{path}"))
+            edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), _snapshots(f"unix:{path}"))
             port = int(edge.start().rpartition(":")[2])
             try:
                 yield port
@@ -95,10 +95,10 @@ def _running(server: uvicorn.Server, listener: socket.socket, ready: threading.E
             raise RuntimeError("the server did not end")
 
 
-def _board(address: str) -> Watch:
+def _snapshots(address: str) -> Watch:
     """One application at `/`, served by one replica, for ever."""
     version = Version(1, 1)
-    posted = {
+    snapshots = {
         "routes": Snapshot(version, {"applications": [{"name": "app", "prefix": "/", "default": "app", "routes": []}]}),
         "replicas/app/app": Snapshot(
             version,
@@ -112,6 +112,6 @@ def _board(address: str) -> Watch:
     async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
         if seen:
             await asyncio.Event().wait()
-        return posted
+        return snapshots
 
     return watch

@@ -178,14 +178,12 @@ def test_where_several_nodes_have_proxies_each_is_a_line(running: Running, capsy
 def test_what_of_the_store_cannot_be_believed_is_said_first(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    doubt = (
-        "the value of 'applications/shop' in the store cannot be believed: it is not there; its copy stands in for it"
-    )
-    unreadable = ApplicationStatus("shop", "failed", None, (), 0, doubt)
-    running.status = replace(STATUS, doubts=(doubt,), applications=(unreadable,))
+    warning = "the value of 'applications/shop' in the state store is corrupt: it is missing; its copy is used instead"
+    unreadable = ApplicationStatus("shop", "failed", None, (), 0, warning)
+    running.status = replace(STATUS, warnings=(warning,), applications=(unreadable,))
     assert command("status") == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == [doubt, "application shop, which has to be deployed again"]
+    assert said[:2] == [warning, "application shop, which has to be deployed again"]
 
 
 def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -681,7 +681,7 @@ async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_
         await h.until(lambda: h.told("TickFailed"))
         assert len(asked) == 6
         [told] = h.told("TickFailed")
-        assert told.cause == "ControlError: the store took longer than 5 s to say whose the epoch is, 3 times in a row"
+        assert told.cause == "ControlError: the state store took longer than 5 s to return the epoch, 3 times in a row"
         await h.until(lambda: len(h.told("TickFailed")) == 2)
         assert len(h.world.of(CHAT)) == 1
         h.store.get = get

@@ -97,7 +97,7 @@ async def test_proxies_and_who_is_let_go_of_already_wait_for_nobody():
     assert await b.told() == {KEY: 1}
 
 
-async def test_a_group_that_is_gone_is_on_the_board_no_more():
+async def test_a_group_that_is_gone_is_published_no_more():
     b = Bench()
     b.endpoints.publish(WEB, web(RUN), 0.0)
     b.endpoints.remove(WEB)

@@ -83,7 +83,7 @@ async def test_a_removed_key_is_told_once_as_nothing():
     assert (await b.watch("me", versions(news), 1.0))["a"].value == 2
 
 
-async def test_a_key_that_a_new_board_does_not_have_is_missed_only_once_the_board_is_settled():
+async def test_a_key_that_a_new_publisher_does_not_have_is_missed_only_once_it_is_settled():
     clock = ManualClock()
     b = publisher(epoch=2, clock=clock)
     watch = watching(b, "me", {"a": Version(1, 7)})
@@ -97,7 +97,7 @@ async def test_a_key_that_a_new_board_does_not_have_is_missed_only_once_the_boar
     assert await again == {}
 
 
-async def test_a_board_may_be_settled_but_for_some_keys_and_later_for_these_as_well():
+async def test_a_publisher_may_be_settled_but_for_some_keys_and_later_for_these_as_well():
     clock = ManualClock()
     b = publisher(epoch=2, clock=clock)
     watch = watching(b, "me", {"a/1": Version(1, 7), "b/1": Version(1, 8)})

@@ -50,8 +50,8 @@ async def until_another_one_listens_as_by_default(h):
     assert [replica.address for replica in h.replica_set(PROXY).replicas] == ["tcp:127.0.0.1:8000"]
 
 
-def doubts(h):
-    return h.controller.status().doubts
+def warnings(h):
+    return h.controller.status().warnings
 
 
 async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it_and_that_is_said():
@@ -60,15 +60,15 @@ async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it
         flip(h, KEY)
         assert await comes_back(h) == before
         assert h.word() == "healthy"
-        assert doubts(h) == (
-            "the value of 'applications/shop' in the store cannot be believed: "
-            "its checksum is not that of its content; its copy stands in for it",
+        assert warnings(h) == (
+            "the value of 'applications/shop' in the state store is corrupt: "
+            "its checksum is not that of its content; its copy is used instead",
         )
-        assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == list(doubts(h))
-        assert f"> {doubts(h)[0]}" in page("docs/operations.md").text, "as the page says"
+        assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == list(warnings(h))
+        assert f"> {warnings(h)[0]}" in page("docs/operations.md").text, "as the page says"
         assert h.store.values[KEY] == h.store.values[COPIES + KEY]
         assert await h.controller.apply(application(chat=3), expected=1) == 2
-        assert doubts(h) == (), "it was written anew"
+        assert warnings(h) == (), "it was written anew"
         await h.until_healthy()
 
 
@@ -80,10 +80,10 @@ async def test_a_copy_that_does_not_check_out_is_made_anew(key):
         before = dict(h.world.processes)
         flip(h, COPIES + key)
         assert await comes_back(h) == before
-        [doubt] = doubts(h)
-        assert f"'copies/{key}'" in doubt
+        [warning] = warnings(h)
+        assert f"'copies/{key}'" in warning
         await comes_back(h)
-        assert doubts(h) == ()
+        assert warnings(h) == ()
 
 
 async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_deployed_again():
@@ -93,14 +93,16 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
         before, routes = dict(h.world.processes), h.proxy.view["routes"]["applications"]
         flip(h, KEY, COPIES + KEY)
         assert await comes_back(h) == before
-        [doubt] = doubts(h)
-        assert doubt.endswith("what runs of it stays as it is until it is deployed again or deleted")
-        assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == [doubt]
+        [warning] = warnings(h)
+        assert warning.endswith(
+            "the replicas of the application stay as they are until it is deployed again or deleted"
+        )
+        assert [entry.cause for entry in h.told("Corrupt", subject="shop")] == [warning]
         [other, shop] = h.controller.status().applications
-        assert (shop.name, shop.status, shop.revision, shop.last_error) == ("shop", "failed", 0, doubt)
+        assert (shop.name, shop.status, shop.revision, shop.last_error) == ("shop", "failed", 0, warning)
         assert {replica_set.name: replica_set.last_error for replica_set in shop.deployments} == {
-            SHOP: doubt,
-            CHAT: doubt,
+            SHOP: warning,
+            CHAT: warning,
         }
         assert other.status == "healthy"
         # Whoever calls it goes by what it knew.
@@ -112,7 +114,7 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
             h.world.crash(h.world.of(replica_set)[0])
         await h.clock.advance(60.0)
         assert (len(h.world.of(CHAT)), len(h.world.of("other/chat"))) == (1, 2)
-        with pytest.raises(ConfigError, match="'shop' has to be deployed again before: the value of 'applications"):
+        with pytest.raises(ConfigError, match="'shop' must be deployed again first: the value of 'applications"):
             await h.controller.scale("shop", "chat", 3)
         # To deploy it again starts what is missing.
         left = set(h.world.processes)
@@ -122,7 +124,7 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
         assert left < set(h.world.processes)
         assert h.proxy.view["routes"] == {"applications": routes, "as_before": []}
         assert h.proxy.replicas(CHAT) == sorted(h.world.of(CHAT))
-        assert doubts(h) == ()
+        assert warnings(h) == ()
 
 
 async def test_an_application_that_cannot_be_read_can_be_deployed_without_what_it_had():
@@ -146,7 +148,7 @@ async def test_nobody_takes_the_prefix_of_an_application_that_cannot_be_read():
         flip(h, KEY, COPIES + KEY)
         await comes_back(h)
         for other in (application("other"), application("there")):
-            with pytest.raises(ConfigError, match=r"cannot have the route prefix '/' while .* or delete, 'shop' first"):
+            with pytest.raises(ConfigError, match=r"cannot have the route prefix '/' while .* or delete 'shop' first"):
                 await h.controller.apply(other)
         await h.controller.apply(application("other", prefix=None))
         await h.controller.apply(application("there", chat=3, prefix="/there"))
@@ -188,8 +190,8 @@ async def test_what_a_later_version_has_written_is_left_to_it():
         for key in (KEY, COPIES + KEY):
             h.store.values[key] = h.store.values[key].replace(b"app_toolkit 1 ", b"app_toolkit 2 ")
         assert await comes_back(h) == before
-        [doubt] = doubts(h)
-        assert "its schema version is 2, and this controller reads 1 at most" in doubt
+        [warning] = warnings(h)
+        assert "its schema version is 2, and this controller reads 1 at most" in warning
 
 
 async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood():
@@ -197,9 +199,9 @@ async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood()
         for key in (KEY, COPIES + KEY):
             h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
         await comes_back(h)
-        [doubt] = doubts(h)
-        assert "its content is not what this version of the toolkit writes" in doubt
-        assert "secret" not in doubt
+        [warning] = warnings(h)
+        assert "its content does not have the format of this version" in warning
+        assert "secret" not in warning
 
 
 async def test_proxies_of_whose_options_nobody_knows_stay_until_these_are_said_again():
@@ -230,7 +232,7 @@ async def test_where_no_proxy_runs_there_is_none_that_could_stay():
         await h.until(lambda: not h.world.processes)
         flip(h, "http", COPIES + "http")
         await comes_back(h)
-        assert doubts(h) == (), "it is forgotten"
+        assert warnings(h) == (), "it is forgotten"
         await h.controller.apply(application(), HTTPOptions())
         await h.until_healthy()
         await comes_back(h)
@@ -244,9 +246,9 @@ async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_o
         flip(h, "http", COPIES + "http")
         await comes_back(h)
         await until_another_one_listens_as_by_default(h)
-        assert doubts(h) == ()
+        assert warnings(h) == ()
         assert [entry.cause for entry in h.told("HTTPForgotten")] == [
-            "no proxy is left that could stay as it is: new ones listen on 127.0.0.1:8000, as they do by default"
+            "no running proxy is left; new proxies listen on 127.0.0.1:8000, the default"
         ]
         await comes_back(h)
         await until_another_one_listens_as_by_default(h)
@@ -284,7 +286,7 @@ async def test_what_is_forgotten_otherwise_ends_nothing(lost):
         assert h.world.processes == before
         [told] = h.told("Corrupt")
         assert f"{lost!r}" in told.cause
-        assert doubts(h) == (), "it was written anew"
+        assert warnings(h) == (), "it was written anew"
 
 
 async def test_the_end_of_the_last_lease_puts_nothing_away_that_cannot_be_read():
@@ -332,7 +334,7 @@ async def test_where_nobody_knows_the_epoch_the_next_is_above_all_that_may_have_
         before = dict(h.world.processes)
         await h.controller.apply(application(max_queued_requests=7))
         flip(h, "epoch", COPIES + "epoch")
-        with pytest.raises(StaleEpoch, match="has epoch 3, and nobody can know whether it is the last"):
+        with pytest.raises(StaleEpoch, match="has epoch 3, and the last epoch cannot be read"):
             await h.controller.apply(application(chat=5))
         await h.until(h.run.done)
         h.world.performed.clear()
@@ -351,7 +353,7 @@ async def test_an_old_epoch_that_somebody_has_put_back_wakes_nobody():
         old, run, first = h.controller, h.run, h.store.values["epoch"]
         await h.controller_starts()
         h.store.values["epoch"] = first
-        with pytest.raises(StaleEpoch, match="has epoch 1, and another has taken 2"):
+        with pytest.raises(StaleEpoch, match="has epoch 1, and another controller has taken epoch 2"):
             await old.apply(application(chat=5))
         await h.until(run.done)
         await h.controller.apply(application(chat=3))
@@ -517,7 +519,7 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
             begun = len(h.world.performed)
             await h.controller_starts()
             assert h.controller.desired.corrupt.keys() == alone
-            assert all(any(repr(APPS + name) in doubt for doubt in doubts(h)) for name in alone)
+            assert all(any(repr(APPS + name) in warning for warning in warnings(h)) for name in alone)
             for _ in range(rng.choice([5, 100])):
                 await h.clock.advance(0.2)
                 assert min(len(serving(name)) for name in specs) >= 2

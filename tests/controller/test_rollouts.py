@@ -115,7 +115,7 @@ async def test_the_first_version_stays_and_says_why():
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
         assert h.replica_set(CHAT).last_error == ERROR
-        with pytest.raises(ConfigError, match="'shop' has no good version to go back to"):
+        with pytest.raises(ConfigError, match="'shop' has no stable revision other than the current one"):
             await h.controller.rollback("shop")
 
 

@@ -81,7 +81,7 @@ async def test_whoever_is_replaced_is_told_when_it_asks():
     await old.check_epoch()
     assert told == []
     new, _ = await ours(store)
-    with pytest.raises(StaleEpoch, match="has epoch 1, and another has taken 2"):
+    with pytest.raises(StaleEpoch, match="has epoch 1, and another controller has taken epoch 2"):
         await old.check_epoch()
     assert told == ["replaced"]
     await new.check_epoch()

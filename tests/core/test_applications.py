@@ -32,13 +32,13 @@ def refusal(spec, *, there=(), corrupt=(), http=None, owner=None, holder=None):
             "it may be one's that nobody can read",
             application("b"),
             {"corrupt": ["a"]},
-            "again, or delete, 'a' first",
+            "deploy or delete 'a' first",
         ),
         (
             "or one of several",
             application("c", prefix="/c"),
             {"corrupt": ["b", "a"]},
-            "again, or delete, 'a', 'b' f",
+            "deploy or delete 'a', 'b' first",
         ),
         ("the way out", application("a"), {"corrupt": ["a", "b"]}, None),
         ("it had it before", application("b"), {"there": [application("b")], "corrupt": ["a"]}, None),
@@ -46,8 +46,8 @@ def refusal(spec, *, there=(), corrupt=(), http=None, owner=None, holder=None):
             "it had another",
             application("b"),
             {"there": [application("b", prefix="/b")], "corrupt": ["a"]},
-            "'b' cannot have the route prefix '/' while nobody knows whether another one has it: "
-            "deploy again, or delete, 'a' first",
+            "'b' cannot have the route prefix '/' while the route prefixes of corrupt applications are not known: "
+            "deploy or delete 'a' first",
         ),
         ("it wants none", application("b", prefix=None), {"corrupt": ["a"]}, None),
         ("it is mine", application(), {"owner": "me", "holder": "me"}, None),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import AWAY_S, FORGOTTEN_S, Autoscaler, Report
-from app_toolkit.core.reports import Told, to_tell
+from app_toolkit.core.reports import LastReport, loads_to_report
 from app_toolkit.observability.reports import LOOK_S
 
 WORLDS = settings(
@@ -749,12 +749,12 @@ def test_a_step_and_a_ramp_end_where_they_should():
 @given(target=st.integers(1, 10), stepped_at=st.floats(20, 23))
 def test_after_a_step_from_one_client_to_forty_the_defaults_ask_for_more_within_two_seconds(target, stepped_at):
     autoscaler = Autoscaler(AutoscalingConfig(target_ongoing_requests=target), 1, 0.0)
-    told, changes = Told(), []
+    last, changes = LastReport(), []
     for look in range(round(40 / LOOK_S)):
         now = look * LOOK_S
         loads = {"shop/chat": (0, 1 if now < stepped_at else 40, 0, 0)}
-        if news := to_tell(told, loads, now):
-            told = Told(news, now)
+        if news := loads_to_report(last, loads, now):
+            last = LastReport(news, now)
             autoscaler.hear(Report("proxy", now, *news["shop/chat"]), now)
         in_time(autoscaler, now, now + LOOK_S, lambda at, decision: changes.append((at, decision.target)))
     asked_at = {number: next(at for at, target in changes if target >= number) for _, number in changes}

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.floods import MOST_AT_ONCE, MOST_PER_S, FrameBudget
+from app_toolkit.core.floods import BURST, MOST_PER_S, FrameBudget
 
 #: Seconds until a slice is read, and frames in it.
 SLICES = st.lists(st.tuples(st.floats(0, 10), st.integers(0, 5_000)), max_size=100)
 
 
-@given(st.floats(0, 1e6), st.integers(0, int(MOST_AT_ONCE)))
+@given(st.floats(0, 1e6), st.integers(0, int(BURST)))
 def test_the_frames_of_ten_seconds_may_come_at_once(now: float, frames: int) -> None:
     assert FrameBudget(now).spend(frames, now)
 
@@ -34,7 +34,7 @@ def test_nobody_sends_more_than_the_limit_and_what_may_come_at_once(slices: list
         if not budget.spend(frames, now):
             return
         sent += frames
-        assert sent <= MOST_AT_ONCE + MOST_PER_S * now + 1e-6 * len(slices)
+        assert sent <= BURST + MOST_PER_S * now + 1e-6 * len(slices)
 
 
 @given(st.integers(1, 200_000))
@@ -45,5 +45,5 @@ def test_a_flood_is_refused_once_it_has_used_what_may_come_at_once(per_s: int) -
     if surplus <= 0:
         assert all(budget.spend(frames, (number + 1) * every_s) for number in range(1_000))
     else:
-        slices = int(MOST_AT_ONCE / surplus) + 2
+        slices = int(BURST / surplus) + 2
         assert not all(budget.spend(frames, (number + 1) * every_s) for number in range(slices))

@@ -222,12 +222,12 @@ def test_who_answers_what_no_route_matches_and_who_is_the_last_is_not_deleted():
         (
             planned(2, {"app": [], "chat": []}, {"writer": {"erase": "coroutine"}}, {"chat": ("writer",)}),
             {"chat"},
-            "'chat' may call erase of 'writer', which would not be there as it knows it: name 'writer', too",
+            "'chat' may call erase of 'writer', which would be missing or different: name 'writer', too",
         ),
         (
             planned(2, {"app": [], "chat": []}, {"writer": {"write": "coroutine"}}),
             {"writer"},
-            "'chat' may call write of 'writer', which would not be there as it knows it: name 'chat', too",
+            "'chat' may call write of 'writer', which would be missing or different: name 'chat', too",
         ),
         (
             shop(2, prefix="/new"),
@@ -270,13 +270,13 @@ def test_a_deployment_is_meant_by_its_name_or_by_an_endpoint_of_its():
     assert named(["/c"], one, planned(2, {"app": []})) == {"chat"}, "as it lives, where it is planned no more"
     both = planned(2, {"app": ["/a"], "chat": ["/a"]})
     assert refusal(lambda: named(["/a"], one, both)) == (
-        "'/a' is served by app and chat: say its method, too, or who is meant"
+        "'/a' is served by app and chat: add the method, or name the deployment"
     )
     assert refusal(lambda: named(["char"], one, two)) == (
-        "application 'shop' has no deployment 'char', neither as it lives nor as it is planned; "
+        "application 'shop' has no deployment 'char', neither in the running application nor in the plan; "
         "there are app, chat, talk, reader, writer, memory"
     )
     assert refusal(lambda: named(["PUT /b"], one, planned(2, {"app": ["/a"]}))) == (
-        "application 'shop' has no endpoint 'PUT /b', neither as it lives nor as it is planned; "
+        "application 'shop' has no endpoint 'PUT /b', neither in the running application nor in the plan; "
         "there are GET /a, GET /b, GET /c"
     )

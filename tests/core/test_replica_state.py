@@ -143,7 +143,10 @@ def test_options_are_taken_up_one_try_after_the_other():
     running = apply(record(Phase.RUNNING, live=OLD), ReconfigureSent(R, NEW), 1.0)
     assert (running.live, running.reconfiguration.sent) == (None, 1.0)
     running = apply(running, ReconfigureSent(R, NEW), 9.0)
-    assert (running.reconfiguration.failures, running.reconfiguration.why) == (1, "the try before was never answered")
+    assert (running.reconfiguration.failures, running.reconfiguration.why) == (
+        1,
+        "the previous attempt was never answered",
+    )
     running = apply(running, ReconfigureFailed(R, NEW, "no such model"), 10.0)
     tried = running.reconfiguration
     assert (tried.failures, tried.sent, tried.failed_at, tried.why) == (2, None, 10.0, "no such model")

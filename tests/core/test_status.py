@@ -178,11 +178,11 @@ def test_an_application_of_which_nobody_knows_what_is_wanted_is_told_with_what_r
         home=NEXT,
         stopping=False,
         corrupt={"lost": "why"},
-        doubts=("why",),
+        warnings=("why",),
     )
     lost, shop = told.applications
     assert (lost.name, lost.status, lost.revision, lost.last_error) == ("lost", "failed", 0, "why")
     assert [each.name for each in lost.deployments] == ["lost/web"]
     assert (shop.name, shop.status) == ("shop", "healthy")
     assert [each.name for each in told.leaving] == ["gone/web"]
-    assert (told.status, told.doubts) == ("failed", ("why",))
+    assert (told.status, told.warnings) == ("failed", ("why",))

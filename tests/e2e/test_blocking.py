@@ -40,7 +40,7 @@ def test_a_blocking_request_costs_one_replica_and_no_other_request(served: Serve
             for thread in asking:
                 thread.join()
     assert got.status_code == 502
-    assert got.json()["detail"].endswith("stopped answering while this GET ran in it; it is not tried again")
+    assert got.json()["detail"].endswith("stopped answering while this GET ran in it; it is not retried")
     assert others
     assert set(others) == {200}
     status = served.wait(lambda now: now["status"] == "healthy")

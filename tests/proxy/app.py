@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
-from app_toolkit.replica.arrival import Strangers, UnauthenticatedConnection
+from app_toolkit.replica.arrival import UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.replica import Replica
 from app_toolkit.replica.websocket import BoundedWebSocket
 
@@ -295,7 +295,9 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=cast(Any, partial(UnauthenticatedConnection, gate=app, secret=SECRET, strangers=Strangers())),
+            http=cast(
+                Any, partial(UnauthenticatedConnection, gate=app, secret=SECRET, unauthenticated=UnauthenticatedPeers())
+            ),
             ws=BoundedWebSocket,
             loop="uvloop",
             interface="asgi3",

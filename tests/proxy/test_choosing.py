@@ -273,7 +273,7 @@ def test_a_replica_that_does_not_know_the_secret_is_an_error_of_ours(
     with world.raw() as raw:
         got = raw.send(GET % b"/hello").answer()
         assert (got.status, got.error) == (502, "replica_lost")
-    assert caplog.text.count("refused the proxy itself (secret)") == 1
+    assert caplog.text.count("rejected the proxy's credentials or protocol version (secret)") == 1
     assert "open-sesame" not in caplog.text
 
 
@@ -440,7 +440,9 @@ def test_a_death_after_which_nothing_is_served_leaves_the_outcome_unknown(world:
         world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
         got = raw.answer()
         assert (got.status, got.error) == (502, "replica_lost")
-        assert "shop/web is not served any more; the outcome is unknown" in got.json()["detail"]
+        detail = got.json()["detail"]
+        assert "the router of shop/web is closed" in detail
+        assert detail.endswith("; the outcome is unknown")
 
 
 def test_a_request_that_has_seen_two_deaths_is_not_tried_again(world: World) -> None:
@@ -502,7 +504,7 @@ def test_what_runs_in_a_replica_that_does_not_answer_is_not_tried_again_and_what
         victim.stop()
         got = blocker.answer()
         assert (got.status, got.error) == (502, "replica_lost")
-        assert got.json()["detail"].endswith("stopped answering while this GET ran in it; it is not tried again")
+        assert got.json()["detail"].endswith("stopped answering while this GET ran in it; it is not retried")
         got = unread.answer()
         if running is None:
             assert got.status == 502, "nobody knows what blocks it"

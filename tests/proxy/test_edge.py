@@ -37,7 +37,7 @@ def test_one_that_waits_for_its_first_routes_can_be_stopped() -> None:
         began = time.monotonic()
         edge.stop(60)
         assert time.monotonic() - began < 5
-        with pytest.raises(StartupError, match="the proxy was stopped before it had seen its routes"):
+        with pytest.raises(StartupError, match="the proxy was stopped before it received any routes"):
             starting.result(5)
     assert forgotten.is_set()
     bind(options).close()

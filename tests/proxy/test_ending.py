@@ -150,7 +150,7 @@ def test_a_proxy_that_stops_tells_the_client_and_the_app(own: World) -> None:
         stopped = own.edge.stop(timeout=0.1)
         with pytest.raises(ConnectionClosed) as closed:
             ws.recv()
-    assert closed.value.rcvd == Close(1012, "the proxy stops")
+    assert closed.value.rcvd == Close(1012, "the proxy is shutting down")
     stopped.result(5)
     eventually(lambda: replica.journal.events == ["ws closed DISCONNECTED"])
 

@@ -190,7 +190,7 @@ def test_an_answer_that_has_begun_is_cut_at_the_deadline_and_never_ended(
     record = own.record("it")
     assert (record["status"], record["outcome"]) == (200, "cut")
     (said,) = warnings()
-    assert said == "request it is cut: the request was not answered in full within its 0.4 s"
+    assert said == "the response to request it was cut off: the request was not answered in full within its 0.4 s"
 
 
 def test_the_deadline_of_a_websocket_ends_with_its_handshake(own: World) -> None:
@@ -485,9 +485,9 @@ def test_what_still_ran_when_the_proxy_ended_is_in_its_log(own: World) -> None:
 @pytest.mark.parametrize(
     ("method", "when", "status", "outcome", "detail"),
     [
-        ("GET", "runs", 503, "no_replica", "the proxy stops"),
-        ("POST", "runs", 502, "replica_lost", "the proxy stops; the outcome of this POST is unknown"),
-        ("POST", "waits", 503, "no_replica", "the proxy stops"),
+        ("GET", "runs", 503, "no_replica", "the proxy is shutting down"),
+        ("POST", "runs", 502, "replica_lost", "the proxy is shutting down; the outcome of this POST is unknown"),
+        ("POST", "waits", 503, "no_replica", "the proxy is shutting down"),
     ],
 )
 def test_what_is_not_answered_when_the_proxy_stops_is_told_so(

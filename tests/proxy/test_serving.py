@@ -147,7 +147,7 @@ def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
         # A WebSocket is left to the replica behind it: it still passes.
         eventually(lambda: own.edge.statistics().connections == 1)
         own.edge.stop(timeout=0.2).result(5)
-        assert talking.rest() == close_frame(1012, "the proxy stops")
+        assert talking.rest() == close_frame(1012, "the proxy is shutting down")
 
 
 @pytest.mark.anyio

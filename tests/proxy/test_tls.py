@@ -207,14 +207,14 @@ def test_a_wrong_file_is_a_sentence(certified: Certificate, tmp_path: Path) -> N
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("no certificate")
     cases = {
-        (None, certified.keyfile): "is of no use without a certificate",
+        (None, certified.keyfile): "is set without ssl_certfile",
         ("/nowhere.pem", certified.keyfile): "the certificate '/nowhere.pem' cannot be read: No such file or directory",
         (certified.certfile, "/nowhere.key"): "the key '/nowhere.key' cannot be read: No such file or directory",
         (certified.certfile, str(tmp_path)): "cannot be read: Is a directory",
         (certified.certfile, other.keyfile): "the key belongs to another certificate",
-        (certified.certfile, None): "no PEM, or locked by a password",
-        (str(nonsense), certified.keyfile): "no PEM, or locked by a password",
-        (locked.certfile, locked.keyfile): "no PEM, or locked by a password",
+        (certified.certfile, None): "not a PEM file, or encrypted with a password",
+        (str(nonsense), certified.keyfile): "not a PEM file, or encrypted with a password",
+        (locked.certfile, locked.keyfile): "not a PEM file, or encrypted with a password",
         weak(tmp_path): "OpenSSL refuses them (ee key too small)",
     }
     for (certfile, keyfile), sentence in cases.items():

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.arrival import MOMENT_S, REFUSAL, Strangers, UnauthenticatedConnection
+from app_toolkit.replica.arrival import MOMENT_S, REFUSAL, UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.replica import Replica
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.preface import (
@@ -145,9 +145,9 @@ def test_a_stranger_who_sends_without_end_is_not_read(served: Served) -> None:
 
 
 class Door:
-    """Where strangers arrive, on TCP."""
+    """Where unauthenticated peers arrive, on TCP."""
 
-    def __init__(self, strangers: Strangers) -> None:
+    def __init__(self, unauthenticated: UnauthenticatedPeers) -> None:
         async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
 
         gate = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
@@ -155,7 +155,14 @@ class Door:
         config.load()
         self.state = ServerState()
         self.arrive = partial(
-            UnauthenticatedConnection, config, self.state, {}, None, gate=gate, secret=SECRET, strangers=strangers
+            UnauthenticatedConnection,
+            config,
+            self.state,
+            {},
+            None,
+            gate=gate,
+            secret=SECRET,
+            unauthenticated=unauthenticated,
         )
 
     async def open(self) -> None:
@@ -178,19 +185,19 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def door(strangers: Strangers) -> AsyncIterator[Door]:
-    made = Door(strangers)
+async def door(unauthenticated: UnauthenticatedPeers) -> AsyncIterator[Door]:
+    made = Door(unauthenticated)
     await made.open()
     try:
         yield made
     finally:
         made.server.close()
     await until(lambda: not made.state.connections)
-    assert len(strangers) == 0
+    assert len(unauthenticated) == 0
 
 
 async def test_a_stranger_has_little_time() -> None:
-    async with door(Strangers(shown_s=0.05)) as at:
+    async with door(UnauthenticatedPeers(shown_s=0.05)) as at:
         for said, answered in (b"", 0), (BEGINNING, 0), (first_line(), ANSWER):
             reader, writer = await at.knock(said)
             with contextlib.suppress(ConnectionResetError):
@@ -198,39 +205,41 @@ async def test_a_stranger_has_little_time() -> None:
             writer.close()
 
 
-async def test_where_there_are_too_many_strangers_the_oldest_goes_and_a_caller_comes_in() -> None:
-    strangers = Strangers(shown_s=60.0, most=2)
-    async with door(strangers) as at:
+async def test_where_there_are_too_many_unauthenticated_peers_the_oldest_goes_and_a_caller_comes_in() -> None:
+    unauthenticated = UnauthenticatedPeers(shown_s=60.0, most=2)
+    async with door(unauthenticated) as at:
         caller = await at.enter()
-        await until(lambda: bool(at.state.connections) and not strangers)
+        await until(lambda: bool(at.state.connections) and not unauthenticated)
         knocked = []
         for _ in range(5):
             knocked.append(await at.knock())
         for reader, _ in knocked[:3]:
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
-        assert len(strangers) == 2
+        assert len(unauthenticated) == 2
         assert not caller[0].at_eof()
         for _, writer in (*knocked, caller):
             writer.close()
 
 
 async def test_callers_that_come_all_at_once_come_in() -> None:
-    strangers = Strangers(shown_s=60.0, most=2)
-    async with door(strangers) as at:
+    unauthenticated = UnauthenticatedPeers(shown_s=60.0, most=2)
+    async with door(unauthenticated) as at:
         callers = await asyncio.gather(*(at.enter() for _ in range(50)))
-        await until(lambda: len(at.state.connections) == 50 and not strangers)
+        await until(lambda: len(at.state.connections) == 50 and not unauthenticated)
         for _, writer in callers:
             writer.close()
 
 
 @pytest.mark.parametrize(("shown_s", "most"), [(0.05, 64), (60.0, 0)], ids=["late", "one too many"])
-def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers(shown_s: float, most: int) -> None:
+def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_unauthenticated_peers(
+    shown_s: float, most: int
+) -> None:
     async def keep() -> None:
-        strangers = Strangers(shown_s, most)
+        unauthenticated = UnauthenticatedPeers(shown_s, most)
         loop = asyncio.get_running_loop()
         here, there = socket.socketpair()
-        async with door(strangers) as at:
+        async with door(unauthenticated) as at:
             with here, there, socket.create_connection(at.address) as caller:
                 asked = first_line()
                 says = [lambda: asked, lambda: read_answer(SECRET, asked, at.address, caller.recv(ANSWER))]
@@ -240,12 +249,12 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers(
                     caller.sendall(says.pop(0)())
                     time.sleep(2 * MOMENT_S + 0.1)  # a handler that keeps the loop, for longer than a stranger has
 
-                await until(lambda: bool(strangers))
+                await until(lambda: bool(unauthenticated))
                 loop.add_reader(here, handle)
                 there.send(b"x")
                 await until(lambda: not says or readable(caller))
                 there.send(b"x")
-                await until(lambda: not strangers)
+                await until(lambda: not unauthenticated)
                 assert len(at.state.connections) == 1
                 loop.remove_reader(here)
 
@@ -255,14 +264,14 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_strangers(
 
 
 async def test_a_pool_proves_to_know_the_secret_on_connections_that_nobody_uses_yet() -> None:
-    strangers = Strangers(shown_s=60.0)
-    async with door(strangers) as at:
+    unauthenticated = UnauthenticatedPeers(shown_s=60.0)
+    async with door(unauthenticated) as at:
         pool = Pool(SECRET)
         address = Address("tcp:{}:{}".format(*at.address))
         pool.allow(address, 1)
         pool.dial(address, pool.give_back, cast(Any, pytest.fail))
         await until(lambda: pool.idle == 1)
-        await until(lambda: len(at.state.connections) == 1 and not strangers)
+        await until(lambda: len(at.state.connections) == 1 and not unauthenticated)
         await pool.aclose()
 
 
@@ -276,9 +285,9 @@ def test_whatever_is_changed_on_the_way_and_in_whatever_pieces_only_the_proof_op
     """`change`: which byte of the two lines, and how; `cuts`: where the pieces of both end."""
 
     async def become() -> str:
-        strangers = Strangers()
+        unauthenticated = UnauthenticatedPeers()
         wire = Wire()
-        talking = Door(strangers).arrive()
+        talking = Door(unauthenticated).arrive()
         wire.protocol = talking
         talking.connection_made(wire)
 
@@ -298,7 +307,7 @@ def test_whatever_is_changed_on_the_way_and_in_whatever_pieces_only_the_proof_op
             say(prove(SECRET, "caller", asked, wire.get_extra_info("sockname"), nonce) + b"\n", len(asked))
         became = "stranger" if wire.protocol is talking else "known"
         talking.connection_lost(None)
-        assert len(strangers) == 0
+        assert len(unauthenticated) == 0
         return "refused" if wire.ended else became
 
     assert asyncio.run(become()) == ("known" if change is None else "refused")

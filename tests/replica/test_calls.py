@@ -473,11 +473,11 @@ def test_errors_arrive_as_themselves_with_the_traceback_of_the_replica(wire: Wir
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_that_says_so(wire: Wire) -> None:
-    with pytest.raises(TypeError, match=r"^what the method gave cannot be sent: TypeError: .+ '_thread.lock'"):
+    with pytest.raises(TypeError, match=r"^the result of the method cannot be sent: TypeError: .+ '_thread.lock'"):
         wire.call("locked")
     item, error = wire.frames("yields_locked")
     assert decode_value(item) == 1
-    assert str(decode_error(error)).startswith("what the method yielded cannot be sent")
+    assert str(decode_error(error)).startswith("an item of the method cannot be sent")
     assert wire.served.marked("closed")
 
 
@@ -514,9 +514,9 @@ def test_a_caller_that_goes_cancels_the_method_whatever_the_ingress_would_do(wir
     ("sent", "said"),
     [
         (b"", "what comes with a call of double is not one frame of arguments, and values behind it"),
-        (body("double", 4)[:-1], "the body of a call of double does not end where a frame does"),
+        (body("double", 4)[:-1], "the body of a call of double ends within a frame"),
         (body("double", 4) * 2, "what comes with a call of double is not one frame of arguments, and values behind it"),
-        (b"\xff" * 32, "the arguments of double do not come as such: a frame is of kind 255"),
+        (b"\xff" * 32, "the arguments of double do not come as such: unknown frame kind 255"),
     ],
 )
 def test_a_body_that_is_no_call_is_refused_and_the_connection_goes_on(wire: Wire, sent: bytes, said: str) -> None:

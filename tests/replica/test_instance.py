@@ -228,8 +228,8 @@ async def test_a_generator_that_is_cancelled_in_a_step_is_closed_behind_that_ste
     [
         ("_secret", "Writer._secret is private, and not for callers"),
         ("__class__", "Writer.__class__ is private, and not for callers"),
-        ("missing", "Writer.missing is no method"),
-        ("size", "Writer.size is no method"),
+        ("missing", "Writer.missing is not a method"),
+        ("size", "Writer.size is not a method"),
     ],
 )
 async def test_what_is_not_for_callers_is_refused_by_name(method: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Whom a process calls, and what of the board it follows for that."""
+"""Whom a process calls, and which published snapshots it follows for that."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -18,7 +18,7 @@ from tests.router.deployments import Writer
 pytestmark = pytest.mark.anyio
 
 
-class Board:
+class Publisher:
     """What is posted, and what is asked for."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Board:
 
 
 @asynccontextmanager
-async def following(*callees: str) -> AsyncIterator[tuple[Callers, Board]]:
-    callers, board = Callers(b"secret", "shop", callees), Board()
-    run = asyncio.create_task(callers.run(board.watch))
+async def following(*callees: str) -> AsyncIterator[tuple[Callers, Publisher]]:
+    callers, publisher = Callers(b"secret", "shop", callees), Publisher()
+    run = asyncio.create_task(callers.run(publisher.watch))
     try:
         await asyncio.sleep(0)
-        yield callers, board
+        yield callers, publisher
     finally:
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
@@ -73,33 +73,33 @@ async def sent_to(caller: RemoteCaller) -> str:
 
 
 async def test_who_calls_nobody_does_not_ask() -> None:
-    async with following() as (_, board):
+    async with following() as (_, publisher):
         await asyncio.sleep(0.01)
-        assert board.asked == []
+        assert publisher.asked == []
 
 
 async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked_for_at_once_and_no_other() -> None:
-    async with following("writer") as (callers, board):
+    async with following("writer") as (callers, publisher):
         bank = callers.caller(Elsewhere("bank", "teller", {"pay": "coroutine"}))
-        board.post("bank/teller")
+        publisher.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
-        assert board.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
+        assert publisher.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
 
 
-async def test_a_board_that_cannot_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "AGAIN_S", 0.0)
-    async with following("writer") as (callers, board):
-        board.unreached = 3
+    async with following("writer") as (callers, publisher):
+        publisher.unreached = 3
         bank = callers.caller_of("bank", "teller")
-        board.post("bank/teller")
+        publisher.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
-        assert board.unreached == 0
+        assert publisher.unreached == 0
 
 
 async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -> None:
-    async with following() as (callers, board):
-        board.post("bank/teller")
-        board.post("bank/safe")
+    async with following() as (callers, publisher):
+        publisher.post("bank/teller")
+        publisher.post("bank/safe")
         assert await sent_to(callers.caller_of("bank", "teller")) == "bank/teller#1"
         assert await sent_to(await asyncio.to_thread(callers.caller_of, "bank", "safe")) == "bank/safe#1"
         assert callers.caller_of("bank", "safe") is callers.caller_of("bank", "safe")

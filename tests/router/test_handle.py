@@ -421,7 +421,7 @@ def test_options_are_of_a_handle() -> None:
     [
         ("_secret", "Writer._secret is private, and not for callers"),
         ("__wrapped__", "Writer.__wrapped__ is private, and not for callers"),
-        ("style", "Writer.style is no method, and a handle has nothing but methods"),
+        ("style", "Writer.style is not a method; a handle has only methods"),
         ("wrote", r"Writer has no method 'wrote'; did you mean write\?"),
         ("options", "Writer.options is a class method, which needs no replica: call it on the class"),
         ("paint_over", "Writer has no method 'paint_over'"),
@@ -438,7 +438,7 @@ def test_a_handle_says_what_it_is_and_stays_what_it_is() -> None:
     assert repr(model) == "<Handle of writer: Writer>"
     assert repr(model.write) == "<Writer.write of writer>"
     assert handle.deployment_of(model) is deployment
-    with pytest.raises(AttributeError, match="a handle has no attribute 'style' to set"):
+    with pytest.raises(AttributeError, match="cannot set 'style' on a handle"):
         model.style = "bold"
     for way in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="the handle of 'writer' cannot be pickled"):
@@ -451,7 +451,7 @@ def test_a_handle_says_what_it_is_and_stays_what_it_is() -> None:
 def test_without_an_engine_a_call_is_one_sentence() -> None:
     model = Writer.bind().handle
     for call in (lambda: model.score("x"), lambda: remote(model.count, 1), lambda: asyncio.run(model.write("x"))):
-        with pytest.raises(ConfigError, match="no engine runs in this process, so handles reach nobody"):
+        with pytest.raises(ConfigError, match="no engine runs in this process, so handles cannot make calls"):
             call()
 
 
@@ -492,7 +492,7 @@ def test_once_the_engine_has_ended_calls_are_refused() -> None:
     handle.use(plane)
     try:
         for call in (lambda: model.score("x"), lambda: remote(model.count, 1)):
-            with pytest.raises(NoReplica, match="the engine that served this process has ended"):
+            with pytest.raises(NoReplica, match="the engine of this process has shut down"):
                 call()
         held.cancel()
     finally:

@@ -141,8 +141,8 @@ async def world(server: tuple[ReplicaServer, Address]) -> AsyncIterator[World]:
     way = Way(serving)
     callers = Callers(SECRET, "shop", ["writer"], payloads=way)
     replica = {"id": ID, "address": address, "max_ongoing_requests": 100}
-    board = {"policy": Policy().model_dump(), "replicas": [replica]}
-    callers.update({f"{REPLICAS}shop/writer": Snapshot(Version(1, 1), board)})
+    published = {"policy": Policy().model_dump(), "replicas": [replica]}
+    callers.update({f"{REPLICAS}shop/writer": Snapshot(Version(1, 1), published)})
     there = World(serving, way, callers)
     try:
         yield there

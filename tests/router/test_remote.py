@@ -53,7 +53,7 @@ def serve() -> Iterator[Serve]:
 
 
 class Calling:
-    """The callers of one process, told of replicas as the board would."""
+    """The callers of one process, told of replicas as the publisher would."""
 
     def __init__(self) -> None:
         self.callers = Callers(SECRET, "shop", ("model",))
@@ -196,7 +196,7 @@ async def test_who_waits_is_told_at_the_end(calling: Calling) -> None:
     waiting = asyncio.create_task(caller.call(double(1)))
     await asyncio.sleep(0)
     await calling.callers.aclose()
-    with pytest.raises(NoReplica, match="model is not served any more"):
+    with pytest.raises(NoReplica, match="the router of model is closed"):
         await waiting
 
 

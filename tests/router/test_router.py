@@ -535,7 +535,7 @@ async def test_coroutines_that_wait_are_told_where_the_router_is_closed() -> Non
     task = asyncio.create_task(wants())
     await asyncio.sleep(0)
     router.close()
-    with pytest.raises(NoReplica, match="shop/chat is not served any more"):
+    with pytest.raises(NoReplica, match="the router of shop/chat is closed"):
         await task
     router.release(holding)
     assert (router.waiting, router.ongoing) == (0, 0)
@@ -559,7 +559,7 @@ async def test_a_closed_router_serves_nobody() -> None:
     router = router_of()
     waiting = router.wait(never, since=0.0)
     assert router.close() == [waiting]
-    with pytest.raises(NoReplica, match="not served any more"):
+    with pytest.raises(NoReplica, match="the router of shop/chat is closed"):
         router.wait(never, since=0.0)
 
 

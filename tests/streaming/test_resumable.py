@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Never
 
 import httpx
 import pytest
@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from sse_starlette import EventSourceResponse as SSEStarletteResponse
 
 from app_toolkit import ConfigError, Toolkit
+from app_toolkit.errors import NoReplica
 from app_toolkit.streaming import LostStream, MemoryStreamLog, StreamLimits, resumable, stream_router
 from tests.patience import PATIENCE_S, until
 
@@ -109,7 +110,7 @@ def texts(first: int, last: int) -> list[str]:
 def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> FastAPI:
     app = kind()
     app.include_router(stream_router(log=log), prefix="/streams")
-    Session = Annotated[Model, Depends(model.session)]  # noqa: N806 - an annotation
+    Session = Annotated[Model, Depends(model.session)]
 
     @app.get("/write/{tokens}", response_class=EventSourceResponse)
     @resumable(log=log)
@@ -366,6 +367,20 @@ async def test_a_lost_stream_ends_with_an_error_or_is_continued_by_its_route(cli
             assert json.loads(last["data"])["error"] == "stream_lost"
         else:
             assert (json.loads(last["data"])["text"], last["id"]) == (rest, f"{path}:2")
+
+
+async def test_a_log_that_fails_ends_its_streams_with_an_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> Never:
+        raise NoReplica("no replica of 'stream-log' runs")
+
+    client.model.allow(1)
+    async with client.read("/write/3") as reader:
+        assert await reader.tokens(1) == texts(1, 1)
+        monkeypatch.setattr(client.log, "append", fail)
+        client.model.allow(1)
+        (error,) = await reader.rest()
+    assert json.loads(error["data"])["error"] == "stream_failed"
+    await until(lambda: not client.model.running)
 
 
 @pytest.mark.parametrize(

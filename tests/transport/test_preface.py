@@ -133,7 +133,7 @@ async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_n
 ) -> None:
     async with hostile(answers) as (address, heard):
         said = await turned_away(SECRET, address)
-        assert "the process that listens there does not know the secret of this instance" in said
+        assert "the process that listens there did not prove that it has the secret of this instance" in said
         assert f"nothing was sent to {address}" in caplog.text
         await until(lambda: bool(heard.connections))
     [sent] = heard.connections
@@ -150,7 +150,7 @@ async def test_one_that_closes_at_once_is_told_nothing_either() -> None:
 
     async with await asyncio.start_server(closes, "127.0.0.1", 0) as server:
         address = Address("tcp:{}:{}".format(*server.sockets[0].getsockname()))
-        assert "did not prove that it knows the secret" in await turned_away(SECRET, address)
+        assert "did not prove that it has the secret" in await turned_away(SECRET, address)
 
 
 @pytest.mark.anyio
