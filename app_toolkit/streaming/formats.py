@@ -89,7 +89,7 @@ async def split(
     """
     encode_chunk = encoder or _bytes
     if media_type == SSE:
-        lines, block = _SSELines(), list[bytes]()
+        lines, block = SSELines(), list[bytes]()
         async for chunk in chunks:
             for line in lines.feed(encode_chunk(chunk)):
                 if line:
@@ -115,7 +115,7 @@ async def split(
                 yield encoded
 
 
-class _SSELines:
+class SSELines:
     """The lines of a stream of `text/event-stream`, which LF, CRLF or CR ends. WHATWG HTML, 9.2.5."""
 
     def __init__(self) -> None:

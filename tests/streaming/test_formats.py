@@ -167,7 +167,7 @@ def test_the_events_of_a_body(chunks: list[Any], events: list[bytes]) -> None:
 
 
 def test_a_line_that_a_cr_ends_is_not_delayed_until_the_next_chunk() -> None:
-    lines = formats._SSELines()
+    lines = formats.SSELines()
     assert list(lines.feed(b"data: a\r\r")) == [b"data: a", b""]
     assert list(lines.feed(b"\ndata: b\r")) == [b"data: b"]
 
