@@ -5,8 +5,8 @@ process that generates it, and any number of readers. The owner renews its lease
 expires is lost. Plain data; the caller passes the time in seconds.
 """
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,9 +30,13 @@ class StreamLimits:
     max_bytes: int = 16 * 2**20
     """Bytes that are kept of one stream. The oldest events are evicted."""
     max_total_bytes: int = 512 * 2**20
-    """Bytes that are kept of all streams. The streams that ended first are removed."""
+    """Bytes that are kept of all streams.
+
+    The streams that ended first and have no readers are removed. If that is not enough, the oldest events of the
+    largest stream are evicted.
+    """
     keep_s: float = 600.0
-    """Seconds that a stream is kept after its end."""
+    """Seconds that a stream is kept after its end. Readers keep it longer."""
     lease_s: float = 10.0
     """Seconds without a renewal after which a stream is lost."""
 
@@ -99,9 +103,15 @@ class LoggedStream:
         self.events.extend(events)
         self.size += sum(map(len, events))
         while self.events and (len(self.events) > limits.max_events or self.size > limits.max_bytes):
-            self.size -= len(self.events.popleft())
-            self.first += 1
+            self.evict()
         return self.size - before
+
+    def evict(self) -> int:
+        """Evict the oldest event. Return its size in bytes."""
+        size = len(self.events.popleft())
+        self.size -= size
+        self.first += 1
+        return size
 
 
 class StreamTable:
@@ -110,6 +120,8 @@ class StreamTable:
     def __init__(self, limits: StreamLimits | None = None) -> None:
         self.limits = limits or StreamLimits()
         self._streams: dict[str, LoggedStream] = {}
+        self._ended: OrderedDict[str, LoggedStream] = OrderedDict()
+        """The streams that have ended, in the order of their ends."""
         self._keys: dict[str, str] = {}
         self.size = 0
         """Bytes of all kept events."""
@@ -120,16 +132,22 @@ class StreamTable:
     def begin(self, id: str, owner: str, media_type: str, key: str | None, now: float) -> None:
         """Add a stream.
 
+        A stream with the same key that has ended, or is lost, is no longer found by the key. It keeps its id.
+
         Raises:
-            StreamActive: A stream with this key has not ended.
-            StreamLogFull: The log has `max_streams` streams, and none of them has ended.
+            StreamActive: A stream with this key has not ended, or the log has a stream with this id.
+            StreamLogFull: The log has `max_streams` streams, and each of them is active or has readers.
         """
+        if id in self._streams:
+            raise StreamActive(f"there is a stream {id!r} already")
         before = None if key is None else self.find(key)
         if before is not None and self._streams[before].outcome is None:
             raise StreamActive(f"the stream of {key!r} has not ended")
-        self._make_room(self.limits.max_streams - 1, self.limits.max_total_bytes)
+        self._make_room(self.limits.max_streams - 1)
         if len(self._streams) >= self.limits.max_streams:
-            raise StreamLogFull(f"the stream log has {self.limits.max_streams:,} active streams")
+            raise StreamLogFull(
+                f"the stream log has {self.limits.max_streams:,} streams that are active or have readers"
+            )
         self._streams[id] = LoggedStream(id, owner, media_type, renewed_at=now, unread_since=now, key=key)
         if key is not None:
             self._keys[key] = id
@@ -137,17 +155,21 @@ class StreamTable:
     def append(self, id: str, owner: str, first: int, events: Sequence[bytes], now: float) -> Renewal:
         """Append events, the first of which has the number `first`, and renew the lease.
 
-        Events that are there already are skipped. Nothing is appended if the stream has ended or has another owner.
+        Events that the log has had already are skipped. Nothing is appended if the stream has ended or has another
+        owner.
 
         Raises:
             StreamUnknown: The log has no such stream.
+            ValueError: Events between the last one and number `first` are missing.
         """
         stream = self.get(id)
         if stream.owner != owner or stream.outcome is not None:
             return Renewal(stop=True, unread_s=0.0)
-        self.size += stream.extend(events[max(0, stream.last + 1 - first) :], self.limits)
+        if first > stream.last + 1:
+            raise ValueError(f"event {first} of stream {id!r} cannot follow event {stream.last}")
+        self.size += stream.extend(events[stream.last + 1 - first :], self.limits)
         stream.renewed_at = now
-        self._make_room(self.limits.max_streams, self.limits.max_total_bytes)
+        self._make_room(self.limits.max_streams)
         return Renewal(stream.stop, 0.0 if stream.readers else now - stream.unread_since)
 
     def end(self, id: str, owner: str, outcome: Outcome, now: float) -> None:
@@ -175,6 +197,7 @@ class StreamTable:
             return False
         stream.owner, stream.outcome, stream.ended_at = owner, None, None
         stream.renewed_at = now
+        del self._ended[id]
         return True
 
     def enter(self, id: str) -> None:
@@ -200,34 +223,44 @@ class StreamTable:
 
     def look(self, now: float) -> list[str]:
         """Mark streams whose lease has expired as lost, and remove old ones. Return the ids of those that were lost."""
-        lost = [stream for stream in self._active() if now - stream.renewed_at > self.limits.lease_s]
+        active = (stream for stream in self._streams.values() if stream.outcome is None)
+        lost = [stream for stream in active if now - stream.renewed_at > self.limits.lease_s]
         for stream in lost:
             self._end(stream, "lost", now)
-        for stream in list(self._ended()):
+        for stream in list(self._ended.values()):
             if stream.ended_at is not None and now - stream.ended_at > self.limits.keep_s and not stream.readers:
                 self._remove(stream)
         return [stream.id for stream in lost]
 
-    def _active(self) -> Iterator[LoggedStream]:
-        return (stream for stream in self._streams.values() if stream.outcome is None)
-
-    def _ended(self) -> Iterator[LoggedStream]:
-        return (stream for stream in self._streams.values() if stream.outcome is not None)
-
     def _end(self, stream: LoggedStream, outcome: Outcome, now: float) -> None:
         stream.outcome, stream.ended_at = outcome, now
+        self._ended[stream.id] = stream
 
-    def _make_room(self, streams: int, size: int) -> None:
-        """Remove the streams that ended first until the others fit."""
-        if len(self._streams) <= streams and self.size <= size:
+    def _make_room(self, streams: int) -> None:
+        """Remove the streams that ended first, and evict events, until `streams` and `max_total_bytes` are kept.
+
+        Streams that are active or have readers are not removed.
+        """
+        total = self.limits.max_total_bytes
+        if len(self._streams) <= streams and self.size <= total:
             return
-        for stream in sorted(self._ended(), key=lambda stream: stream.ended_at or 0.0):
-            if len(self._streams) <= streams and self.size <= size:
-                return
+        unread, count, size = [], len(self._streams), self.size
+        for stream in self._ended.values():
+            if count <= streams and size <= total:
+                break
+            if not stream.readers:
+                unread.append(stream)
+                count, size = count - 1, size - stream.size
+        for stream in unread:
             self._remove(stream)
+        while self.size > total:
+            largest = max(self._streams.values(), key=lambda stream: stream.size)
+            while largest.events and self.size > total:
+                self.size -= largest.evict()
 
     def _remove(self, stream: LoggedStream) -> None:
         del self._streams[stream.id]
+        del self._ended[stream.id]
         self.size -= stream.size
         if stream.key is not None and self._keys.get(stream.key) == stream.id:
             del self._keys[stream.key]

@@ -1,11 +1,13 @@
 """The formats of streamed responses: server-sent events, JSON lines, and plain bytes.
 
 A stream log keeps the events without their framing. An event of `text/event-stream` is kept as its type, a line feed,
-and its data; of any other media type as it is.
+and its data, or as its type alone if it has no data. An item of a route that yields JSON lines is kept as an event
+without a type. Events of any other media type are kept as they are.
 """
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi.encoders import jsonable_encoder
@@ -15,6 +17,8 @@ SSE = "text/event-stream"
 JSON_LINES = "application/jsonl"
 LINES = frozenset({JSON_LINES, "application/x-ndjson", "application/json-lines"})
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 
 def essence(media_type: str | None) -> str:
     """Return a media type without its parameters."""
@@ -22,29 +26,26 @@ def essence(media_type: str | None) -> str:
 
 
 def encode(item: Any) -> bytes | None:
-    """Encode an item that a route yields. None: it is only a comment, which is not kept."""
+    """Encode an item that a route yields, as FastAPI does. None: it has no type and no data, and is not kept."""
     if not isinstance(item, ServerSentEvent):
-        return b"\n" + _json(item)
+        return b"\n" + _json(item, by_alias=True)
+    kind = (item.event or "").encode()
     if item.raw_data is not None:
-        data = item.raw_data.encode()
-    elif item.data is not None:
-        data = _json(item.data)
-    elif item.event is None:
-        return None
-    else:
-        data = b""
-    return (item.event or "").encode() + b"\n" + data
+        return kind + b"\n" + item.raw_data.encode()
+    if item.data is not None:
+        return kind + b"\n" + _json(item.data, by_alias=None)
+    return kind or None
 
 
-def parts(event: bytes) -> tuple[str | None, str]:
-    """Return the type and the data of an event of `text/event-stream`."""
-    kind, _, data = event.partition(b"\n")
-    return kind.decode() or None, data.decode()
+def parts(event: bytes) -> tuple[str | None, str | None]:
+    """Return the type and the data of an event of `text/event-stream`. Invalid UTF-8 is replaced."""
+    kind, line_feed, data = event.partition(b"\n")
+    return kind.decode(errors="replace") or None, data.decode(errors="replace") if line_feed else None
 
 
-def decode(data: str) -> Any:
+def decode(data: str | None) -> Any:
     """Return the item of a JSON line."""
-    return json.loads(data)
+    return json.loads(data or "null")
 
 
 def frame(media_type: str, event: bytes, id: str, retry_ms: int | None = None) -> bytes:
@@ -63,31 +64,83 @@ def error_frame(media_type: str, error: Mapping[str, Any]) -> bytes:
     return f"{document}\n".encode() if media_type in LINES else b""
 
 
-async def split(media_type: str, chunks: AsyncIterable[Any]) -> AsyncIterator[bytes]:
-    """Yield the events of the body of a response, whose chunks may end anywhere."""
+def chunk_encoder(response: object) -> Callable[[Any], bytes]:
+    """Return the function that encodes the chunks of a response.
+
+    A string is a part of the body, but the `EventSourceResponse` of sse-starlette makes an event of it.
+    """
+    is_sse_starlette = any(each.__module__.startswith("sse_starlette.") for each in type(response).__mro__)
+    return _sse_starlette_bytes if is_sse_starlette else _bytes
+
+
+async def split(
+    media_type: str, chunks: AsyncIterable[Any], encoder: Callable[[Any], bytes] | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the events of the body of a response, whose chunks may end anywhere.
+
+    An event of `text/event-stream` that no empty line ends is dropped, as the standard requires. A JSON line needs no
+    end. Chunks of any other media type are events; empty ones are dropped.
+
+    Parameters:
+        media_type: The media type of the response, without parameters.
+        chunks: The chunks of its body.
+        encoder: Encodes a chunk, as `chunk_encoder` returns it. Default: chunks are bytes, strings, or what
+            sse-starlette sends.
+    """
+    encode_chunk = encoder or _bytes
     if media_type == SSE:
-        buffer = b""
+        lines, block = SSELines(), list[bytes]()
         async for chunk in chunks:
-            buffer += _bytes(chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            *blocks, buffer = buffer.split(b"\n\n")
-            for block in blocks:
-                if (event := _unframe(block.split(b"\n"))) is not None:
+            for line in lines.feed(encode_chunk(chunk)):
+                if line:
+                    block.append(line)
+                    continue
+                if (event := _unframe(block)) is not None:
                     yield event
+                block = []
     elif media_type in LINES:
-        buffer = b""
+        pieces: list[bytes] = []
         async for chunk in chunks:
-            *lines, buffer = (buffer + _bytes(chunk)).split(b"\n")
-            for line in lines:
-                yield b"\n" + line
-        if buffer:
-            yield b"\n" + buffer
+            *ends, rest = encode_chunk(chunk).split(b"\n")
+            for end in ends:
+                yield b"\n" + b"".join([*pieces, end])
+                pieces = []
+            if rest:
+                pieces.append(rest)
+        if pieces:
+            yield b"\n" + b"".join(pieces)
     else:
         async for chunk in chunks:
-            yield _bytes(chunk)
+            if encoded := encode_chunk(chunk):
+                yield encoded
+
+
+class SSELines:
+    """The lines of a stream of `text/event-stream`, which LF, CRLF or CR ends. WHATWG HTML, 9.2.5."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        """What follows the end of the last line."""
+        self._is_first = True
+        self._after_cr = False
+        """Whether a CR has ended the last line. An LF that follows belongs to it."""
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the lines that end in this chunk."""
+        rest = chunk[1:] if self._after_cr and chunk.startswith(b"\n") else chunk
+        if chunk:
+            self._after_cr = rest.endswith(b"\r")
+        *ends, rest = rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for end in ends:
+            line = b"".join([*self._pieces, end])
+            yield line.removeprefix(BYTE_ORDER_MARK) if self._is_first else line
+            self._pieces, self._is_first = [], False
+        if rest:
+            self._pieces.append(rest)
 
 
 def _unframe(lines: Iterable[bytes]) -> bytes | None:
-    """Return the event of a block, or None if the block is only a comment. WHATWG HTML, 9.2.6."""
+    """Return the event of a block, or None if the block has no type and no data. WHATWG HTML, 9.2.6."""
     kind, data = b"", []
     for line in lines:
         name, _, value = line.partition(b":")
@@ -96,21 +149,39 @@ def _unframe(lines: Iterable[bytes]) -> bytes | None:
             kind = value
         elif name == b"data":
             data.append(value)
-    return kind + b"\n" + b"\n".join(data) if data or kind else None
+    return kind + b"\n" + b"\n".join(data) if data else kind or None
 
 
 def _bytes(chunk: Any) -> bytes:
     if isinstance(chunk, bytes | bytearray | memoryview):
         return bytes(chunk)
-    if isinstance(chunk, str):
-        return chunk.encode()
-    # What the generators of sse-starlette yield. Its user has imported it, which changes uvicorn's signal handlers.
+    return chunk.encode() if isinstance(chunk, str) else _sse_starlette_bytes(chunk)
+
+
+def _sse_starlette_bytes(chunk: Any) -> bytes:
+    # Imported here, because the import changes the signal handlers of uvicorn.
     from sse_starlette.event import ensure_bytes
 
     return bytes(ensure_bytes(chunk, "\n"))
 
 
-def _json(value: Any) -> bytes:
+def _json(value: Any, *, by_alias: bool | None) -> bytes:
+    """Return the JSON of a value, without infinities and NaN, which JSON does not have."""
     if hasattr(value, "model_dump_json"):
-        return str(value.model_dump_json()).encode()
-    return json.dumps(jsonable_encoder(value), separators=(",", ":"), ensure_ascii=False).encode()
+        return str(value.model_dump_json(by_alias=by_alias)).encode()
+    document = jsonable_encoder(value)
+    try:
+        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(document), separators=(",", ":"), ensure_ascii=False)
+    # Only a lone surrogate is no valid UTF-8, and only in a string, where JSON has this escape.
+    return text.encode(errors="backslashreplace")
+
+
+def _finite(document: Any) -> Any:
+    """Return a JSON document with null instead of infinities and NaN."""
+    if isinstance(document, dict):
+        return {key: _finite(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_finite(value) for value in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
