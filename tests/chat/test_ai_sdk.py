@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,6 +32,7 @@ from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
 from tests.chat.ui_stream import checked
+from tests.docs.pages import page
 from tests.patience import PATIENCE_S, until
 from tests.streaming.test_resumable import serving
 
@@ -242,7 +244,6 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
     assert (await talk.parts(*script))[-1] == {"type": "finish"}
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/plain", "/api/chat/text"])
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
@@ -255,15 +256,16 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
     ],
 )
 async def test_an_error_before_the_first_event_has_its_status_and_its_text(
-    talk: Talk, path: str, error: Any, status: int, text: str
+    talk: Talk, error: Any, status: int, text: str
 ) -> None:
-    answer = await talk.ask(error, path=path)
-    assert (answer.status_code, answer.text) == (status, text)
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    if status == 402:
-        assert answer.headers["x-own"] == "1"
-    if status == 503:
-        assert answer.headers["retry-after"] == "1"
+    for path in ("/api/chat", "/plain", "/api/chat/text"):
+        answer = await talk.ask(error, path=path)
+        assert (answer.status_code, answer.text) == (status, text)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        if status == 402:
+            assert answer.headers["x-own"] == "1"
+        if status == 503:
+            assert answer.headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -291,11 +293,11 @@ async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content
         (ToolResultEvent("c1", math.nan), "An error occurred."),
     ],
 )
-@pytest.mark.parametrize("path", ["/api/chat", "/plain"])
-async def test_an_error_after_the_first_event_is_the_last_part(talk: Talk, path: str, last: Say, text: str) -> None:
-    parts = await talk.parts(ToolCallEvent(0, "c1", "one", "{}"), TextEvent("a"), last, path=path)
-    assert kinds(parts)[-2:] == ["text-end", "error"]
-    assert parts[-1]["errorText"] == text
+async def test_an_error_after_the_first_event_is_the_last_part(talk: Talk, last: Say, text: str) -> None:
+    for path in ("/api/chat", "/plain"):
+        parts = await talk.parts(ToolCallEvent(0, "c1", "one", "{}"), TextEvent("a"), last, path=path)
+        assert kinds(parts)[-2:] == ["text-end", "error"]
+        assert parts[-1]["errorText"] == text
 
 
 async def test_half_of_a_surrogate_pair_reaches_the_client(talk: Talk) -> None:
@@ -562,7 +564,8 @@ def test_a_deployment_is_a_model() -> None:
 
 
 async def test_the_dependencies_of_the_user_may_refuse_a_chat_and_read_its_body() -> None:
-    async def owner(request: Request, chat: str | None = None) -> None:
+    async def owner(request: Request) -> None:
+        chat = request.path_params.get("chat")
         if (chat or (await request.json())["id"]) != "mine":
             raise HTTPException(403, "this is not your chat")
 
@@ -597,3 +600,11 @@ def test_the_openapi_document_has_the_body() -> None:
     paths = app_of(FastAPI, Scripted(), MemoryStreamLog()).openapi()["paths"]
     assert "messages" in json.dumps(paths["/api/chat"]["post"]["requestBody"])
     assert {"/api/chat/{chat}/stream", "/api/chat/{chat}/stop", "/api/chat/text"} <= paths.keys()
+
+
+def test_the_front_end_of_the_page_asks_routes_that_there_are() -> None:
+    shown = page("docs/chat-ai-sdk.md")
+    paths = shown.run()["app"].openapi()["paths"].keys()
+    asked = re.findall(r"[\"`](/api/[^\"`]+)", "".join(shown.shown("tsx")))
+    assert len(asked) == 3
+    assert {re.sub(r"\$\{.*?\}", "{chat}", path) for path in asked} <= paths
