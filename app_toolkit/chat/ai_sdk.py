@@ -7,6 +7,7 @@ import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -29,6 +30,8 @@ from app_toolkit.streaming.log import DEFAULT, MemoryStreamLog, StreamLog
 from app_toolkit.streaming.resumable import STREAM_ID, OpenStream, StreamOptions, log_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
+
+Call = Callable[[], AsyncIterator[ChatEvent]]
 
 HEADERS = {
     "content-type": "text/event-stream",
@@ -140,7 +143,7 @@ def ai_sdk_router(
 def _add_text(router: APIRouter, models: Any, options: StreamOptions) -> None:
     async def opened(request: Request, catalog: models) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        response = TextResponse(_events(chat, catalog))
+        response = TextResponse(_call(chat, catalog))
         async with _tied(request, response, options) as stream:
             yield stream
 
@@ -153,7 +156,7 @@ def _add_text(router: APIRouter, models: Any, options: StreamOptions) -> None:
 def _add_plain(router: APIRouter, models: Any, version: int, options: StreamOptions) -> None:
     async def opened(request: Request, catalog: models) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        async with _tied(request, MessageResponse(chat, _events(chat, catalog), version), options) as stream:
+        async with _tied(request, MessageResponse(chat, _call(chat, catalog), version), options) as stream:
             yield stream
 
     @router.post("", response_class=Answer, openapi_extra=BODY)
@@ -167,7 +170,7 @@ def _add_resumable(router: APIRouter, models: Any, version: int, options: Stream
 
     async def begun(request: Request, catalog: models, log: parameter) -> AsyncIterator[OpenStream]:  # type: ignore[valid-type]
         chat = read_chat(await request.body())
-        response = MessageResponse(chat, _events(chat, catalog), version)
+        response = MessageResponse(chat, _call(chat, catalog), version)
         async with _kept(request, response, log, chat.id, options) as stream:
             yield stream
 
@@ -224,10 +227,10 @@ class PlainTextRoute(APIRoute):
 class MessageResponse:
     """A response of a model, as the parts of a UI message stream."""
 
-    def __init__(self, chat: UIChat, events: AsyncIterator[ChatEvent], version: int) -> None:
+    def __init__(self, chat: UIChat, call: Call, version: int) -> None:
         self.committed = False
         """Whether the response has a status, so that an error can only be a part."""
-        self._events = events
+        self._call = call
         continued = chat.continued
         # A client that gets another id for a message that it continues would show two messages.
         id = (continued.id if continued else "") or f"msg_{secrets.token_urlsafe(12)}"
@@ -237,7 +240,7 @@ class MessageResponse:
         """Yield the parts as events of a stream log. An exception before the first one is raised."""
         began = False
         try:
-            async with _closing(self._events) as events:
+            async with _closing(self._call()) as events:
                 async for event in events:
                     if isinstance(event, ErrorEvent) and not began:
                         raise ChatError(event.message, status=500, code=event.code)
@@ -258,13 +261,13 @@ class MessageResponse:
 class TextResponse:
     """A response of a model, as the text of its message."""
 
-    def __init__(self, events: AsyncIterator[ChatEvent]) -> None:
+    def __init__(self, call: Call) -> None:
         self.committed = False
-        self._events = events
+        self._call = call
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the text. An error is raised, because plain text has no other way to say that it is incomplete."""
-        async with _closing(self._events) as events:
+        async with _closing(self._call()) as events:
             async for event in events:
                 if isinstance(event, ErrorEvent):
                     raise ChatError(event.message, status=500, code=event.code)
@@ -272,9 +275,12 @@ class TextResponse:
                     yield event.text.encode(errors="replace")
 
 
-def _events(chat: UIChat, catalog: Catalog) -> AsyncIterator[ChatEvent]:
-    """Return the events of the model of a chat. Raises `ChatError` if there is no such model."""
-    return catalog.find(chat.model)(chat.request(chat.model or catalog.names[0]))
+def _call(chat: UIChat, catalog: Catalog) -> Call:
+    """Return a function that calls the model of a chat. Raises `ChatError` if there is no such model.
+
+    The model is not called before its response has begun, which can fail, or wait for the end of another one.
+    """
+    return partial(catalog.find(chat.model), chat.request(chat.model or catalog.names[0]))
 
 
 @asynccontextmanager

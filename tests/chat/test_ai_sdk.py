@@ -30,7 +30,7 @@ from app_toolkit.chat import (
 )
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import StreamLogFull
-from app_toolkit.streaming import MemoryStreamLog, StreamLimits
+from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S, until
@@ -554,9 +554,42 @@ async def test_a_response_that_the_log_has_not_kept_ends_with_an_error(talk: Tal
         assert texts(await first.rest()) == "".join(words)
 
 
+@pytest.mark.parametrize("prefix", ["/api/chat", "/plain"])
+async def test_a_response_that_takes_too_long_is_aborted(prefix: str) -> None:
+    app = FastAPI()
+    options = {"log": MemoryStreamLog(), "max_duration_s": 0.01, "resume": prefix == "/api/chat"}
+    app.include_router(ai_sdk_router(EchoModel(period_s=0.005), **options), prefix=prefix)
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        answer = await http.post(prefix, json=body("word /forever"))
+        assert kinds(checked(answer.text))[-2:] == ["text-end", "abort"]
+
+
+async def test_the_model_is_not_called_when_the_log_is_full() -> None:
+    called = False
+
+    def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        nonlocal called
+        called = True
+        return EchoModel().chat(request)
+
+    app, log = FastAPI(), MemoryStreamLog(StreamLimits(max_streams=1))
+    app.include_router(ai_sdk_router(model, log=log), prefix="/api/chat")
+    await log.begin("s", "a process", "text/event-stream", "another chat")
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        answer = await http.post("/api/chat", json=body("hi"))
+        assert (answer.status_code, answer.text) == (503, "the stream log has 1 active streams")
+    assert not called
+
+
 def test_a_deployment_is_a_model() -> None:
     app = Toolkit()
-    app.include_router(ai_sdk_router(EchoModel.bind()), prefix="/api/chat")
+    app.include_router(ai_sdk_router(EchoModel.bind(), log=StreamLogDeployment.bind()), prefix="/api/chat")
     with TestClient(app) as client:
         assert texts(checked(client.post("/api/chat", json=body("hi", id="of a deployment")).text)) == "hi"
         answer = client.post("/api/chat", json=body("/fail", id="failing"))
