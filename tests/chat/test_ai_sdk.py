@@ -567,6 +567,20 @@ async def test_a_response_that_takes_too_long_is_aborted(prefix: str) -> None:
         assert kinds(checked(answer.text))[-2:] == ["text-end", "abort"]
 
 
+async def test_a_model_without_clients_is_stopped() -> None:
+    app, model, log = FastAPI(), Scripted(), MemoryStreamLog()
+    app.include_router(ai_sdk_router(model.slow, log=log, linger_s=1), prefix="/api/chat")
+    async with (
+        serving(app) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        model.allow(1)
+        async with http.stream("POST", "/api/chat", json=body("a b")) as response:
+            await Follower(response).until('"delta":"a"')
+        assert model.running == 1
+        await until(lambda: not model.running)
+
+
 async def test_the_model_is_not_called_when_the_log_is_full() -> None:
     called = False
 
