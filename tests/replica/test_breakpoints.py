@@ -89,6 +89,6 @@ def test_who_waits_for_a_debugger_is_not_blocked(tmp_path: Path, caplog: pytest.
         assert watchdog.is_debugging
     finally:
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(address))
+            wait_until(lambda: client.connect_ex(str(address)) == 0, "it listens, which is after the file exists")
             client.sendall(b"c\n")
         thread.join(PATIENCE_S)
