@@ -1,0 +1,496 @@
+"""A stream log in Redis. It needs the extra `redis`.
+
+The keys of a log begin with its prefix. A stream has three keys: `meta:ID`, a hash; `events:ID`, a Redis stream; and
+`readers:ID`, a sorted set of the readers with the time of their last sign of life. `key:KEY` has the id of the newest
+stream with this key. `streams` and `ended` are sorted sets of the ids, by the time at which the stream expires and by
+the time of its end in microseconds. All other times are milliseconds.
+
+Event number 7 has the id `7-0` in the Redis stream. The end of a stream adds an entry without an event, `7-1`, which
+wakes the readers. Every decision is a Lua script, and uses the time of the Redis server.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits
+from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
+
+try:
+    from redis.asyncio import BlockingConnectionPool, Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import ExponentialBackoff
+    from redis.exceptions import BusyLoadingError, RedisError
+    from redis.exceptions import ConnectionError as NoConnection
+    from redis.exceptions import TimeoutError as Late
+except ImportError as error:
+    raise ConfigError("a stream log in Redis needs the package redis: pip install 'app-toolkit[redis]'") from error
+
+logger = logging.getLogger("app_toolkit.streaming")
+
+BLOCK_S = 2.0
+"""Seconds that one blocking read waits. A reader notices an expired lease this late."""
+
+POLL_S = 0.25
+"""Seconds that a reader waits for a connection for its blocking read, before it looks without one."""
+
+BEAT_S = 2.0
+"""Seconds between two signs of life of a reader."""
+
+READER_S = 10.0
+"""Seconds without a sign of life after which a reader does not count any more."""
+
+LEAVE_S = 1.0
+"""Seconds that the end of a reader may take. A reader whose end is not written counts for `READER_S` more."""
+
+RESERVED = 4
+"""Connections that blocking reads leave for the other calls."""
+
+MIN_CONNECTIONS = 2 * RESERVED
+
+SOCKET_TIMEOUT_S = 10.0
+
+FIRST_RETRY_S, LAST_RETRY_S, RETRIES = 0.05, 1.0, 13
+"""The waits before retries double up to the longest one. All of them together are 10.5 s."""
+
+BEATS = 500
+"""Readers of which one call writes signs of life."""
+
+PRELUDE = f"""
+local prefix, lease, keep, id = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local reader_ms = {READER_S * 1_000:.0f}
+local clock = redis.call('TIME')
+local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local now = math.floor(now_us / 1000)
+
+local function text(number) return string.format('%.0f', number) end
+local function meta(id) return prefix .. 'meta:' .. id end
+local function events(id) return prefix .. 'events:' .. id end
+local function readers(id) return prefix .. 'readers:' .. id end
+local function get(id, field) return redis.call('HGET', meta(id), field) end
+local function exists(id) return redis.call('EXISTS', meta(id)) == 1 end
+
+local function name(id)  -- the key `key:KEY`, if this stream is the newest one with KEY
+  local key = get(id, 'key')
+  if key and redis.call('GET', prefix .. 'key:' .. key) == id then return prefix .. 'key:' .. key end
+end
+
+local function expire(id, ms)
+  for _, key in ipairs({{meta(id), events(id), readers(id), name(id)}}) do redis.call('PEXPIRE', key, text(ms)) end
+  redis.call('ZADD', prefix .. 'streams', text(now + ms), id)
+  for _, key in ipairs({{prefix .. 'streams', prefix .. 'ended'}}) do
+    if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, text(ms)) end
+  end
+end
+
+local function renew(id)
+  redis.call('HSET', meta(id), 'renewed_at', text(now))
+  if redis.call('PTTL', meta(id)) < lease + keep - 1000 then expire(id, lease + keep) end
+end
+
+local function finish(id, outcome)
+  redis.call('HSET', meta(id), 'outcome', outcome)
+  local ends = redis.call('HINCRBY', meta(id), 'ends', 1)
+  redis.call('XADD', events(id), get(id, 'last') .. '-' .. text(ends), 'outcome', outcome)
+  redis.call('ZADD', prefix .. 'ended', text(now_us), id)
+  expire(id, keep)
+end
+
+local function look(id)  -- the outcome of a stream, which is lost if its lease has expired
+  local outcome = get(id, 'outcome')
+  if not outcome and exists(id) and now - tonumber(get(id, 'renewed_at')) > lease then
+    finish(id, 'lost')
+    return 'lost'
+  end
+  return outcome
+end
+
+local function is_read(id) return redis.call('ZCOUNT', readers(id), text(now - reader_ms), '+inf') > 0 end
+
+local function beat(id, reader)
+  redis.call('ZREMRANGEBYSCORE', readers(id), '-inf', text(now - reader_ms))
+  redis.call('ZADD', readers(id), text(now), reader)
+  if redis.call('PTTL', meta(id)) < reader_ms then expire(id, reader_ms) end
+  redis.call('PEXPIRE', readers(id), math.max(redis.call('PTTL', meta(id)), 1))
+end
+
+local function remove(id)
+  local named = name(id)
+  if named then redis.call('DEL', named) end
+  redis.call('DEL', meta(id), events(id), readers(id))
+  redis.call('ZREM', prefix .. 'streams', id)
+  redis.call('ZREM', prefix .. 'ended', id)
+end
+"""
+
+BEGIN = """
+local owner, media_type, max_streams, key = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
+if exists(id) then  -- a retry of the same call succeeds
+  if get(id, 'owner') == owner and get(id, 'last') == '0' and not get(id, 'outcome') then return 'begun' end
+  return 'exists'
+end
+local before = key and redis.call('GET', prefix .. 'key:' .. key)
+if before and exists(before) and not look(before) then return 'active' end
+for _, expired in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'streams', '-inf', text(now), 'LIMIT', 0, 1000)) do
+  if not exists(expired) then remove(expired) end
+end
+local missing = redis.call('ZCARD', prefix .. 'streams') + 1 - max_streams
+if missing > 0 then
+  for _, ended in ipairs(redis.call('ZRANGE', prefix .. 'ended', 0, -1)) do
+    if not is_read(ended) then
+      remove(ended)
+      missing = missing - 1
+      if missing == 0 then break end
+    end
+  end
+  if missing > 0 then return 'full' end
+end
+redis.call('HSET', meta(id), 'owner', owner, 'media_type', media_type, 'first', 1, 'last', 0, 'size', 0,
+  'renewed_at', text(now), 'unread_since', text(now))
+if key then
+  redis.call('HSET', meta(id), 'key', key)
+  redis.call('SET', prefix .. 'key:' .. key, id)
+end
+expire(id, lease + keep)
+return 'begun'
+"""
+
+APPEND = """
+local owner, max_events, max_bytes, number = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+if not exists(id) then return {'unknown'} end
+if get(id, 'owner') ~= owner or get(id, 'outcome') then return {'renewed', 1, 0} end
+local first, last, size = tonumber(get(id, 'first')), tonumber(get(id, 'last')), tonumber(get(id, 'size'))
+if number and number > last + 1 then return {'gap', last} end
+local after = last
+for at = 9, #ARGV do
+  if number > last then
+    redis.call('XADD', events(id), text(number) .. '-0', 'event', ARGV[at])
+    size, last = size + #ARGV[at], number
+  end
+  number = number + 1
+end
+if last > after then
+  local kept = first
+  while kept <= last and (last - kept >= max_events or size > max_bytes) do
+    for _, entry in ipairs(redis.call('XRANGE', events(id), text(kept) .. '-0', '+', 'COUNT', 64)) do
+      if last - kept < max_events and size <= max_bytes then break end
+      size, kept = size - #entry[2][2], kept + 1
+    end
+  end
+  if kept > first then redis.call('XTRIM', events(id), 'MINID', '=', text(kept) .. '-0') end
+  redis.call('HSET', meta(id), 'first', text(kept), 'last', text(last), 'size', text(size))
+  redis.call('PEXPIRE', events(id), math.max(redis.call('PTTL', meta(id)), 1))
+end
+renew(id)
+local unread = 0
+if not is_read(id) then
+  local latest = redis.call('ZREVRANGE', readers(id), 0, 0, 'WITHSCORES')
+  unread = now - math.max(tonumber(get(id, 'unread_since')), tonumber(latest[2] or 0))
+end
+return {'renewed', get(id, 'stop') and 1 or 0, unread}
+"""
+
+END = """
+local owner, outcome = ARGV[5], ARGV[6]
+if get(id, 'owner') == owner and not get(id, 'outcome') then
+  finish(id, (get(id, 'stop') and outcome ~= 'failed') and 'stopped' or outcome)
+end
+"""
+
+STOP = """
+if not exists(id) then return -1 end
+if look(id) then return 0 end
+redis.call('HSET', meta(id), 'stop', 1)
+return 1
+"""
+
+ADOPT = """
+local owner = ARGV[5]
+if not exists(id) then return -1 end
+local outcome = look(id)
+if not outcome and get(id, 'owner') == owner then return 1 end  -- a retry of the same call succeeds
+if outcome ~= 'lost' then return 0 end
+redis.call('XDEL', events(id), get(id, 'last') .. '-' .. get(id, 'ends'))
+redis.call('HDEL', meta(id), 'outcome')
+redis.call('HSET', meta(id), 'owner', owner)
+redis.call('ZREM', prefix .. 'ended', id)
+renew(id)
+return 1
+"""
+
+OUTCOME = """
+if not exists(id) then return {'unknown'} end
+return {look(id) or '', tonumber(get(id, 'last'))}
+"""
+
+READ = """
+local after, page, reader = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+if not exists(id) then return {'unknown'} end
+local outcome = look(id)
+beat(id, reader)
+local first, found = math.max(after + 1, tonumber(get(id, 'first'))), {}
+for _, entry in ipairs(redis.call('XRANGE', events(id), text(first) .. '-0', '+', 'COUNT', page)) do
+  if entry[2][1] == 'event' then found[#found + 1] = entry[2][2] end
+end
+local complete = first + #found > tonumber(get(id, 'last'))
+return {complete and outcome or '', first, found}
+"""
+
+BEAT = """
+for at = 4, #ARGV, 2 do
+  if exists(ARGV[at]) then beat(ARGV[at], ARGV[at + 1]) end
+end
+"""
+
+LEAVE = """
+redis.call('ZREM', readers(id), ARGV[5])
+if exists(id) and not is_read(id) then
+  redis.call('HSET', meta(id), 'unread_since', text(now))
+  local ended = redis.call('ZSCORE', prefix .. 'ended', id)
+  local last_sign = ended and tonumber(ended) / 1000 or tonumber(get(id, 'renewed_at')) + lease
+  expire(id, math.max(last_sign + keep - now, 1))  -- the reader may have kept it longer
+end
+"""
+
+
+class RedisStreamLog:
+    """A stream log in Redis, which replicas and applications on any number of clusters share.
+
+    ```python
+    log = RedisStreamLog("redis://redis.example:6379/0")
+    ```
+
+    It needs the extra `redis` and a Redis server from version 6.2 on; Redis Cluster is not supported. Turn on
+    `appendonly`, so that streams survive a restart of the server, and set `maxmemory-policy noeviction`.
+
+    A call whose connection fails is retried for about 10 seconds, and so a restart of the server is survived. After
+    that it raises an error of the package redis, a `redis.exceptions.RedisError`. A stream that cannot be renewed for
+    `lease_s` is lost: set `lease_s` above the longest outage that a stream should survive.
+
+    Every key has a time to live: `keep_s` after the end of a stream, and `lease_s + keep_s` after the last renewal of
+    an active one. Use an object in one event loop only.
+
+    A reader that waits for events holds a connection, for at most 2 seconds at a time. Four connections are reserved
+    for other calls. If `max_connections - 4` readers of this process wait already, the others look for new events
+    about every 0.25 seconds.
+    """
+
+    def __init__(
+        self,
+        url_or_client: "str | Redis",
+        *,
+        prefix: str = "app-toolkit:stream:",
+        limits: StreamLimits | None = None,
+        max_connections: int = 64,
+    ) -> None:
+        """Nothing is connected before the first call.
+
+        Parameters:
+            url_or_client: URL of the server (`redis://`, `rediss://`, `unix://`), or a client of `redis.asyncio`. A
+                client keeps its own retries and its own pool, and `aclose` leaves it open. Its socket timeout must be
+                above 2 seconds, and `decode_responses` off.
+            prefix: The beginning of all keys. Logs with different prefixes share nothing. Default: app-toolkit:stream:.
+            limits: The limits. `max_total_bytes` is not used: set `maxmemory` of the server. All processes that share a
+                log must have the same limits. Default: `StreamLimits()`.
+            max_connections: Connections of this process at most, from 8 on. Not used if a client is given. Default: 64.
+
+        Raises:
+            ConfigError: The package redis is missing, the URL is invalid, `max_connections` is below 8, or the client
+                has less connections or decodes responses.
+        """
+        self._limits = limits or StreamLimits()
+        self._prefix = prefix
+        self._owns_client = isinstance(url_or_client, str)
+        self._client = _connected(url_or_client, max_connections) if isinstance(url_or_client, str) else url_or_client
+        pool = self._client.connection_pool
+        if pool.max_connections < MIN_CONNECTIONS:
+            raise ConfigError(f"RedisStreamLog: {pool.max_connections} connections: must be at least {MIN_CONNECTIONS}")
+        if pool.connection_kwargs.get("decode_responses"):
+            raise ConfigError("RedisStreamLog: the client must not have decode_responses=True: events are bytes")
+        self._blocking = asyncio.Semaphore(pool.max_connections - RESERVED)
+        self._scripts = {
+            body: self._client.register_script(PRELUDE + body)
+            for body in (BEGIN, APPEND, END, STOP, ADOPT, OUTCOME, READ, BEAT, LEAVE)
+        }
+        self._readers: dict[str, str] = {}
+        """The stream of each reader of this process."""
+        self._beating: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections. Close the readers first."""
+        await self._stop_beating()
+        if self._owns_client:
+            await self._client.aclose()
+
+    async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
+        names = () if key is None else (key,)
+        found = await self._run(BEGIN, stream, owner, media_type, self._limits.max_streams, *names)
+        if found == b"exists":
+            raise StreamActive(f"there is a stream {stream!r} already")
+        if found == b"active":
+            raise StreamActive(f"the stream of {key!r} has not ended")
+        if found == b"full":
+            number = f"{self._limits.max_streams:,}"
+            raise StreamLogFull(f"the stream log has {number} streams that are active or have readers")
+
+    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
+        return await self._append(stream, owner, first, *events)
+
+    async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
+        await self._run(END, stream, owner, outcome)
+
+    async def stop(self, stream: str) -> bool:
+        return _known(stream, await self._run(STOP, stream)) == 1
+
+    async def renew(self, stream: str, owner: str) -> Renewal:
+        return await self._append(stream, owner)
+
+    async def adopt(self, stream: str, owner: str) -> bool:
+        return _known(stream, await self._run(ADOPT, stream, owner)) == 1
+
+    async def find(self, key: str) -> str | None:
+        found = cast(bytes | None, await _answer(self._client.get(f"{self._prefix}key:{key}")))
+        return None if found is None else found.decode()
+
+    async def media_type(self, stream: str) -> str:
+        found = await _answer(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "media_type")))
+        if found is None:
+            raise _unknown(stream)
+        return str(found.decode())
+
+    async def outcome(self, stream: str, after: int) -> Outcome | None:
+        outcome, *last = await self._run(OUTCOME, stream)
+        if not last:
+            raise _unknown(stream)
+        return None if last[0] > after else _outcome(outcome)
+
+    async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
+        reader = secrets.token_hex(8)
+        self._readers[reader] = stream
+        try:
+            while True:
+                page = await self._page(stream, after, reader)
+                if page.events or page.evicted or page.outcome is not None:
+                    after = page.first + len(page.events) - 1
+                    self._beat()
+                    yield page
+                    if page.outcome is not None:
+                        return
+                else:
+                    await self._wait(stream, after)
+        finally:
+            await self._leave(stream, reader)
+
+    async def _append(self, stream: str, owner: str, *first_and_events: int | bytes) -> Renewal:
+        limits = self._limits
+        status, *found = await self._run(APPEND, stream, owner, limits.max_events, limits.max_bytes, *first_and_events)
+        if status == b"unknown":
+            raise _unknown(stream)
+        if status == b"gap":
+            raise ValueError(f"event {first_and_events[0]!r} of stream {stream!r} cannot follow event {found[0]}")
+        stop, unread_ms = found
+        return Renewal(stop == 1, unread_ms / 1_000)
+
+    async def _page(self, stream: str, after: int, reader: str) -> Page:
+        outcome, *found = await self._run(READ, stream, after, PAGE, reader)
+        if not found:
+            raise _unknown(stream)
+        first, events = found
+        return Page(first, tuple(events), _outcome(outcome), evicted=first > after + 1)
+
+    async def _wait(self, stream: str, after: int) -> None:
+        """Wait until an event follows number `after`, or the stream ends, but not for long."""
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._blocking.acquire()
+        except TimeoutError:
+            return
+        try:
+            key = f"{self._prefix}events:{stream}"
+            await _answer(self._client.xread({key: f"{after}-0"}, count=1, block=int(BLOCK_S * 1_000)))
+        finally:
+            self._blocking.release()
+
+    def _beat(self) -> None:
+        """Let the readers of this process give signs of life, also while their clients do not take what they get."""
+        if self._beating is None:
+            self._beating = asyncio.create_task(self._keep_beating(), name="app-toolkit stream readers")
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            pairs = [(stream, reader) for reader, stream in self._readers.items()]
+            try:
+                for start in range(0, len(pairs), BEATS):
+                    await self._run(BEAT, *(text for pair in pairs[start : start + BEATS] for text in pair))
+            except RedisError as error:
+                logger.warning("the readers of %d streams gave no sign of life: %s", len(pairs), error)
+
+    async def _stop_beating(self) -> None:
+        if self._beating is not None:
+            beating, self._beating = self._beating, None
+            beating.cancel()
+            await asyncio.wait([beating])
+
+    async def _leave(self, stream: str, reader: str) -> None:
+        del self._readers[reader]
+        if not self._readers:
+            await self._stop_beating()
+        with suppress(RedisError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._run(LEAVE, stream, reader)
+
+    async def _run(self, body: str, *arguments: str | int | bytes) -> Any:
+        """Run a script."""
+        limits = self._limits
+        common = (self._prefix, int(limits.lease_s * 1_000), int(limits.keep_s * 1_000))
+        return await _answer(self._scripts[body](args=[*common, *arguments]))
+
+
+def _connected(url: str, max_connections: int) -> "Redis":
+    retry = Retry(ExponentialBackoff(cap=LAST_RETRY_S, base=FIRST_RETRY_S), RETRIES)
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=SOCKET_TIMEOUT_S,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            retry=retry,
+            retry_on_error=[NoConnection, Late, BusyLoadingError],
+        )
+    except ValueError as error:
+        raise ConfigError(f"RedisStreamLog: {error}") from error
+    return Redis.from_pool(pool)
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    """Return the result of a call.
+
+    The package redis sends with `asyncio.wait_for`, which in Python 3.11 ignores a cancellation that comes when the
+    command has just been sent. It is raised here.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    result = await call
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
+
+
+def _unknown(stream: str) -> StreamUnknown:
+    return StreamUnknown(f"there is no stream {stream!r}")
+
+
+def _known(stream: str, answer: int) -> int:
+    """Return the answer of a script. Raises `StreamUnknown`."""
+    if answer == -1:
+        raise _unknown(stream)
+    return answer
+
+
+def _outcome(text: bytes) -> Outcome | None:
+    return cast(Outcome, text.decode()) if text else None

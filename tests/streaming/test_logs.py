@@ -1,0 +1,593 @@
+"""What every stream log does: in memory, as a deployment, and in Redis."""
+
+import asyncio
+import importlib
+import secrets
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits
+from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
+from app_toolkit.streaming import MemoryStreamLog, StreamLog, StreamLogDeployment
+from app_toolkit.streaming import redis as redis_log
+from app_toolkit.streaming.redis import RedisStreamLog
+from tests.patience import PATIENCE_S, until
+from tests.streaming.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+SSE = "text/event-stream"
+
+LASTING = StreamLimits(lease_s=3 * PATIENCE_S)
+"""No lease expires during a test."""
+
+SHORT = StreamLimits(lease_s=0.2)
+"""Every lease that is not renewed expires soon."""
+
+AGAIN_S = 0.02
+
+Logs = Callable[[StreamLimits], AbstractAsyncContextManager[Any]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    found = RedisServer(tmp_path_factory.mktemp("redis"))
+    found.start()
+    yield found
+    found.end()
+
+
+@pytest.fixture(params=["memory", "deployment", "redis"])
+def logs(request: pytest.FixtureRequest) -> Logs:
+    kind = request.param
+    url = request.getfixturevalue("server").url if kind == "redis" else ""
+
+    @asynccontextmanager
+    async def opened(limits: StreamLimits) -> AsyncIterator[Any]:
+        if kind == "memory":
+            yield MemoryStreamLog(limits)
+            return
+        log: Any
+        if kind == "deployment":
+            log = StreamLogDeployment(limits)
+            await log.start()
+        else:
+            log = RedisStreamLog(url, prefix=f"{secrets.token_hex(4)}:", limits=limits)
+        try:
+            yield log
+        finally:
+            await log.aclose()
+
+    return opened
+
+
+async def read(log: StreamLog, stream: str, after: int = 0) -> tuple[list[bytes], Outcome | None]:
+    """The events after a number, and the outcome."""
+    events: list[bytes] = []
+    outcome = None
+    async with aclosing(log.follow(stream, after)) as pages:
+        async for page in pages:
+            assert outcome is None, "the outcome is in the last page"
+            assert page.first == after + len(events) + 1
+            assert not page.evicted
+            assert len(page.events) <= PAGE
+            events += page.events
+            outcome = page.outcome
+    return events, outcome
+
+
+async def next_page(pages: AsyncGenerator[Page, None]) -> Page:
+    async with asyncio.timeout(PATIENCE_S):
+        return await anext(pages)
+
+
+async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
+    """Wait until a condition that the log must be asked for is true."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():  # noqa: ASYNC110 - a condition that nobody tells of
+            await asyncio.sleep(AGAIN_S)
+
+
+async def unread_s(log: StreamLog) -> float:
+    return (await log.renew("s", "owner")).unread_s
+
+
+async def is_read(log: StreamLog) -> bool:
+    return await unread_s(log) == 0
+
+
+async def is_unread(log: StreamLog) -> bool:
+    return await unread_s(log) > 0
+
+
+async def until_lost(log: Any, stream: str) -> None:
+    async def is_lost() -> bool:
+        if isinstance(log, MemoryStreamLog):
+            log.look()
+        return await log.outcome(stream, 10**9) == "lost"
+
+    await eventually(is_lost)
+
+
+async def until_removed(log: Any, stream: str) -> None:
+    async def is_removed() -> bool:
+        if isinstance(log, MemoryStreamLog):
+            log.look()
+        try:
+            await log.media_type(stream)
+        except StreamUnknown:
+            return True
+        return False
+
+    await eventually(is_removed)
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+# Readers
+
+
+async def test_a_reader_gets_what_is_there_and_what_follows_and_the_outcome_last(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, [b"a", b"\0\xff\r\n"])
+        async with aclosing(log.follow("s", 0)) as pages:
+            assert await next_page(pages) == Page(1, (b"a", b"\0\xff\r\n"))
+            following = asyncio.ensure_future(next_page(pages))
+            await log.append("s", "owner", 3, [b""])
+            assert await following == Page(3, (b"",))
+            await log.end("s", "owner", "finished")
+            assert await next_page(pages) == Page(4, (), "finished")
+            with pytest.raises(StopAsyncIteration):
+                await next_page(pages)
+
+
+async def test_a_reader_that_waits_gets_the_outcome(logs: Logs) -> None:
+    async with logs(LASTING) as log, asyncio.TaskGroup() as tasks:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, [b"a"])
+        empty, ahead = tasks.create_task(read(log, "s", 1)), tasks.create_task(read(log, "s", 5))
+        await eventually(partial(is_read, log))
+        await log.end("s", "owner", "failed")
+        assert await empty == ([], "failed")
+        assert await ahead == ([], "failed")
+
+
+@pytest.mark.parametrize("after", [0, 1, PAGE, 2 * PAGE + 6, 2 * PAGE + 7, 2 * PAGE + 9])
+async def test_a_reader_may_begin_after_any_number(logs: Logs, after: int) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        events = numbered(1, 2 * PAGE + 7)
+        await log.append("s", "owner", 1, events)
+        await log.end("s", "owner", "finished")
+        assert await read(log, "s", after) == (events[after:], "finished")
+
+
+async def test_every_one_of_many_readers_gets_each_event_once_and_in_order(logs: Logs) -> None:
+    async with logs(LASTING) as log, asyncio.TaskGroup() as tasks:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, numbered(1, 10))
+        readers = [tasks.create_task(read(log, "s", after)) for after in (*range(10), *range(10))]
+        for number in range(11, 111):
+            await log.append("s", "owner", number, [b"%d" % number])
+        await log.end("s", "owner", "finished")
+        for after, reader in zip((*range(10), *range(10)), readers, strict=True):
+            assert await reader == (numbered(after + 1, 110), "finished")
+
+
+async def test_the_owner_learns_whether_its_stream_has_readers(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        first = await unread_s(log)
+
+        async def is_unread_for_longer() -> bool:
+            return await unread_s(log) > first + 0.1
+
+        await eventually(is_unread_for_longer)
+        await log.append("s", "owner", 1, [b"a"])
+        async with aclosing(log.follow("s", 0)) as pages:
+            await next_page(pages)
+            assert (await log.renew("s", "owner")).unread_s == 0
+            async with aclosing(log.follow("s", 0)) as others:
+                await next_page(others)
+            assert (await log.append("s", "owner", 2, [b"b"])).unread_s == 0
+        await eventually(partial(is_unread, log))
+
+
+async def test_a_reader_that_is_cancelled_while_it_waits_is_no_reader_any_more(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        reader = asyncio.create_task(read(log, "s"))
+        await eventually(partial(is_read, log))
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert reader.cancelled()
+        await eventually(partial(is_unread, log))
+
+
+# Appends
+
+
+async def test_a_repeated_append_changes_nothing(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        for _ in range(3):
+            assert not (await log.append("s", "owner", 1, [b"a", b"b"])).stop
+        await log.append("s", "owner", 2, [b"b", b"c"])
+        await log.end("s", "owner", "finished")
+        assert (await log.append("s", "owner", 4, [b"d"])).stop
+        assert await read(log, "s") == ([b"a", b"b", b"c"], "finished")
+
+
+async def test_an_append_that_leaves_out_events_is_an_error(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        with pytest.raises(ValueError, match="event 2 of stream 's' cannot follow event 0"):
+            await log.append("s", "owner", 2, [b"b"])
+        assert await log.outcome("s", 0) is None
+
+
+APPENDS = st.lists(st.tuples(st.integers(0, 5), st.lists(st.binary(max_size=12), max_size=9)), max_size=8)
+
+
+@given(appends=APPENDS, after=st.integers(0, 40))
+@settings(max_examples=30, deadline=None)
+async def test_all_logs_keep_the_same_events(server: RedisServer, appends: Any, after: int) -> None:
+    limits = StreamLimits(max_events=7, max_bytes=40, lease_s=LASTING.lease_s)
+    memory: StreamLog = MemoryStreamLog(limits)
+    in_redis = RedisStreamLog(server.url, prefix=f"{secrets.token_hex(4)}:", limits=limits)
+    try:
+        found = []
+        for log in (memory, in_redis):
+            await log.begin("s", "owner", SSE, None)
+            last = 0
+            for again, events in appends:
+                first = max(1, last + 1 - again)
+                await log.append("s", "owner", first, events)
+                last = max(last, first + len(events) - 1)
+            await log.end("s", "owner", "finished")
+            async with aclosing(log.follow("s", after)) as pages:
+                found.append([page async for page in pages])
+        assert found[0] == found[1]
+    finally:
+        await in_redis.aclose()
+
+
+@pytest.mark.parametrize("limits", [StreamLimits(max_events=2, lease_s=300), StreamLimits(max_bytes=3, lease_s=300)])
+async def test_the_oldest_events_are_evicted_and_a_late_reader_learns_it(logs: Logs, limits: StreamLimits) -> None:
+    async with logs(limits) as log:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, [b"a", b"bb", b"c"])
+        async with aclosing(log.follow("s", 0)) as pages:
+            assert await next_page(pages) == Page(2, (b"bb", b"c"), evicted=True)
+        async with aclosing(log.follow("s", 1)) as pages:
+            assert await next_page(pages) == Page(2, (b"bb", b"c"))
+
+
+# Ends
+
+
+async def test_a_stop_reaches_the_owner_and_is_the_outcome(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        assert await log.stop("s")
+        assert await log.stop("s")
+        assert (await log.renew("s", "owner")).stop
+        assert (await log.append("s", "owner", 1, [b"a"])).stop
+        await log.end("s", "owner", "finished")
+        assert not await log.stop("s")
+        assert await read(log, "s") == ([b"a"], "stopped")
+
+
+async def test_the_first_end_counts_and_only_that_of_the_owner(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        await log.stop("s")
+        await log.end("s", "other", "finished")
+        assert await log.outcome("s", 0) is None
+        await log.end("s", "owner", "failed")
+        await log.end("s", "owner", "finished")
+        await log.end("unknown", "owner", "finished")
+        assert await log.outcome("s", 0) == "failed"
+
+
+async def test_the_outcome_is_that_of_a_reader_that_has_seen_all_events(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", "application/jsonl", None)
+        await log.append("s", "owner", 1, [b"a", b"b"])
+        assert await log.outcome("s", 2) is None
+        await log.end("s", "owner", "finished")
+        assert [await log.outcome("s", after) for after in (0, 1, 2, 3)] == [None, None, "finished", "finished"]
+        assert await log.media_type("s") == "application/jsonl"
+
+
+async def test_a_lost_stream_continues_with_the_first_that_adopts_it(logs: Logs) -> None:
+    async with logs(SHORT) as log:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, [b"a"])
+        await until_lost(log, "s")
+        assert await read(log, "s") == ([b"a"], "lost")
+        stop = Renewal(stop=True, unread_s=0.0)
+        assert await log.append("s", "owner", 2, [b"x"]) == stop
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, [b"a"])
+        assert not await log.adopt("s", "early")
+        for heir in ("second", "third"):
+            await log.end("s", "owner" if heir == "second" else "second", "lost")
+            assert await log.adopt("s", heir)
+            assert not await log.adopt("s", "late")
+        assert await log.append("s", "owner", 2, [b"x"]) == stop
+        await log.end("s", "second", "finished")
+        assert not (await log.append("s", "third", 2, [b"b"])).stop
+        async with aclosing(log.follow("s", 1)) as pages:
+            assert await next_page(pages) == Page(2, (b"b",))
+            await log.end("s", "third", "finished")
+            assert await next_page(pages) == Page(3, (), "finished")
+
+
+async def test_a_reader_that_waits_learns_that_the_stream_is_lost(logs: Logs) -> None:
+    async with logs(SHORT) as log, asyncio.TaskGroup() as tasks:
+        await log.begin("s", "owner", SSE, None)
+        reader = tasks.create_task(read(log, "s"))
+        await until_lost(log, "s")
+        assert await reader == ([], "lost")
+
+
+async def test_an_ended_stream_is_removed_and_its_key_is_free(logs: Logs) -> None:
+    async with logs(StreamLimits(keep_s=0.1)) as log:
+        await log.begin("s", "owner", SSE, "k")
+        await log.append("s", "owner", 1, [b"a"])
+        await log.end("s", "owner", "finished")
+        await until_removed(log, "s")
+        assert await log.find("k") is None
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("append", ("owner", 1, [b"a"])),
+        ("renew", ("owner",)),
+        ("stop", ()),
+        ("adopt", ("owner",)),
+        ("media_type", ()),
+        ("outcome", (0,)),
+    ],
+)
+async def test_a_stream_that_the_log_does_not_have_is_unknown(
+    logs: Logs, method: str, arguments: Sequence[object]
+) -> None:
+    async with logs(LASTING) as log:
+        with pytest.raises(StreamUnknown, match="there is no stream 's'"):
+            await getattr(log, method)("s", *arguments)
+
+
+async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        with pytest.raises(StreamUnknown, match="there is no stream 's'"):
+            await read(log, "s")
+
+
+# Keys and numbers of streams
+
+
+async def test_one_stream_with_a_key_is_active_at_a_time(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        assert await log.find("k") is None
+        await log.begin("s", "owner", SSE, "k")
+        await log.begin("other", "owner", SSE, "l")
+        with pytest.raises(StreamActive, match="the stream of 'k' has not ended"):
+            await log.begin("t", "owner", SSE, "k")
+        await log.end("s", "owner", "lost")
+        await log.begin("t", "owner", SSE, "k")
+        assert await log.adopt("s", "heir")
+        assert [await log.find(key) for key in "kl"] == ["t", "other"]
+        assert await log.outcome("s", 0) is None
+
+
+async def test_the_key_of_a_lost_stream_is_free(logs: Logs) -> None:
+    async with logs(SHORT) as log:
+        await log.begin("s", "owner", SSE, "k")
+        await until_lost(log, "s")
+        await log.begin("t", "owner", SSE, "k")
+        assert await log.find("k") == "t"
+
+
+async def test_an_id_is_used_once(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        with pytest.raises(StreamActive, match="there is a stream 's' already"):
+            await log.begin("s", "other", SSE, None)
+
+
+async def test_ended_streams_without_readers_make_room_for_a_new_one(logs: Logs) -> None:
+    async with logs(StreamLimits(max_streams=3, lease_s=LASTING.lease_s)) as log:
+        for id in "abc":
+            await log.begin(id, "owner", SSE, None)
+            await log.append(id, "owner", 1, [b"1"])
+        with pytest.raises(StreamLogFull, match="has 3 streams that are active or have readers"):
+            await log.begin("d", "owner", SSE, None)
+        async with aclosing(log.follow("b", 0)) as pages:
+            await next_page(pages)
+            for id in "bca":
+                await log.end(id, "owner", "finished")
+            await log.begin("d", "owner", SSE, None)
+            with pytest.raises(StreamUnknown):
+                await log.media_type("c")
+            await log.begin("e", "owner", SSE, None)
+            with pytest.raises(StreamLogFull):
+                await log.begin("f", "owner", SSE, None)
+        await log.begin("f", "owner", SSE, None)
+
+
+# Redis
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path, kill: bool) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    log = RedisStreamLog(server.url, limits=LASTING)
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        for number in range(1, 301):
+            await log.append("s", "owner", number, [b"%d" % number])
+            written = number
+            await asyncio.sleep(0)
+        await log.end("s", "owner", "finished")
+
+    try:
+        await log.begin("s", "owner", SSE, "k")
+        async with asyncio.TaskGroup() as tasks:
+            readers = [tasks.create_task(read(log, "s")) for _ in range(8)]
+            writer = tasks.create_task(write())
+            await until(lambda: written >= 50)
+            await asyncio.to_thread(server.end, kill)
+            assert written < 300
+            await asyncio.to_thread(server.start)
+            await writer
+            for reader in readers:
+                assert await reader == (numbered(1, 300), "finished")
+    finally:
+        await log.aclose()
+        server.end()
+
+
+async def test_more_readers_than_connections_wait_and_the_owner_is_not_delayed(server: RedisServer) -> None:
+    log = RedisStreamLog(server.url, prefix="many:", limits=LASTING, max_connections=8)
+    try:
+        await log.begin("s", "owner", SSE, None)
+        async with asyncio.TaskGroup() as tasks:
+            readers = [tasks.create_task(read(log, "s")) for _ in range(30)]
+            for number in range(1, 31):
+                await log.append("s", "owner", number, [b"%d" % number])
+            await log.end("s", "owner", "finished")
+        assert {len(reader.result()[0]) for reader in readers} == {30}
+    finally:
+        await log.aclose()
+
+
+@pytest.mark.slow
+async def test_every_key_has_a_time_to_live_and_nothing_is_left_behind(server: RedisServer) -> None:
+    limits = StreamLimits(keep_s=0.2, lease_s=0.2)
+    log = RedisStreamLog(server.url, prefix="left:", limits=limits)
+    client = redis.asyncio.Redis.from_url(server.url)
+    try:
+        for id, key in (("s", "k"), ("t", None), ("u", "l")):
+            await log.begin(id, "owner", SSE, key)
+            await log.append(id, "owner", 1, [b"a"])
+            async with aclosing(log.follow(id, 0)) as pages:
+                await next_page(pages)
+        await log.end("s", "owner", "finished")
+        keys = [key async for key in client.scan_iter(match="left:*")]
+        assert keys
+        lives = [await client.pttl(key) for key in keys]
+        # -2: it has expired between the two calls.
+        assert all(0 < left <= redis_log.READER_S * 1_000 or left == -2 for left in lives), dict(
+            zip(keys, lives, strict=True)
+        )
+
+        async def is_empty() -> bool:
+            return not [key async for key in client.scan_iter(match="left:*")]
+
+        await eventually(is_empty)
+    finally:
+        await client.aclose()
+        await log.aclose()
+
+
+async def test_a_reader_whose_client_takes_nothing_gives_signs_of_life(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_log, "BEAT_S", AGAIN_S)
+    log = RedisStreamLog(server.url, prefix="slow:", limits=LASTING)
+    client = redis.asyncio.Redis.from_url(server.url)
+    try:
+        await log.begin("s", "owner", SSE, None)
+        await log.append("s", "owner", 1, [b"a"])
+        async with aclosing(log.follow("s", 0)) as pages:
+            await next_page(pages)
+            ((reader, first),) = await client.zrange("slow:readers:s", 0, -1, withscores=True)
+
+            async def is_later() -> bool:
+                return bool(await client.zscore("slow:readers:s", reader) > first)
+
+            await eventually(is_later)
+        assert await client.zcard("slow:readers:s") == 0
+    finally:
+        await client.aclose()
+        await log.aclose()
+
+
+async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(server: RedisServer) -> None:
+    log = RedisStreamLog(server.url, prefix="cancelled:", limits=LASTING)
+    try:
+        await log.begin("s", "owner", SSE, None)
+        await log.renew("s", "owner")
+        for turns in range(60):
+            call = asyncio.create_task(log.renew("s", "owner"))
+            for _ in range(turns % 20):
+                await asyncio.sleep(0)
+            if call.cancel():
+                await asyncio.wait([call])
+                assert call.cancelled()
+    finally:
+        await log.aclose()
+
+
+async def test_a_client_of_the_caller_stays_open(server: RedisServer) -> None:
+    client = redis.asyncio.Redis.from_url(server.url, max_connections=10)
+    try:
+        log = RedisStreamLog(client, prefix="given:", limits=LASTING)
+        await log.begin("s", "owner", SSE, None)
+        await log.aclose()
+        assert await client.exists("given:meta:s")
+    finally:
+        await client.aclose()
+
+
+async def test_a_server_that_is_not_there_is_an_error_of_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_log, "RETRIES", 1)
+    log = RedisStreamLog(f"unix://{tmp_path}/nothing")
+    with pytest.raises(redis.ConnectionError):
+        await log.find("k")
+    with pytest.raises(redis.ConnectionError):
+        await read(log, "s")
+    await log.aclose()
+
+
+def test_the_retries_of_a_call_last_about_ten_seconds() -> None:
+    waits = [
+        min(redis_log.LAST_RETRY_S, redis_log.FIRST_RETRY_S * 2**number) for number in range(1, redis_log.RETRIES + 1)
+    ]
+    assert 9 < sum(waits) < 12
+
+
+def test_a_wrong_argument_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="URL must specify one of the following schemes"):
+        RedisStreamLog("nothing")
+    with pytest.raises(ConfigError, match="7 connections: must be at least 8"):
+        RedisStreamLog("redis://localhost", max_connections=7)
+    with pytest.raises(ConfigError, match="decode_responses"):
+        RedisStreamLog("redis://localhost?decode_responses=true")
+
+
+def test_without_the_package_redis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.delitem(sys.modules, "app_toolkit.streaming.redis")
+    with pytest.raises(ConfigError, match=r"pip install 'app-toolkit\[redis\]'"):
+        importlib.import_module("app_toolkit.streaming.redis")
