@@ -597,7 +597,8 @@ async def test_the_model_is_not_called_when_the_log_is_full() -> None:
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
     ):
         answer = await http.post("/api/chat", json=body("hi"))
-        assert (answer.status_code, answer.text) == (503, "the stream log has 1 streams that are active or have readers")
+        full = "the stream log has 1 streams that are active or have readers"
+        assert (answer.status_code, answer.text) == (503, full)
     assert not called
 
 
