@@ -34,13 +34,13 @@ class ActorKeywords(TypedDict, total=False):
     num_gpus: float
     """logical GPUs; fractions share one. Default: 0"""
     memory: int | None
-    """bytes of memory to book. Default: None"""
+    """bytes of memory to reserve. Default: None"""
     resources: dict[str, float]
     """custom resources by name. Default: {}"""
     accelerator_type: str | None
-    """the kind of accelerator its node must have, as Ray names it: `H100`, `L4`. Default: None"""
+    """accelerator type that the node must have, by Ray's name: `H100`, `L4`. Default: None"""
     runtime_env: dict[str, Any] | None
-    """the environment of its process, as Ray describes it. Default: None"""
+    """Ray's runtime environment of the replica's process. Default: None"""
 
 
 class BatchKeywords(TypedDict, total=False):
@@ -58,11 +58,11 @@ class AutoscalingKeywords(TypedDict, total=False):
     """`AutoscalingConfig`, for type checkers and editors."""
 
     min_replicas: int
-    """lower bound; 0: no replica while there is no load. Default: 1"""
+    """minimum number of replicas; 0: no replica while there is no load. Default: 1"""
     initial_replicas: int | None
     """replicas of a new deployment; None: `min_replicas`. Default: None"""
     max_replicas: int
-    """upper bound. Default: 100"""
+    """maximum number of replicas. Default: 100"""
     target_ongoing_requests: float
     """load that one replica should have. Default: 2.0"""
     look_back_period_s: float
@@ -95,7 +95,8 @@ class DeploymentKeywords(TypedDict, total=False):
     max_queue_wait_s: float
     """seconds a request may wait for a replica before it is refused with 503. Default: 30.0"""
     request_timeout_s: float | None
-    """seconds a request may take, queue included; then 504, or a cut answer. Default: None"""
+    """seconds that a request may take, including its wait; then the client gets 504, or the response is aborted.
+    Default: None"""
     retry: Retry
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods.
     Default: idempotent"""
@@ -208,7 +209,7 @@ class Elsewhere(Deployable):
         return ()
 
     def make(self) -> object:
-        raise ConfigError(f"{self.name!r} is a part of application {self.application!r}: there its objects are made")
+        raise ConfigError(f"{self.name!r} belongs to application {self.application!r}, which constructs its objects")
 
 
 async def _coroutine(self: object, *args: Any, **kwargs: Any) -> Any: ...
@@ -241,7 +242,7 @@ def pack(bound: Bound[Any]) -> bytes:
     try:
         _Packer(packed, 5).dump(bound)
     except Exception as error:
-        raise ConfigError(f"{bound!r} cannot be brought to its replicas: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{bound!r} cannot be pickled for its replicas: {type(error).__name__}: {error}") from error
     return packed.getvalue()
 
 
@@ -304,7 +305,7 @@ class Configured(Generic[P, T]):
             pass
         for value in _leaves((args, kwargs)):
             if isinstance(value, Bound):
-                raise ConfigError(f"{cls.__name__}.bind() is given {value!r}, and it is to be given its `handle`")
+                raise ConfigError(f"{cls.__name__}.bind() was given {value!r}: pass its handle instead")
         return Bound(cls, self._config, args, kwargs)
 
 
@@ -328,7 +329,8 @@ class Deployment:
             Default: 16.
         max_queued_requests: Requests that may wait in one caller; more are refused with 503. Default: 1000.
         max_queue_wait_s: Seconds a request may wait for a replica before it is refused with 503. Default: 30.0.
-        request_timeout_s: Seconds a request may take, queue included; then 504, or a cut answer. Default: None.
+        request_timeout_s: Seconds that a request may take, including its wait; then the client gets 504, or the
+            response is aborted. Default: None.
         retry: Lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent`
             methods. Default: idempotent.
         max_body_size: Bytes that the body of a request may have; more is refused with 413. Default: None.

@@ -14,6 +14,7 @@
       RevisionConflict      409  another client has changed the desired state in the meantime
   - InstanceEnded           another client has shut the instance down
   - BatchError              a batch function returned no result for an item; an error of the app like any other
+  - ChatError               a chat model cannot serve a request; carries the HTTP status
   - RequestError            one request failed; carries the HTTP status that its client gets
       BadRequest            400  the head or the framing is not valid HTTP
       NotFound              404  no application has a matching route prefix, or it no longer serves the path
@@ -53,6 +54,7 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 
@@ -118,6 +120,26 @@ class InstanceEnded(ToolkitError):
 
 class BatchError(ToolkitError):
     """A batch function returned the wrong number of entries, so an item has no result."""
+
+
+class ChatError(ToolkitError):
+    """A request that a chat model cannot serve. Raise it before the first event of the response."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
+        """Describe the problem.
+
+        Parameters:
+            message: One sentence for the client.
+            status: HTTP status. Default: 400.
+            code: A word for programs, such as `context_length_exceeded`. Default: none.
+        """
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(ChatError, status=self.status, code=self.code), (self.message,)
 
 
 class RequestError(ToolkitError):

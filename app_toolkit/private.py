@@ -32,7 +32,7 @@ def folder(path: Path) -> Path:
     except OSError as error:
         raise InsecurePath(f"the folder {path} cannot be made: {error}") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise InsecurePath(f"{real} must be a folder, and is none")
+        raise InsecurePath(f"{real} is not a folder")
     if found.st_uid != os.geteuid():
         raise InsecurePath(f"the folder {real} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
     if found.st_mode & OTHERS:
@@ -57,7 +57,7 @@ def open_file(path: Path, flags: int) -> int:
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise InsecurePath(f"{path} must be a regular file, and is none")
+            raise InsecurePath(f"{path} is not a regular file")
         if found.st_uid != os.geteuid():
             raise InsecurePath(f"{path} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
         if found.st_nlink != 1:
@@ -84,7 +84,7 @@ def _checked(path: Path, links: int) -> Path:
             raise InsecurePath(f"{path} has more than {MOST_LINKS} symbolic links on its way")
         return _checked(Path(os.path.normpath(here.parent / here.readlink())), links - 1)
     if not stat.S_ISDIR(found.st_mode):
-        raise InsecurePath(f"{here} must be a folder, and is none")
+        raise InsecurePath(f"{here} is not a folder")
     if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
         mode = stat.S_IMODE(found.st_mode)
         raise InsecurePath(f"the folder {here} has mode {mode:04o}: other users can replace what is below it")

@@ -263,7 +263,8 @@ def _running(spec: ApplicationSpec, chosen: Options, options: RunKeywords) -> "D
         return _driver
     if handles.chosen:
         raise ConfigError(
-            f'run() was called in a replica, which imports {spec.target!r}: say it below `if __name__ == "__main__":`'
+            f"run() was called in a replica, which imports {spec.target!r}: put the call below "
+            '`if __name__ == "__main__":`'
         )
     say_plain_logs(colour=sys.stdout.isatty())
     keep_priority()
@@ -395,8 +396,8 @@ def _whereabouts(app: object) -> tuple[str, Path]:
                 return f"{_import_name(module)}:{attribute}", folder
     name = getattr(app, "title", getattr(app, "__name__", type(app).__name__))
     raise TargetError(
-        f"the app {name!r} is no attribute of a module that replicas could import: put it into a file of its own, "
-        "or run a bound deployment, which needs none"
+        f"the app {name!r} is not an attribute of a module that replicas can import: move it to a file of its own, "
+        "or run a bound deployment instead"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 # Otherwise each of the hundreds of processes that the tests start compiles the package anew, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# An example may take any time on a machine that is busy. This is the default for tests that set options of their own.
+settings.register_profile("app_toolkit", deadline=None)
+settings.load_profile("app_toolkit")
 
 LEAVE_S = 2.0
 """Seconds that a task or a thread which was told to stop may take to end."""

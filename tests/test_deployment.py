@@ -96,7 +96,7 @@ def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_th
         ({"logging_config": {}}, "class Model: a class has no option 'logging_config'; configure Python's logging .*"),
         (
             {"num_replicas": 2, "autoscaling_config": {}},
-            "class Model: a class: num_replicas = 2 and an autoscaling_config: give one of them, .*",
+            "class Model: a class: num_replicas = 2 contradicts autoscaling_config: set only one of them",
         ),
         (
             {"autoscaling_config": {"min_replicas": -1}},
@@ -334,7 +334,8 @@ def test_what_a_deployment_needs_is_found_in_whatever_holds_it() -> None:
 def test_a_deployment_is_bound_with_handles_and_not_with_what_was_bound() -> None:
     writer = Writer.bind("x")
     for arguments in ((writer,), ([{"deep": writer}],)):
-        with pytest.raises(ConfigError, match=r"^TextEncoder.bind\(\) is given <Writer bound as writer>, .* `handle`$"):
+        sentence = r"^TextEncoder.bind\(\) was given <Writer bound as writer>: pass its handle instead$"
+        with pytest.raises(ConfigError, match=sentence):
             TextEncoder.bind(*arguments)
 
 

@@ -21,7 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"proxy", "router", "replica", "controller"}),
     frozenset({"client"}),
     frozenset({"engines"}),
-    frozenset({"toolkit", "planning", "deployment", "running", "aio", "streaming", "dashboard", "testing"}),
+    frozenset({"toolkit", "planning", "deployment", "running", "aio", "streaming", "chat", "dashboard", "testing"}),
     frozenset({"cli"}),
 )
 """From the ground up. A file imports from floors below its own, and from its own house."""

@@ -65,9 +65,9 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("folder")
     for name in ("file", "link"):
-        with pytest.raises(InsecurePath, match=f"{name} must be a folder, and is none"):
+        with pytest.raises(InsecurePath, match=f"{name} is not a folder"):
             private.folder(tmp_path / name)
-    with pytest.raises(InsecurePath, match="file must be a folder, and is none"):
+    with pytest.raises(InsecurePath, match="file is not a folder"):
         private.folder(tmp_path / "file" / "made")
     with pytest.raises(InsecurePath, match=r"cannot be made: .*No such file or directory"):
         private.folder(tmp_path / "nowhere" / "made")
@@ -118,7 +118,7 @@ def test_another_user_who_takes_the_name_first_is_noticed(shared: Path) -> None:
     for name, why in {
         "taken": f"belongs to user {NOBODY}, and must belong to user {ME}",
         "opened": f"belongs to user {NOBODY}, and must belong to user {ME}",
-        "linked": "must be a folder, and is none",
+        "linked": "is not a folder",
         "between/made": f"belongs to user {NOBODY}, who can replace what is below it",
     }.items():
         with pytest.raises(InsecurePath, match=why):
@@ -192,7 +192,7 @@ def test_a_file_with_a_second_name_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDONLY])
 def test_a_pipe_is_refused_and_nobody_waits_for_its_other_end(tmp_path: Path, flags: int) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InsecurePath, match="pipe must be a regular file, and is none"):
+    with pytest.raises(InsecurePath, match="pipe is not a regular file"):
         private.open_file(tmp_path / "pipe", flags)
 
 

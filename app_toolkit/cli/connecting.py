@@ -32,7 +32,7 @@ def connecting(address: str) -> Iterator[None]:
 
 def _give_up(address: str) -> None:
     print(
-        f"Error: the Ray cluster at {address} answers, but no connection came about within {CONNECT_S:g} s",
+        f"Error: the Ray cluster at {address} answers, but did not accept a connection within {CONNECT_S:g} s",
         file=sys.stderr,
         flush=True,
     )

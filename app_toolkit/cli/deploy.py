@@ -58,13 +58,13 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         for command in commands:
             client.execute(command)
         if not options.wait:
-            screen.say("Applied. `app-toolkit status --watch` shows how it goes on.")
+            screen.say("Applied. `app-toolkit status --watch` shows the progress.")
             return
         try:
             with screen.progress() as show:
                 status = client.wait_until_serving([spec.name for spec in specs], options.timeout_s, show)
         except KeyboardInterrupt:
-            screen.say("Not waiting: the cluster goes on with it.")
+            screen.say("Stopped waiting. The cluster continues the update.")
             raise
         for command in commands:
             for sentence in serving_at(status, command.spec):
@@ -83,7 +83,7 @@ def _changes(
         changes = [(command, difference(running.get(command.spec.name), command.spec)) for command in commands]
     elif client is None:
         name = commands[0].spec.name
-        raise ConfigError(f"there is no application {name!r} of which a part could be deployed")
+        raise ConfigError(f"--only needs a running application, and there is no application {name!r}")
     else:
         changes = [client.part(command, options.only) for command in commands]
     for command, change in changes:

@@ -511,7 +511,7 @@ def _file(context: typer.Context, target: str | None, project: Project, *, rest:
         of_one += ["app_dir"] if context.params.get("app_dir") is not None else []
         for name in sorted(of_one):
             raise ConfigError(
-                f"{CommandLine.called(name)} is about one app; {file.document.source} says it for each of its own"
+                f"{CommandLine.called(name)} applies to one app; in {file.document.source} set it for each application"
             )
     return file
 

@@ -63,7 +63,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
     for option, folder in (("app_dir", application.app_dir), ("working_dir", application.working_dir)):
         if not Path(folder).is_dir():
             place = ("applications", name, option)
-            missing.append(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is no folder")
+            missing.append(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is not a folder")
     if missing:
         raise ConfigError("\n".join(missing))
     module, _, attribute = application.options.target.partition(":")

@@ -68,9 +68,11 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             _deploy_and_serve(client, specs, code, options, screen, interrupts)
             _drain(client, screen)
         except KeyboardInterrupt:
-            screen.say("Not waiting: what is left is ended.")
+            is_local = options.address is None
+            rest = "The remaining requests are aborted." if is_local else "The cluster completes the drain."
+            screen.say(f"Stopped waiting. {rest}")
         except InstanceEnded as error:
-            screen.say(f"Nothing is left to do: {error}.")
+            screen.say(f"The instance has ended: {error}.")
         except Exception:
             _drain(client, screen)
             raise
@@ -124,5 +126,5 @@ def _deploy_and_serve(
 
 
 def _drain(client: Client, screen: Screen) -> None:
-    with screen.waiting("Draining; Ctrl-C again does not wait for it."):
+    with screen.waiting("Draining. Press Ctrl-C again to stop at once."):
         client.leave()

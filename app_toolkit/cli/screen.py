@@ -82,7 +82,7 @@ class Screen:
             (
                 route.path or "/",
                 ",".join(route.methods or ()) or ("mount" if route.kind == "both" else route.kind),
-                route.owner or "nobody",
+                route.owner or "none",
             )
             for route in spec.routes
         ]
@@ -92,7 +92,7 @@ class Screen:
         """Show what deploying an application would change, with a line for each of its deployments."""
         changes = ["new"] if difference.is_new else [str(change) for change in difference.changes]
         if difference.is_empty:
-            changes = ["nothing changes"]
+            changes = ["no changes"]
         at = f" at {route_prefix}" if route_prefix is not None else ""
         self.say(f"application {difference.name}{at}" + (f": {', '.join(changes)}" if changes else ""))
         for each in difference.deployments:
@@ -135,7 +135,7 @@ class Screen:
             if replica.id in ongoing:
                 parts.append(f"{ongoing[replica.id]} ongoing")
             if replica.asks is not None:
-                parts.append(f"asks for {replica.asks}, and {replica.free} is free")
+                parts.append(f"requests {replica.asks}; {replica.free} is free")
             self.say(f"    {replica.id}: {', '.join(parts)}")
         self._traceback((group.last_error or "").strip().splitlines()[-SHOWN_LINES:])
 
@@ -190,7 +190,7 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
     """Return the URL of an application and its latest revision, for the line that names the application."""
     revision, prefix = application.revision, application.route_prefix
     if not revision:
-        return ", which has to be deployed again"
+        return ", which must be deployed again"
     if prefix is None:
         return f", which serves no HTTP, revision {revision}"
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"

@@ -118,7 +118,7 @@ class Client(ABC):
             if time.monotonic() >= deadline:
                 late = [*(str(row) for row in shown if not row.group.is_up), *left]
                 raise WaitTimeout(
-                    f"not all is as it should be after {timeout_s:g} s: {'; '.join(late) or 'no proxy is up'}"
+                    f"the rollout is not complete after {timeout_s:g} s: {'; '.join(late) or 'no proxy is up'}"
                 )
         raise AssertionError("a watch ends only when it is not wanted")
 

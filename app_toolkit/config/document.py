@@ -117,9 +117,9 @@ class _NodeReader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node.value, kind, line)
         if kind not in ("map", "seq"):
-            self._tell(line, f"the tag {node.tag!r} means nothing here")
+            self._tell(line, f"the tag {node.tag!r} is not supported")
         if id(node) in self._around:
-            raise ConfigError(f"{self._source}:{line}: this contains itself")
+            raise ConfigError(f"{self._source}:{line}: this value contains an alias of itself")
         self._around.add(id(node))
         try:
             if isinstance(node, yaml.SequenceNode):
@@ -138,7 +138,7 @@ class _NodeReader:
                 continue
             there = (*place, key.value)
             if key.value in found:
-                self._tell(line, f"{'.'.join(there)} is there twice, first on line {self.lines[there]}")
+                self._tell(line, f"{'.'.join(there)} appears twice, first on line {self.lines[there]}")
                 continue
             self.lines[there] = line
             found[key.value] = self.value(value, there)
@@ -159,7 +159,7 @@ class _NodeReader:
                     return number
         except ValueError:  # also for .inf and .nan, which JSON does not have
             pass
-        self._tell(line, f"{text!r} is no {kind}" if kind in _CORE else f"the tag {kind!r} means nothing here")
+        self._tell(line, f"{text!r} is no {kind}" if kind in _CORE else f"the tag {kind!r} is not supported")
         return None
 
     def _tell(self, line: int, message: str) -> None:

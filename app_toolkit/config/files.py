@@ -245,14 +245,14 @@ class _FileReader:
             first = prefixes.setdefault(own.route_prefix, name)
             if first != name:
                 there = (*place, "route_prefix")
-                self._tell(there, f" = {own.route_prefix!r}: that is the prefix of the application {first!r}")
+                self._tell(there, f" = {own.route_prefix!r}: application {first!r} already has this prefix")
         return found
 
     def _deployment(self, name: str, whole: Any, place: Place) -> Mapping[str, Any]:
         self._name(name, place)
         given = dict(self.table(whole, place))
         if given.pop("name", None) is not None:
-            self._tell((*place, "name"), f": it is named {name!r} already")
+            self._tell((*place, "name"), f": remove it: the key {name!r} is the name")
         # Only the app says whether the deployment is an ingress. A class accepts every option of an ingress.
         config = self.options(ClassConfig, {**given, "name": "any"}, place)
         return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
@@ -320,7 +320,7 @@ class _FileReader:
             option = place[4:] if place[:1] == ("applications",) and place[2:3] == ("deployments",) else ()
             if found and not any(option[: len(name)] == name for name in OF_THE_USER):
                 names = " and ".join(".".join(name) for name in OF_THE_USER)
-                self._tell(place, f" = {text!r}: the environment may be referred to in {names} alone")
+                self._tell(place, f" = {text!r}: only {names} may refer to environment variables")
 
     def _tell(self, place: Place, message: str) -> None:
         """Note a mistake. `message` continues after the name of the option."""

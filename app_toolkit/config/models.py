@@ -122,13 +122,13 @@ class RayActorOptions(Model):
     num_gpus: Annotated[float, Field(ge=0, le=64)] = 0
     """logical GPUs; fractions share one"""
     memory: Annotated[int | None, Field(ge=1)] = None
-    """bytes of memory to book"""
+    """bytes of memory to reserve"""
     resources: dict[str, float] = {}
     """custom resources by name"""
     accelerator_type: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.-]+$")] = None
-    """the kind of accelerator its node must have, as Ray names it: `H100`, `L4`"""
+    """accelerator type that the node must have, by Ray's name: `H100`, `L4`"""
     runtime_env: dict[str, JsonValue] | None = None
-    """the environment of its process, as Ray describes it"""
+    """Ray's runtime environment of the replica's process"""
 
     @model_validator(mode="after")
     def _check_runtime_env(self) -> Self:
@@ -150,7 +150,7 @@ class Policy(Model):
     max_queue_wait_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     """seconds a request may wait for a replica before it is refused with 503"""
     request_timeout_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
-    """seconds a request may take, queue included; then 504, or a cut answer"""
+    """seconds that a request may take, including its wait; then the client gets 504, or the response is aborted"""
     max_body_size: Annotated[int | None, Field(ge=0)] = None
     """bytes that the body of a request may have; more is refused with 413"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
@@ -167,11 +167,11 @@ class AutoscalingConfig(Model):
     """
 
     min_replicas: Annotated[int, Field(ge=0, le=1_000)] = 1
-    """lower bound; 0: no replica while there is no load"""
+    """minimum number of replicas; 0: no replica while there is no load"""
     initial_replicas: Annotated[int | None, Field(ge=0, le=1_000)] = None
     """replicas of a new deployment; None: `min_replicas`"""
     max_replicas: Annotated[int, Field(ge=1, le=1_000)] = 100
-    """upper bound"""
+    """maximum number of replicas"""
     target_ongoing_requests: Annotated[float, Field(gt=0, le=100_000)] = 2.0
     """load that one replica should have"""
     look_back_period_s: Annotated[float, Field(ge=0.1, le=3_600)] = 5.0
@@ -283,9 +283,7 @@ class DeploymentConfig(Policy):
         if config is None and number != "auto":
             return data
         if number != "auto":
-            raise ValueError(
-                f"num_replicas = {number!r} and an autoscaling_config: give one of them, a number or what decides it"
-            )
+            raise ValueError(f"num_replicas = {number!r} contradicts autoscaling_config: set only one of them")
         return {**data, "num_replicas": number, "autoscaling_config": config or {}}
 
     @model_validator(mode="after")
@@ -433,7 +431,7 @@ class ClassSpec(DeployedSpec):
 
     kind: Literal["class"] = "class"
     config: ClassConfig
-    methods: Annotated[dict[str, Kind], Field(description="what callers may call")] = {}
+    methods: Annotated[dict[str, Kind], Field(description="methods that callers may call")] = {}
     idempotent: Annotated[
         tuple[str, ...], Field(description="the methods that are called again when a replica is lost")
     ] = ()
@@ -536,7 +534,7 @@ class HTTPOptions(Model):
     body_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
     """seconds over which `min_body_rate` is measured"""
     max_connections: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
-    """clients of one proxy; more get 503"""
+    """client connections of one proxy; more get 503"""
     max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     """requests and WebSockets of one client address at one proxy; more get 429"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
@@ -561,7 +559,7 @@ class HTTPOptions(Model):
         if isinstance(given, str) and given.lower().endswith(_SOURCE_SUFFIXES):
             raise ValueError(
                 "an access log cannot be a file whose name ends in .py, .yaml, .yml or .toml: "
-                "name another file, or say true for a file of each proxy"
+                "name another file, or set it to true for one file per proxy"
             )
         return given
 

@@ -20,8 +20,9 @@ Given = Mapping[str, Any]
 NOTHING: Given = {}
 
 HEAD = """\
-# Written by `app-toolkit plan --format yaml`. What begins with # is as it is without this file. A text in user_config
-# and in ray_actor_options.runtime_env may refer to the environment with ${NAME}; a literal ${ is written $${.
+# Written by `app-toolkit plan --format yaml`. Commented lines show the value that applies without this file. A text
+# in user_config and in ray_actor_options.runtime_env may refer to an environment variable with ${NAME}; a literal ${ is
+# written $${.
 """
 
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.-]*(:\w[\w/.-]*)*", re.ASCII)

@@ -15,7 +15,7 @@ NO_CHOICE_OF_REPLICA = "a request goes to the less loaded of two replicas; this 
 NO_POLICY = "app_toolkit has no custom scaling policies; set the number yourself with `app-toolkit scale`"
 NO_RESTARTS = "the controller replaces replicas, and 'retry' says which requests are sent again"
 ONE_CONCURRENCY = "use 'max_ongoing_requests'"
-PLACEMENT = "use 'resources' with a custom resource of the nodes that you mean"
+PLACEMENT = "use 'resources' with a custom resource that only the intended nodes have"
 NO_GRPC = "app_toolkit serves HTTP and WebSockets, but no gRPC"
 OF_ONE_CALL = "results are pickled; this cannot be configured"
 

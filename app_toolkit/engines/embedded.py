@@ -338,7 +338,7 @@ class _Body:
 
 
 def _too_large(size: int, most: int) -> ContentTooLarge:
-    return ContentTooLarge(f"the body has {size} bytes or more, max_body_size is {most}")
+    return ContentTooLarge(f"the body has at least {size} bytes; max_body_size is {most}")
 
 
 def _request_id(scope: Scope) -> str:

@@ -244,7 +244,7 @@ class Deployed(Local):
             raise ReplicaLost(f"{self.replica.name} answered {call.method} with status {answer.status}")
 
     def _late(self, call: Call) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{call.method} of {self.replica.name} did not end within its time")
+        return DeadlineExceeded(f"{call.method} of {self.replica.name} did not complete before its deadline")
 
 
 def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
@@ -282,7 +282,10 @@ class InProcess:
 
     def caller(self, deployment: Deployable) -> Deployed:
         if deployment.application is not None:
-            raise ConfigError(f"{deployment.name!r} is a part of {deployment.application!r}, and no instance is joined")
+            raise ConfigError(
+                f"{deployment.name!r} belongs to application {deployment.application!r}, but this process is not "
+                "connected to an instance"
+            )
         with self._lock:
             deployed = self.deployed.get(deployment)
             if deployed is None:

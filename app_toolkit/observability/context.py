@@ -124,5 +124,5 @@ def replica_context() -> ReplicaContext:
     """
     found = REPLICA.get()
     if found is None:
-        raise RuntimeError("replica_context() was asked outside of what a replica runs")
+        raise RuntimeError("replica_context() was called outside of a replica")
     return found

@@ -203,9 +203,7 @@ class AdmittedRequest:
         why = why_not_closed_with(code, reason)
         if why is None:
             return close
-        logger.error(
-            "the app closed the WebSocket of request %s, and %s; its client is told 1011", self.request_id, why
-        )
+        logger.error("the app closed the WebSocket of request %s, and %s; closing it with 1011", self.request_id, why)
         return {"type": "websocket.close", "code": INTERNAL_ERROR}
 
     def _checked(self, head: Message) -> Message:

@@ -107,7 +107,7 @@ class UnauthenticatedConnection(asyncio.Protocol):
         try:
             check_peer(transport.get_extra_info("socket"))
         except PermissionError as error:
-            logger.warning("a connection is closed unread: %s", error)
+            logger.warning("closing a connection before reading from it: %s", error)
             self.transport.abort()
         else:
             send_ahead(transport)

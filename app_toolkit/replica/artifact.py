@@ -154,7 +154,7 @@ def _open(below: Path, name: str) -> int:
 
 def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
     if archive is None:
-        raise TargetError("the files of this application are not in the store any more: it has gone")
+        raise TargetError("the files of this application are no longer in the store: it was deleted or replaced")
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed while unpacking
     try:
@@ -180,7 +180,7 @@ def _extract(tar: tarfile.TarFile, folder: Path) -> None:
         name = PurePosixPath(entry.name)
         content = tar.extractfile(entry) if entry.isreg() else None
         if content is None or name.is_absolute() or ".." in name.parts:
-            raise _NoFileOfOurs(f"{entry.name!r} is no file, or not below the folder")
+            raise _NoFileOfOurs(f"{entry.name!r} is not a regular file below the folder")
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:

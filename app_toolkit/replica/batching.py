@@ -360,7 +360,7 @@ class Batching:
         except TypeError:
             number = -1
         if number < 0:
-            raise BatchError(f"size_fn of {self.name} gave {size!r}: it must be a whole number from 0 on")
+            raise BatchError(f"size_fn of {self.name} returned {size!r}: it must be a whole number of 0 or more")
         return number
 
     def _batches(self, instance: object) -> "Batches":
@@ -538,9 +538,9 @@ class Batch:
         """Return the results. Raises `BatchError` unless they have one entry for each item."""
         name, wanted = self._batches.batching.name, len(self._items)
         if not isinstance(results, Sized) or isinstance(results, str | bytes | Mapping):
-            raise BatchError(f"{name} gave {type(results).__name__} for {wanted} items, not a list")
+            raise BatchError(f"{name} returned {type(results).__name__} for {wanted} items instead of a list")
         if len(results) != wanted:
-            raise BatchError(f"{name} got {wanted} items and gave {len(results)} results")
+            raise BatchError(f"{name} received {wanted} items and returned {len(results)} results")
         return cast(Iterable[Any], results)
 
 

@@ -29,7 +29,7 @@ from app_toolkit.transport.calls import (
 )
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
 
-NO_CALL = b"this deployment serves calls, and no HTTP"
+NO_CALL = b"this deployment serves method calls, not HTTP"
 
 
 def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
@@ -227,7 +227,7 @@ def _is_cancelled() -> bool:
 
 def _cancelled_inside(method: str) -> RemoteError:
     # If the CancelledError was passed on, the caller would take it for its own cancellation.
-    return RemoteError(f"{method} raised CancelledError, and nobody had cancelled its call")
+    return RemoteError(f"{method} raised CancelledError, but its call was not cancelled")
 
 
 async def _read(method: str, receive: Receive) -> list[Frame] | None:
@@ -248,7 +248,7 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
             raise BadRequest(_no_arguments(method, error)) from error
         more = message.get("more_body", False)
     if not frames.between:
-        raise BadRequest(f"the body of a call of {method} ends within a frame")
+        raise BadRequest(f"the body of a call of {method} ends in the middle of a frame")
     return found
 
 
@@ -270,12 +270,12 @@ async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive
 def _arguments(method: str, frames: list[Frame]) -> list[Frame]:
     """Return the same frames. Raises `BadRequest` if they are not those of one call."""
     if not frames or frames[0].kind != "call" or any(frame.kind != "value" for frame in frames[1:]):
-        raise BadRequest(f"what comes with a call of {method} is not one frame of arguments, and values behind it")
+        raise BadRequest(f"the body of a call of {method} must be one frame of arguments, followed by values")
     return frames
 
 
 def _no_arguments(method: str, error: ValueError) -> str:
-    return f"the arguments of {method} do not come as such: {error}"
+    return f"the arguments of {method} cannot be decoded: {error}"
 
 
 async def _begin(send: Send, length: int | None = None) -> None:

@@ -98,7 +98,7 @@ class CallerConnection(asyncio.Protocol):
             if self._is_handshake:
                 self._hand_over()
         except HttpParserError as error:
-            logger.warning("a connection is closed, because its caller sends what is no HTTP: %s", error)
+            logger.warning("closing a connection whose caller sent invalid HTTP: %s", error)
             headers = [*TEXT, (b"content-length", b"%d" % len(UNREADABLE)), (b"connection", b"close")]
             self.transport.write(head(400, headers) + UNREADABLE)
             self.transport.close()
@@ -391,10 +391,10 @@ class Transaction:
         """
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Reported):
-            logger.error("a request failed beyond its gate", exc_info=error)
+            logger.error("a request failed outside of the app", exc_info=error)
         if not (self.complete or self.disconnected or (self.whole and self.keep_alive)):
             if error is None:
-                logger.error("the app returned before it had answered")
+                logger.error("the app returned before its response was complete")
             if not self.started:
                 self.keep_alive = False
                 headers = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]

@@ -26,8 +26,9 @@ def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header]
     fields that are not bytes.
     """
     if status is not None and status not in STATUSES:
-        told = "behind which another answer has to come" if status < STATUSES.start else "and the highest is 599"
-        raise RuntimeError(f"the app answers with status {status}, {told}")
+        raise RuntimeError(
+            f"the app responded with status {status}: a final response must have a status from 200 to 599"
+        )
     length: int | None = None
     chunked = False
     fields: list[Header] = []
@@ -38,7 +39,7 @@ def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header]
         if name == b"content-length":
             digits = value.strip(b" \t")
             if not (digits.isdigit() and len(digits) <= LONGEST_LENGTH):
-                raise RuntimeError(f"the app announces a body of {value[:50]!r} bytes, which is no length")
+                raise RuntimeError(f"the app sent an invalid content-length: {value[:50]!r}")
             length = int(digits) if length is None else length
         elif name == b"transfer-encoding":
             chunked = True
@@ -54,5 +55,5 @@ def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header]
 def field_name(name: bytes) -> bytes:
     """Return the name in lower case. Raises `RuntimeError` if it is not a valid field name."""
     if not name or NOT_IN_A_NAME.search(name):
-        raise RuntimeError(f"the app answers with a field {name[:50]!r}, which is no name")
+        raise RuntimeError(f"the app sent an invalid field name: {name[:50]!r}")
     return name.lower()

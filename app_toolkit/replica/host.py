@@ -57,12 +57,14 @@ def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
     Raises `TargetError` as `import_from` does, also if `code` is None.
     """
     if code is None:
-        raise TargetError(f"what was packed of {target!r} is not in the store any more: its application has gone")
+        raise TargetError(
+            f"the packed code of {target!r} is no longer in the store: the application was deleted or replaced"
+        )
     _look_in(app_dir)
     try:
         return pickle.loads(code)
     except (Exception, SystemExit) as error:  # user code may raise anything
-        raise fails(f"what was packed of {target!r} cannot be unpacked", error) from error
+        raise fails(f"the packed code of {target!r} cannot be unpacked", error) from error
 
 
 def _look_in(app_dir: str) -> None:
@@ -114,7 +116,7 @@ class Lifespan:
 def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetError:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
     if isinstance(error, ModuleNotFoundError) and not frames:
-        return TargetError(f"there is no module {error.name!r} in {app_dir} or among the installed ones")
+        return TargetError(f"no module {error.name!r} in {app_dir} or among the installed packages")
     return fails(f"the module {name!r} does not import", error)
 
 

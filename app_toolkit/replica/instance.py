@@ -89,7 +89,7 @@ class Instance:
         try:
             await self._take_up(user_config)
         except (Exception, SystemExit) as error:
-            failure = ReconfigureError(f"{self.name} did not take up its user_config: {_in_one_line(error)}")
+            failure = ReconfigureError(f"{self.name} could not apply its user_config: {_in_one_line(error)}")
             failure.add_note(users_traceback(error))
             raise failure from error
 
@@ -188,7 +188,7 @@ class Instance:
             return items
         if kind == "sync stream":
             return self._stepped(bound(*args, **kwargs))
-        raise TypeError(f"{self._called(method)} gives one result: await it")
+        raise TypeError(f"{self._called(method)} returns one result: await it")
 
     async def _stepped(self, items: Generator[Any, None, None]) -> AsyncGenerator[Any, None]:
         context = copy_context()  # one context for all steps, so that the generator finds its context variables again
@@ -206,7 +206,7 @@ class Instance:
             if not self._constructed:
                 raise self._does_not_run()
             if name.startswith("_") or not callable(getattr(type(self._object), name, None)):
-                private = "private, and not for callers" if name.startswith("_") else "not a method"
+                private = "private" if name.startswith("_") else "not a method"
                 raise AttributeError(f"{self._called(name)} is {private}")
             bound = getattr(self._object, name)
             found = self._methods[name] = kind_of(bound), bound

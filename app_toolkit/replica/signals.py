@@ -136,7 +136,7 @@ class Signals:
                 return done.result()
             raise RuntimeError(
                 f"the main thread did not install a signal handler within {WAIT_S:g} s: "
-                "it is busy in code that lets no Python run"
+                "it runs code that does not return to Python"
             ) from None
 
     def _run_queued(self, signalnum: int, frame: FrameType | None) -> None:

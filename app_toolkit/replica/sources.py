@@ -94,7 +94,7 @@ def _is_environment(folder: str) -> bool:
 def read(hash: str, archive: bytes | None) -> dict[str, bytes]:
     """Return the files of an archive by name. Raises `TargetError` if it is missing or has another hash."""
     if archive is None:
-        raise TargetError("the source files of this application are not in the store any more: it has gone")
+        raise TargetError("the source files of this application are no longer in the store: it was deleted or replaced")
     try:
         content = zlib.decompress(archive)
         if sha256(content).hexdigest() != hash:

@@ -91,7 +91,9 @@ def served(value: Any, where: str) -> ASGIApp | Deployable:
     if is_factory(value):
         value, where = _made(value, where), f"{where}()"
         if is_factory(value):
-            raise TargetError(f"{where} gives {value!r}, and a factory has to give an app: call that function in it")
+            raise TargetError(
+                f"{where} returns {value!r}, and a factory must return an app: call that function in the factory"
+            )
     if isinstance(value, FastAPI | Deployable):
         return value
     if why := _unfit(value):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, TypeVar, cast
 
+from anyio import BrokenResourceError
 from fastapi import Depends, HTTPException, Request
 from fastapi import Response as Answer
 from fastapi.responses import StreamingResponse
@@ -182,7 +183,12 @@ def _opener(
             stream = await _begun(request, log, result, media_type, options, arguments)
         app_toolkit_response.headers[STREAM_ID] = stream.id
         async with stream:
-            yield stream
+            try:
+                yield stream
+            except* BrokenResourceError:
+                # FastAPI raises this for server-sent events if the client disconnects while an event is on its way.
+                # The response is over, and the client has gone: it is no error.
+                pass
 
     own = [
         inspect.Parameter("app_toolkit_request", inspect.Parameter.KEYWORD_ONLY, annotation=Request),

@@ -315,7 +315,7 @@ def test_a_client_address_is_refused(project: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "--address", "ray://head:10001"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("Error: the address 'ray://head:10001' is one of Ray Client")
+    assert capsys.readouterr().err.startswith("Error: the address 'ray://head:10001' is for Ray Client")
 
 
 def test_a_misspelt_file_is_told_before_anything_starts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

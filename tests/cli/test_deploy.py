@@ -127,7 +127,7 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     assert deployed(cluster, app, dry_run=True) == new
     assert cluster.did == []
     said = deployed(cluster, app)
-    assert said == [*new, "Applied. `app-toolkit status --watch` shows how it goes on."]
+    assert said == [*new, "Applied. `app-toolkit status --watch` shows the progress."]
     assert cluster.did == ["start", "deploy shop", "close"]
     spec = cluster.applications["shop"]
     assert (spec.app_dir, spec.working_dir, list(cluster.code)) == (".", ".", [spec.artifact])
@@ -136,7 +136,7 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     unpacked.close()
 
     assert deployed(cluster, app, dry_run=True) == [
-        "application shop at /shop: nothing changes",
+        "application shop at /shop: no changes",
         "  app: unchanged",
         "  chat: unchanged",
     ]
@@ -168,7 +168,7 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
     file = read_file(app.parent / "app.yaml")
     deployed(cluster, app.parent / "app.yaml", file=file, variables={"KEY": "s3cret-1"})
     said = deployed(cluster, app.parent / "app.yaml", file=file, variables={"KEY": "s3cret-2"}, wait=True)
-    assert said[:3] == ["application shop at /shop: nothing changes", "  app: unchanged", "  chat: unchanged"]
+    assert said[:3] == ["application shop at /shop: no changes", "  app: unchanged", "  chat: unchanged"]
     assert "  door: reconfigured (user_config changed)" in said
     assert "Serving Shop at http://127.0.0.1:8000/shop" in said
     assert "s3cret" not in "".join(said)
@@ -178,7 +178,7 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
 @pytest.mark.slow
 def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> None:
     cluster = Cluster()
-    with pytest.raises(ConfigError, match="there is no application 'shop' of which a part could be deployed"):
+    with pytest.raises(ConfigError, match="--only needs a running application, and there is no application 'shop'"):
         deployed(cluster, app, only=["chat"])
     deployed(cluster, app)
     before, files = cluster.applications["shop"], set(cluster.code)

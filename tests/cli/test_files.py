@@ -156,7 +156,7 @@ def test_the_mistakes_of_a_file_and_those_that_its_apps_find_are_told_at_once(fo
         f"app.yaml:9: {one}.app has no option 'num_replica'; did you mean 'num_replicas'?",
         f"app.yaml:10: {one}.absent: the app has no deployment 'absent', only app, writer",
         f"app.yaml:14: {two}.route_prefix = 'two': string should match pattern",
-        f"app.yaml:16: {two}.working_dir: {folder}/three is no folder",
+        f"app.yaml:16: {two}.working_dir: {folder}/three is not a folder",
     ]
     if command == "run":  # `plan` shows the reference
         token = f"{one}.writer.user_config.token = '${{SECRET_TOKEN}}'"
@@ -169,8 +169,8 @@ def test_the_mistakes_of_a_file_and_those_that_its_apps_find_are_told_at_once(fo
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["app.yaml", "-n", "2"], "--num-replicas is about one app; app.yaml says it for each of its own"),
-        (["app.yaml", "--app-dir", "one"], "--app-dir is about one app; app.yaml says it for each of its own"),
+        (["app.yaml", "-n", "2"], "--num-replicas applies to one app; in app.yaml set it for each application"),
+        (["app.yaml", "--app-dir", "one"], "--app-dir applies to one app; in app.yaml set it for each application"),
         (["app.yaml", "--application", "x"], "app.yaml has no application 'x', only one, two"),
         (["absent.yaml"], "absent.yaml cannot be read: "),
         (["pyproject.toml"], "pyproject.toml has no [tool.app_toolkit.applications]"),
@@ -189,7 +189,7 @@ def test_what_does_not_go_together_is_a_sentence(
 def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
     (folder / "app.yaml").write_text(FILE.replace("working_dir: two", "working_dir: three"))
     done = plan("app.yaml")
-    assert done.stderr == f"Error: app.yaml:15: applications.two.working_dir: {folder}/three is no folder\n"
+    assert done.stderr == f"Error: app.yaml:15: applications.two.working_dir: {folder}/three is not a folder\n"
 
 
 def test_a_variable_that_is_not_set_is_told_before_anything_starts(
@@ -250,7 +250,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
         "Serving two at http://127.0.0.1:8000/two",
         "Documentation at http://127.0.0.1:8000/two/docs",
         "Ctrl-C drains and stops.",
-        "Draining; Ctrl-C again does not wait for it.",
+        "Draining. Press Ctrl-C again to stop at once.",
     ]
     assert engine.did == ["start", "deploy", "deploy", "leave", "close"]
     assert engine.num_cpus is not None

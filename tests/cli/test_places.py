@@ -13,7 +13,7 @@ from app_toolkit.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 CLIENT = "ray://head:10001"
-REFUSED = "the address 'ray://head:10001' is one of Ray Client, which carries no requests: run this on a node of"
+REFUSED = "the address 'ray://head:10001' is for Ray Client, which app_toolkit does not support: run this on"
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

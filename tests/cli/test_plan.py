@@ -99,7 +99,7 @@ def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
     with planning_of("absent:app", None, PlanOptions()) as planning, pytest.raises(SystemExit) as ended:
         planning.result(always)
     assert ended.value.code == 2
-    assert capfd.readouterr().err.startswith("Error: there is no module 'absent'")
+    assert capfd.readouterr().err.startswith("Error: no module 'absent'")
 
 
 def test_a_child_that_dies_is_told_by_its_exit_code(tmp_path: Path) -> None:

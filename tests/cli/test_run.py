@@ -177,7 +177,7 @@ def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) 
         "Serving Shop at http://127.0.0.1:8000",
         "Documentation at http://127.0.0.1:8000/docs",
         "Ctrl-C drains and stops.",
-        "Draining; Ctrl-C again does not wait for it.",
+        "Draining. Press Ctrl-C again to stop at once.",
     ]
     assert engine.did == ["start", "deploy", "leave", "close"]
     assert engine.spec is not None
@@ -233,7 +233,7 @@ def test_ctrl_c_while_replicas_start_drains_what_there_is(app: str) -> None:
 
 def test_a_second_ctrl_c_does_not_wait_for_the_draining(app: str) -> None:
     engine = Scripted(ready, ctrl_c, on_leave=lambda: signal.raise_signal(signal.SIGINT))
-    assert "Not waiting: what is left is ended." in ran(app, engine)
+    assert "Stopped waiting. The remaining requests are aborted." in ran(app, engine)
     assert engine.did == ["start", "deploy", "leave", "close"]
 
 

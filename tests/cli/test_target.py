@@ -134,7 +134,7 @@ def test_an_app_may_sit_inside_an_object(tmp_path: Path) -> None:
         ("nap = 3", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'; it has nap$"),
         ("", "wrong", "holds no FastAPI app"),
         ("app = 3", "wrong:app", "wrong:app is an int, and a target is a FastAPI app"),
-        ("", "absent:app", "there is no module 'absent' in "),
+        ("", "absent:app", "no module 'absent' in "),
         (
             "import absent",
             "wrong",

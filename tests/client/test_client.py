@@ -28,7 +28,7 @@ def test_somebody_waits_until_what_was_removed_is_gone() -> None:
     instance = Scripted(status(UP, leaving=(removed,)), status(UP))
     instance.wait_until_serving(["shop"])
     assert list(instance.script) == []
-    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: shop/chat: stopping"):
+    with pytest.raises(WaitTimeout, match="the rollout is not complete after 0 s: shop/chat: stopping"):
         Scripted(status(UP, leaving=(removed,))).wait_until_serving(["shop"], 0)
 
 
@@ -49,7 +49,7 @@ def test_what_was_rolled_back_is_told_though_all_is_well() -> None:
 
 
 def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
-    with pytest.raises(WaitTimeout, match="not all is as it should be after 0 s: app: starting, 0 of 1 running"):
+    with pytest.raises(WaitTimeout, match="the rollout is not complete after 0 s: app: starting, 0 of 1 running"):
         Scripted(status(STARTING)).wait_until_serving(["shop"], 0)
 
 

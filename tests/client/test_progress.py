@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.client.progress import failures, is_serving, rolled_back, rows, serving_at, unfinished, url_of
@@ -51,7 +51,6 @@ def any_status(random: Random) -> InstanceStatus:
 STATUSES = st.randoms(use_true_random=False).map(any_status)
 
 
-@settings(deadline=None)
 @given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
 def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: InstanceStatus, names: list[str]) -> None:
     known = [each for name in names if (each := status.application(name))]
@@ -61,14 +60,12 @@ def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: Ins
     assert [row.group for row in found] == expected
 
 
-@settings(deadline=None)
 @given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
 def test_several_applications_serve_where_each_of_them_does(status: InstanceStatus, names: list[str]) -> None:
     assert is_serving(status, names) == all(is_serving(status, [name]) for name in names)
     assert sorted(unfinished(status, names)) == sorted(line for name in names for line in unfinished(status, [name]))
 
 
-@settings(deadline=None)
 @given(STATUSES, st.sampled_from(NAMES))
 def test_nothing_is_hopeless_unless_it_has_failed(status: InstanceStatus, name: str) -> None:
     failed = [row for row in rows(status, [name]) if row.group.status == "failed"]

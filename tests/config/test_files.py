@@ -104,10 +104,10 @@ applications:
         "than or equal to 1",
         "app.yaml:12: applications.shop.deployments.writer.user_config.token = '${TOKEN': a reference to the "
         "environment is ${NAME}, and a literal ${ is written $${",
-        "app.yaml:13: applications.shop.deployments.writer.name: it is named 'writer' already",
-        "app.yaml:15: applications.shop.route_prefix is there twice, first on line 14",
+        "app.yaml:13: applications.shop.deployments.writer.name: remove it: the key 'writer' is the name",
+        "app.yaml:15: applications.shop.route_prefix appears twice, first on line 14",
         "app.yaml:17: applications.other.target = 'nothing': it should be 'module:attribute', as in shop.web:app",
-        "app.yaml:18: applications.third.route_prefix = '/a': that is the prefix of the application 'shop'",
+        "app.yaml:18: applications.third.route_prefix = '/a': application 'shop' already has this prefix",
         "app.yaml:19: applications.Fourth = 3: it should be a table",
         "app.yaml:19: applications.Fourth: a name has at most 64 small letters, digits, - and _, and begins and ends "
         "with a letter or a digit",
@@ -135,8 +135,8 @@ def test_a_mistake_names_the_option_the_value_and_the_limit(option: str, said: s
 
 def test_two_applications_with_one_name_or_one_prefix_are_refused() -> None:
     assert mistakes("applications:\n  a: {target: 'a:b'}\n  a: {target: 'a:b'}\n  c: {target: 'a:b'}\n") == [
-        "app.yaml:3: applications.a is there twice, first on line 2",
-        "app.yaml:4: applications.c.route_prefix = '/': that is the prefix of the application 'a'",
+        "app.yaml:3: applications.a appears twice, first on line 2",
+        "app.yaml:4: applications.c.route_prefix = '/': application 'a' already has this prefix",
     ]
 
 
@@ -148,8 +148,8 @@ def test_what_should_be_a_table_and_is_none_is_told(text: str) -> None:
 def test_the_environment_is_referred_to_where_values_are_the_users_alone() -> None:
     [told] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
     assert told == (
-        "app.yaml:1: host = '${HOST}': the environment may be referred to in user_config and "
-        "ray_actor_options.runtime_env alone"
+        "app.yaml:1: host = '${HOST}': only user_config and ray_actor_options.runtime_env may refer to environment "
+        "variables"
     )
     assert read(application("ray_actor_options: {runtime_env: {env_vars: {A: '${B}'}}}")).variables == {"B"}
 

@@ -266,5 +266,5 @@ class RandomAdmission(RuleBasedStateMachine):
         assert self.admission.admits_unreserved(0)
 
 
-RandomAdmission.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+RandomAdmission.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestRandomAdmission = RandomAdmission.TestCase

@@ -229,5 +229,5 @@ class RandomBatches(RuleBasedStateMachine):
         assert (self.buffer.items, self.buffer.size, self.buffer.running) == ({}, 0, 0)
 
 
-RandomBatches.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+RandomBatches.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestRandomBatches = RandomBatches.TestCase

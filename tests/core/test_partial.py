@@ -88,7 +88,7 @@ def plans(draw, number):
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(derandomize=True, max_examples=120)
 @given(st.data())
 def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed(data):
     living = data.draw(plans(0))

@@ -1,4 +1,4 @@
-"""A name that a page for users mentions can be imported from `app_toolkit`."""
+"""A name that a page for users mentions can be imported from `app_toolkit` or `app_toolkit.chat`."""
 
 import re
 from inspect import isclass
@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import app_toolkit
-from app_toolkit import errors
+from app_toolkit import chat, errors
 from app_toolkit.config import models
 from app_toolkit.router import handle
 
@@ -24,7 +24,7 @@ def classes(module: ModuleType) -> set[str]:
 def test_a_class_that_a_page_names_is_exported(page: Page) -> None:
     ours = classes(errors) | classes(models) | classes(handle)
     named = ours & set(re.findall(r"`([A-Z]\w+)`", page.text))
-    assert named <= set(app_toolkit.__all__)
+    assert named <= {*app_toolkit.__all__, *chat.__all__}
 
 
 def test_the_names_of_the_configuration_the_errors_and_the_answers_are_exported() -> None:

@@ -34,6 +34,10 @@ SHOWN = {
     "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
+    "docs/chat-ai-sdk.md tsx": "tests/chat/test_ai_sdk.py::test_the_front_end_of_the_page_asks_routes_that_there_are",
+    "docs/chat-openai.md console": "tests/chat/test_openai.py::test_the_command_of_the_page_is_answered",
+    "docs/chat-openai.md py": "tests/chat/test_openai_sdk.py::test_the_sdk_reads_the_app_of_the_page",
+    "docs/chat-openai.md yaml": DRAWING,  # of LibreChat
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",

@@ -45,7 +45,7 @@ def test_a_changed_user_config_is_taken_up_by_what_runs(cluster: Cluster, served
         # It raises. The object goes on as it is, and the deployment is not healthy until it has taken up something.
         cluster.update(configured(served, user_config={"tones": []}))
         served.wait(lambda now: now["status"] == "updating" and served.ingress("place")["last_error"])
-        assert "place did not take up its user_config: KeyError: 'words'" in served.ingress("place")["last_error"]
+        assert "place could not apply its user_config: KeyError: 'words'" in served.ingress("place")["last_error"]
         assert client.get("/replica").json() == before
         cluster.apply(served.spec)
         assert client.get("/story").json()[-2:] == ["one", "two"]

@@ -135,7 +135,7 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     first = answer(url, lambda told: True)
 
     assert here(*deploy, "--wait") == 0
-    assert "application stays at /stays: nothing changes" in capsys.readouterr().out
+    assert "application stays at /stays: no changes" in capsys.readouterr().out
     assert answer(url, lambda told: True) == first
 
     (app / "words.py").write_text('WORD = "second"\n')

@@ -75,7 +75,7 @@ def test_a_wrong_token_and_a_dead_address_are_told_in_one_sentence_each(victim: 
     address = victim.cluster.address()
     wrong = script("-m", "app_toolkit.cli", "status", environment={"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": "wrong"})
     dead = script("-m", "app_toolkit.cli", "shutdown", environment={"RAY_ADDRESS": "127.0.0.1:1"})
-    for process, sentence in ((wrong, "refuses our access token"), (dead, "no Ray cluster answers at 127.0.0.1:1")):
+    for process, sentence in ((wrong, "refuses the access token"), (dead, "no Ray cluster answers at 127.0.0.1:1")):
         said, complaint = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, said) == (2, "")
         assert sentence in complaint

@@ -75,7 +75,7 @@ def test_a_bound_class_gives_its_handle_which_calls_where_no_loop_runs_until_the
     another = app_toolkit.get_handle("right", "right")
     assert another.less(5) == 4
     app_toolkit.shutdown()
-    with pytest.raises(ConfigError, match="'right' is a part of 'right', and no instance is joined"):
+    with pytest.raises(ConfigError, match="'right' belongs to application 'right', but this process is not connected"):
         another.less(5)
 
 
@@ -212,10 +212,10 @@ def test_what_is_nothing_to_run_is_told() -> None:
     with pytest.raises(ConfigError, match="Left has no __call__, so nothing would answer below '/left'"):
         app_toolkit.run(chain.left, route_prefix="/left")
     app = FastAPI(title="Nowhere")
-    with pytest.raises(ConfigError, match="the app 'Nowhere' is no attribute of a module that replicas could import"):
+    with pytest.raises(ConfigError, match="the app 'Nowhere' is not an attribute of a module that replicas can import"):
         app_toolkit.run(app)
     with pytest.raises(
-        ConfigError, match=r"bound as locked> cannot be brought to its replicas: TypeError: cannot pickle"
+        ConfigError, match=r"bound as locked> cannot be pickled for its replicas: TypeError: cannot pickle"
     ):
         app_toolkit.run(deployment(Locked, name="locked").bind(threading.Lock()))
     with pytest.raises(ConfigError, match=r"packed, the limit is 16777216: bind it with the path"):

@@ -474,7 +474,7 @@ async def test_a_body_beyond_its_limit_is_refused(small: httpx.AsyncClient, anno
         refused = await small.post("/size", content=bytes(101) if announced else pieces(60, 41))
     assert refused.status_code == 413
     assert refused.json()["error"] == "content_too_large"
-    assert refused.json()["detail"] == "the body has 101 bytes or more, max_body_size is 100"
+    assert refused.json()["detail"] == "the body has at least 101 bytes; max_body_size is 100"
 
 
 async def test_an_answer_that_has_begun_is_cut_where_the_body_grows_too_large(small: httpx.AsyncClient) -> None:

@@ -30,8 +30,8 @@ from tests.security.other_user import NOBODY, needs_root, shared_folder
         ("head", "the address 'head' is neither 'auto' nor of the form HOST:PORT"),
         ("head:port", "the address 'head:port' is neither"),
         ("head:70000", "the address 'head:70000' is neither"),
-        ("http://127.0.0.1:8265", "the address 'http://127.0.0.1:8265' is a URL: name the head .* as HOST:6379"),
-        ("ray://head:10001", "the address 'ray://head:10001' is one of Ray Client, which carries no requests"),
+        ("http://127.0.0.1:8265", "the address 'http://127.0.0.1:8265' is a URL: use HOST:6379 of the cluster's head"),
+        ("ray://head:10001", "the address 'ray://head:10001' is for Ray Client, which app_toolkit does not support"),
     ],
 )
 def test_an_address_where_no_cluster_is_is_refused_at_once(address: str, sentence: str) -> None:
@@ -204,7 +204,7 @@ def test_a_cluster_answers_also_if_its_token_is_long(cluster: Cluster, monkeypat
     assert module.find(address) == address
     for token in ("wrong", secrets.token_hex(200)):
         monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-        with pytest.raises(ConfigError, match=f"^the Ray cluster at {address} refuses our access token"):
+        with pytest.raises(ConfigError, match=f"^the Ray cluster at {address} refuses the access token of this"):
             module.find(address)
 
 

@@ -98,7 +98,7 @@ async def test_code_is_what_its_name_is_the_hash_of(store: RayStore) -> None:
         await store.compare_and_set(key, None, b"what was packed")
         assert await asyncio.to_thread(actors.packed_code, name) == b"what was packed"
         await store.compare_and_set(key, b"what was packed", b"what was put there")
-        with pytest.raises(TargetError, match=f"what the store has as '{key}' is not what was packed"):
+        with pytest.raises(TargetError, match=f"the store's value of '{key}' does not match its hash"):
             await asyncio.to_thread(actors.packed_code, name)
     finally:
         await store.delete(key)

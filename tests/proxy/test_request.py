@@ -32,7 +32,7 @@ def told(request: Request) -> tuple[object, ...]:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_requests_do_not_depend_on_how_their_bytes_are_cut(cuts: list[int]) -> None:
     bounds = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[a:b] for a, b in pairwise(bounds) if a < b]
@@ -55,7 +55,7 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
     parse([data])
     parse([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", data])

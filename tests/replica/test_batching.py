@@ -545,12 +545,12 @@ async def test_an_error_that_was_handled_is_gone_without_the_collector(raised: b
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        ([1], "got 2 items and gave 1 results"),
-        ([1, 2, 3], "got 2 items and gave 3 results"),
-        (None, "gave NoneType for 2 items, not a list"),
-        ("ab", "gave str for 2 items, not a list"),
-        ({1: 1, 2: 2}, "gave dict for 2 items, not a list"),
-        (iter([1, 2]), "gave list_iterator for 2 items, not a list"),
+        ([1], "received 2 items and returned 1 results"),
+        ([1, 2, 3], "received 2 items and returned 3 results"),
+        (None, "returned NoneType for 2 items instead of a list"),
+        ("ab", "returned str for 2 items instead of a list"),
+        ({1: 1, 2: 2}, "returned dict for 2 items instead of a list"),
+        (iter([1, 2]), "returned list_iterator for 2 items instead of a list"),
     ],
 )
 async def test_a_result_that_is_no_list_with_an_entry_for_each_item_fails_exactly_those(result: Any, said: str) -> None:
@@ -586,7 +586,7 @@ async def test_a_size_that_is_none_is_told_to_its_caller_alone(size: Any) -> Non
     one, two, three = await asyncio.gather(same(1), same(2), same(3), return_exceptions=True)
     assert (one, three) == (1, 3)
     assert isinstance(two, BatchError)
-    assert f"gave {size!r}: it must be a whole number from 0 on" in str(two)
+    assert f"returned {size!r}: it must be a whole number of 0 or more" in str(two)
 
 
 async def test_a_size_fn_that_raises_fails_its_caller_alone() -> None:
@@ -718,7 +718,11 @@ async def test_a_stream_whose_items_all_have_failed_is_closed() -> None:
 
 @pytest.mark.parametrize(
     ("step", "said"),
-    [([1], "got 2 items and gave 1 results"), (7, "gave int for 2 items"), (RuntimeError("broke"), "broke")],
+    [
+        ([1], "received 2 items and returned 1 results"),
+        (7, "returned int for 2 items"),
+        (RuntimeError("broke"), "broke"),
+    ],
 )
 async def test_a_stream_that_breaks_fails_both_after_what_they_were_given(step: Any, said: str) -> None:
     @batch(max_batch_size=2, batch_wait_timeout_s=FULL_ONLY_S)

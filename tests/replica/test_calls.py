@@ -178,7 +178,7 @@ async def test_what_a_method_raises_is_its_answer() -> None:
         (error,) = await here.call("double")
         assert str(error) == "Model.double() missing 1 required positional argument: 'number'"
         (error,) = await here.call("_hidden")
-        assert str(error) == "Model._hidden is private, and not for callers"
+        assert str(error) == "Model._hidden is private"
 
 
 @pytest.mark.anyio
@@ -186,7 +186,7 @@ async def test_a_method_that_cancels_itself_does_not_cancel_its_caller() -> None
     async with local() as here:
         (error,) = await here.call("raises_cancelled")
         assert type(error) is RemoteError
-        assert str(error) == "raises_cancelled raised CancelledError, and nobody had cancelled its call"
+        assert str(error) == "raises_cancelled raised CancelledError, but its call was not cancelled"
 
 
 @pytest.mark.anyio
@@ -317,7 +317,7 @@ async def test_who_does_not_call_is_told_that_this_serves_calls_alone() -> None:
         await here.ask(None)
         start, body = here.sent
         assert start["status"] == 404
-        assert body["body"] == b"this deployment serves calls, and no HTTP"
+        assert body["body"] == b"this deployment serves method calls, not HTTP"
 
 
 # Over the wire
@@ -468,7 +468,7 @@ def test_errors_arrive_as_themselves_with_the_traceback_of_the_replica(wire: Wir
     assert "app_toolkit/replica" not in note
     item, error = wire.frames("fail_later")
     assert (decode_value(item), type(decode_error(error))) == (1, KeyError)
-    with pytest.raises(AttributeError, match=r"Writer\.__class__ is private, and not for callers"):
+    with pytest.raises(AttributeError, match=r"Writer\.__class__ is private"):
         wire.call("__class__")
 
 
@@ -513,10 +513,10 @@ def test_a_caller_that_goes_cancels_the_method_whatever_the_ingress_would_do(wir
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (b"", "what comes with a call of double is not one frame of arguments, and values behind it"),
-        (body("double", 4)[:-1], "the body of a call of double ends within a frame"),
-        (body("double", 4) * 2, "what comes with a call of double is not one frame of arguments, and values behind it"),
-        (b"\xff" * 32, "the arguments of double do not come as such: unknown frame kind 255"),
+        (b"", "the body of a call of double must be one frame of arguments, followed by values"),
+        (body("double", 4)[:-1], "the body of a call of double ends in the middle of a frame"),
+        (body("double", 4) * 2, "the body of a call of double must be one frame of arguments, followed by values"),
+        (b"\xff" * 32, "the arguments of double cannot be decoded: unknown frame kind 255"),
     ],
 )
 def test_a_body_that_is_no_call_is_refused_and_the_connection_goes_on(wire: Wire, sent: bytes, said: str) -> None:
@@ -546,7 +546,7 @@ def test_nothing_is_unpickled_for_who_does_not_know_the_secret(
 
 def test_who_does_not_call_over_the_wire_gets_a_404(wire: Wire) -> None:
     answer = wire.connection.ask("/docs")
-    assert (answer.status, answer.read()) == (404, b"this deployment serves calls, and no HTTP")
+    assert (answer.status, answer.read()) == (404, b"this deployment serves method calls, not HTTP")
 
 
 class Reading:

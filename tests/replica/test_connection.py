@@ -226,7 +226,7 @@ values = st.binary(max_size=12).map(lambda value: bytes(b for b in value if b > 
 )
 @example(method="OPTIONS", target=b"*", fields=[], sent=b"", cuts=[], version=b"1.1")
 @example(method="GET", target=b"//a:b@c/d?", fields=[(b"x-q", b"")], sent=b"", cuts=[], version=b"1.0")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_app_is_told_the_same_of_any_request_in_any_pieces(
     method: str, target: bytes, fields: list[Any], sent: bytes, cuts: list[int], version: bytes
 ) -> None:
@@ -438,7 +438,7 @@ messages = st.one_of(
 
 
 @given(steps=st.lists(messages, max_size=5), method=st.sampled_from(["GET", "HEAD"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_an_app_does_in_whatever_order_the_same_comes_of_it(steps: list[Any], method: str) -> None:
     logging.disable()
     try:
@@ -787,7 +787,7 @@ CHUNKS = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx-trailer: z\r\n\r\n"
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_body_of_chunks_is_read_in_any_pieces(cuts: list[int]) -> None:
     request = head("POST", fields=[(b"host", b"shop"), (b"transfer-encoding", b"chunked")]) + CHUNKS
     at = [0, *sorted(min(cut, len(request)) for cut in cuts), len(request)]

@@ -73,12 +73,12 @@ def test_a_head_says_how_long_its_body_is(status: int | None, headers: Any, leng
 @pytest.mark.parametrize(
     ("status", "headers", "told"),
     [
-        (103, [], "the app answers with status 103, behind which another answer has to come"),
-        (600, [], "the app answers with status 600, and the highest is 599"),
-        (200, [(b"x:", b"")], "the app answers with a field b'x:', which is no name"),
-        (200, [(b"", b"")], "the app answers with a field b'', which is no name"),
+        (103, [], "the app responded with status 103: a final response must have a status from 200 to 599"),
+        (600, [], "the app responded with status 600: a final response must have a status from 200 to 599"),
+        (200, [(b"x:", b"")], "the app sent an invalid field name: b'x:'"),
+        (200, [(b"", b"")], "the app sent an invalid field name: b''"),
         (200, [TEXT, (b"x", b"a\nb")], "the app's field b'x' has a control character in its value b'a\\nb'"),
-        (200, [(b"content-length", b"-1")], "the app announces a body of b'-1' bytes, which is no length"),
+        (200, [(b"content-length", b"-1")], "the app sent an invalid content-length: b'-1'"),
     ],
 )
 def test_what_is_no_head_is_said_in_a_sentence(status: int, headers: Any, told: str) -> None:

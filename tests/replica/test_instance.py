@@ -226,8 +226,8 @@ async def test_a_generator_that_is_cancelled_in_a_step_is_closed_behind_that_ste
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("_secret", "Writer._secret is private, and not for callers"),
-        ("__class__", "Writer.__class__ is private, and not for callers"),
+        ("_secret", "Writer._secret is private"),
+        ("__class__", "Writer.__class__ is private"),
         ("missing", "Writer.missing is not a method"),
         ("size", "Writer.size is not a method"),
     ],
@@ -245,7 +245,7 @@ async def test_a_stream_is_not_awaited_and_a_result_not_iterated() -> None:
     async with running(lambda: Writer([])) as instance:
         with pytest.raises(TypeError, match=r"Writer\.tell yields items: iterate over it"):
             await instance.call("tell", (1,), {})
-        with pytest.raises(TypeError, match=r"Writer\.ask gives one result: await it"):
+        with pytest.raises(TypeError, match=r"Writer\.ask returns one result: await it"):
             instance.stream("ask", ("a",), {})
 
 
@@ -391,7 +391,7 @@ async def test_its_life_knows_which_replica_it_is_and_others_are_told_that_they_
 
     async with running(Model, replica=HERE) as instance:
         await instance.check_health()
-        with pytest.raises(RuntimeError, match="outside of what a replica runs"):
+        with pytest.raises(RuntimeError, match="was called outside of a replica"):
             replica_context()
     assert seen == [HERE] * 4
 

@@ -435,7 +435,8 @@ def test_an_answer_that_would_leave_its_client_waiting_is_a_failure(
 ) -> None:
     served = serve(HINTING)
     assert served.connect().ask("/").status == 500
-    assert_logged_once(served, caplog, "the app answers with status 103, behind which another answer has to come")
+    sentence = "the app responded with status 103: a final response must have a status from 200 to 599"
+    assert_logged_once(served, caplog, sentence)
 
 
 def test_a_failure_within_the_response_cuts_the_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

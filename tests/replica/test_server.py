@@ -285,7 +285,7 @@ def test_a_class_is_reconfigured_while_it_runs_and_what_fails_is_told_and_given_
     server.reconfigure(given(2), 5)
     assert served.marked("taken-2")
     with pytest.raises(
-        ReconfigureError, match="chat did not take up its user_config: ValueError: n is below 0"
+        ReconfigureError, match="chat could not apply its user_config: ValueError: n is below 0"
     ) as caught:
         server.reconfigure(given(-1), 5)
     assert "in reconfigure" in caught.value.__notes__[0]
@@ -664,7 +664,7 @@ def test_a_replica_refuses_to_listen_in_a_folder_that_others_may_enter(tmp_path:
 
 def test_a_replica_refuses_to_listen_in_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InsecurePath, match=f"{tmp_path}/file must be a folder"):
+    with pytest.raises(InsecurePath, match=f"{tmp_path}/file is not a folder"):
         bind(Address(f"unix:{tmp_path}/file/inner/r.sock"))
 
 

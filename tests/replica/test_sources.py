@@ -101,7 +101,7 @@ def test_a_folder_of_many_files_is_not_looked_through_and_that_is_said(
 @pytest.mark.parametrize(
     ("archive", "sentence"),
     [
-        (None, "are not in the store any more"),
+        (None, "are no longer in the store"),
         (b"no archive", "cannot be read"),
         (zlib.compress(b"others"), "are not those that were packed as"),
     ],

@@ -115,7 +115,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await scope["app"](send)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     slots=st.integers(1, 3),
     streams=st.integers(0, 2),

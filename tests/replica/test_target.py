@@ -105,7 +105,7 @@ def wsgi(environ: Any, start_response: Any) -> Any: ...
         (Commands(), "shop:x is a Commands, and a target is"),
         (create_later, "shop:x is an async function without parameters, and a factory has to be a `def` function"),
         (create_nothing, r"shop:x\(\) is a NoneType, and a target is"),
-        (create_function, r"shop:x\(\) gives <function create_nothing .* call that function in it"),
+        (create_function, r"shop:x\(\) returns <function create_nothing .* call that function in the factory"),
     ],
 )
 def test_anything_else_is_refused_in_one_sentence_with_a_hint(value: Any, sentence: str) -> None:

@@ -687,5 +687,5 @@ class RandomRouter(RuleBasedStateMachine):
         assert not [name for name in free for waiter in self.waiters if self.may_use(waiter, name)]
 
 
-RandomRouter.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+RandomRouter.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestRandomRouter = RandomRouter.TestCase

@@ -147,7 +147,7 @@ def test_a_replica_reads_nothing_from_another_user(serve: Serve, caplog: pytest.
     os.chmod(path, 0o777)
     with other_user(KNOCK, json.dumps(attacks)) as other:
         assert [other.says() for _ in attacks] == [""] * 3
-    assert f"a connection is closed unread: user {NOBODY} is at the other end" in caplog.text
+    assert f"closing a connection before reading from it: user {NOBODY} is at the other end" in caplog.text
     assert not served.marked("asked")
     assert served.connect().ask("/secret", hop=None).read() == b'"secret"'
     assert served.marked("asked")

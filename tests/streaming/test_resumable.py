@@ -138,6 +138,12 @@ def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> 
             yield str(number)
         raise HTTPException(429, "too much", {"retry-after": "3"})
 
+    @app.get("/fast", response_class=EventSourceResponse)
+    @resumable()
+    async def fast() -> AsyncIterable[int]:
+        for number in range(20_000):
+            yield number
+
     @app.get("/lines")
     @resumable(log=log)
     async def lines() -> AsyncIterable[Token]:
@@ -186,7 +192,7 @@ def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> 
 
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncIterator[str]:
-    config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         task = asyncio.create_task(server.serve(sockets=[listening]))
@@ -246,6 +252,15 @@ async def test_the_generator_runs_to_its_end_with_its_dependencies_when_its_clie
     await until(lambda: client.model.running == client.model.open_sessions == 0)
     async with client.read(f"/streams/{reader.id}?after=3") as later:
         assert await later.tokens(1) == texts(4, 4)
+
+
+async def test_a_client_that_leaves_a_fast_stream_is_no_error(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        async with client.read("/fast") as reader:
+            assert (await reader.event())["data"] == "0"
+        async with client.read(f"/fast?stream={reader.id}&after=19998") as again:
+            assert [event["data"] for event in await again.rest()] == ["19998", "19999"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_several_clients_follow_one_stream(client: Client) -> None:

@@ -319,7 +319,7 @@ def revive(controller: Any) -> None:
     Ray itself restarts the actor only when its process has ended.
     """
     if not ray.wait([controller.here.remote()], timeout=ANSWER_S)[0]:
-        log.warning("the controller does not answer any more: its process is ended, and another one goes on")
+        log.warning("the controller does not answer; its process is restarted")
         ray.kill(controller, no_restart=False)
 
 
@@ -378,7 +378,9 @@ def packed_code(hash: str) -> bytes | None:
     """Return pickled code from the store, or None. Raises `TargetError` if the code does not match its hash."""
     code = _packed(hash)
     if code is not None and sha256(code).hexdigest() != hash:
-        raise TargetError(f"what the store has as {code_key(hash)!r} is not what was packed: deploy it again")
+        raise TargetError(
+            f"the store's value of {code_key(hash)!r} does not match its hash: deploy the application again"
+        )
     return code
 
 

@@ -39,13 +39,11 @@ def refuse_url(address: str) -> None:
     """Raise `ConfigError` if the address is a URL."""
     if address.startswith("ray://"):
         raise ConfigError(
-            f"the address {address!r} is one of Ray Client, which carries no requests: run this on a node of "
+            f"the address {address!r} is for Ray Client, which app_toolkit does not support: run this on a node of "
             "the cluster, with the address of its head (HOST:6379)"
         )
     if "://" in address:
-        raise ConfigError(
-            f"the address {address!r} is a URL: name the head of the Ray cluster as HOST:6379, without one"
-        )
+        raise ConfigError(f"the address {address!r} is a URL: use HOST:6379 of the cluster's head")
 
 
 def find(address: str) -> str:
@@ -158,7 +156,7 @@ def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool
                 "copy the file ~/.ray/auth_token of its head"
             )
         raise ConfigError(
-            f"the Ray cluster at {address} refuses our access token: it should be that of its head "
+            f"the Ray cluster at {address} refuses the access token of this process: use that of its head "
             "(RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
         )
 
@@ -199,7 +197,7 @@ def _resolved(host: str, port: int, deadline: float) -> list[Any]:
         raise TimeoutError
     (result,) = found
     if isinstance(result, UnicodeError):
-        raise OSError("its host is no valid name")
+        raise OSError("the host name is invalid")
     if isinstance(result, OSError):
         raise result
     return list(result)

@@ -53,7 +53,7 @@ class _Controller:
             await controller.start()
         except Exception as error:
             self._ready.set_exception(error)  # for calls until the process ends
-            log.exception("the controller could not begin")
+            log.exception("the controller could not start")
             await asyncio.sleep(AGAIN_S)
             os._exit(1)  # Ray restarts the process, which may then reach the store
         self._ready.set_result(controller)

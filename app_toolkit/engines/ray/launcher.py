@@ -232,7 +232,7 @@ class RayLauncher:
         try:
             handle = await asyncio.to_thread(ray.get_actor, replica, namespace=NAMESPACE)
         except ValueError:
-            self._emit(Exited(replica, "it was gone when the controller came back"))
+            self._emit(Exited(replica, "the process did not exist when the controller restarted"))
             return
         self._attend(replica, handle)
         try:
@@ -248,7 +248,7 @@ class RayLauncher:
         self._placed.add(replica)
         if about["group"] is None:
             # The controller that created the actor ended before it ordered the start.
-            self._emit(Exited(replica, "it had not been told to start when the controller came back"))
+            self._emit(Exited(replica, "the process had received no order to start before the controller restarted"))
             await self._kill(replica)
             return
         self._emit(

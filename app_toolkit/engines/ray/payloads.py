@@ -36,7 +36,7 @@ class RayPayloads:
     async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
         found = await self._ask(replica, "collect", key)
         if found is None:
-            raise ReplicaGone(f"replica {replica} keeps nothing for this call any more")
+            raise ReplicaGone(f"replica {replica} no longer has the payload of this call")
         views: Sequence[memoryview] = found
         return views
 

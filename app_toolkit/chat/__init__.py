@@ -1,0 +1,43 @@
+"""Routers of chat protocols over one interface of chat models."""
+
+from app_toolkit.chat.ai_sdk import ai_sdk_router
+from app_toolkit.chat.openai import openai_router
+from app_toolkit.chat.protocol import (
+    Attachment,
+    ChatEvent,
+    ChatMessage,
+    ChatModel,
+    ChatRequest,
+    ErrorEvent,
+    FinishEvent,
+    FinishReason,
+    ReasoningEvent,
+    TextEvent,
+    Tool,
+    ToolCall,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from app_toolkit.errors import ChatError
+
+__all__ = [
+    "Attachment",
+    "ChatError",
+    "ChatEvent",
+    "ChatMessage",
+    "ChatModel",
+    "ChatRequest",
+    "ErrorEvent",
+    "FinishEvent",
+    "FinishReason",
+    "ReasoningEvent",
+    "TextEvent",
+    "Tool",
+    "ToolCall",
+    "ToolCallEvent",
+    "ToolResultEvent",
+    "UsageEvent",
+    "ai_sdk_router",
+    "openai_router",
+]

@@ -1,0 +1,520 @@
+"""`ai_sdk_router`: chats for the Vercel AI SDK, whose `useChat` and assistant-ui talk to it without a line of code."""
+
+import asyncio
+import json
+import logging
+import math
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import Response as Answer
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
+from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, TextEvent
+from app_toolkit.chat.ui_messages import UIChat, read_chat, tool_calls
+from app_toolkit.chat.ui_stream import MessageParts, Part, encode
+from app_toolkit.core.stream_log import Outcome, Page
+from app_toolkit.deployment import Bound
+from app_toolkit.errors import ChatError, ConfigError, RequestError, StreamActive, StreamUnknown
+from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.streaming.generation import Generation
+from app_toolkit.streaming.log import DEFAULT, MemoryStreamLog, StreamLog
+from app_toolkit.streaming.resumable import STREAM_ID, OpenStream, StreamOptions, log_parameter
+
+logger = logging.getLogger("app_toolkit.chat")
+
+Call = Callable[[], AsyncIterator[ChatEvent]]
+
+HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache",
+    "x-vercel-ai-ui-message-stream": "v1",
+    "x-accel-buffering": "no",
+}
+
+TEXT_HEADERS = {"content-type": "text/plain; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+
+FIRST_EVENT_S = 15.0
+"""Seconds for which a response waits for the first event of the model, so that an error can still have a status."""
+
+KEEP_ALIVE_S = 15.0
+"""Seconds without an event after which a comment is sent."""
+
+STOP_S = 20.0
+"""Seconds for which a request waits until an earlier response has ended; the lease of a lost one expires before."""
+
+NEWEST = 2**53 - 1
+"""A number that no event of a stream has."""
+
+OPEN, KEEP_ALIVE, DONE = b": stream-open\n\n", b": keep-alive\n\n", b"data: [DONE]\n\n"
+
+CLIENT_CLOSED_REQUEST = 499
+
+FAILED = "An error occurred."
+
+ENDINGS: Mapping[Outcome | None, Part] = {
+    "stopped": {"type": "abort"},
+    "failed": {"type": "error", "errorText": FAILED},
+    "lost": {"type": "error", "errorText": "The response was interrupted."},
+}
+"""The last part of a stream that did not end by itself."""
+
+EVICTED: Part = {"type": "error", "errorText": "The response is too long to be read again from its start."}
+
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "id": {"type": "string", "description": "The id of the chat"},
+                        "messages": {"type": "array", "items": {"type": "object"}, "description": "UI messages"},
+                        "message": {"type": "object", "description": "The last UI message, instead of all"},
+                        "trigger": {"type": "string", "enum": ["submit-message", "regenerate-message"]},
+                        "messageId": {"type": "string"},
+                        "model": {"type": "string", "description": "The name of a model"},
+                    },
+                }
+            }
+        },
+    }
+}
+"""The body is read by hand, because a `Body` of the user's own dependencies would change what FastAPI expects."""
+
+
+def ai_sdk_router(
+    models: "Source | Mapping[str, Source]",
+    *,
+    log: "StreamLog | Bound[Any] | None" = None,
+    resume: bool = True,
+    version: int = 5,
+    linger_s: float = 60.0,
+    max_duration_s: float = 3_600.0,
+) -> APIRouter:
+    """Return a router for `useChat` of the Vercel AI SDK. Include it with a prefix, such as `/api/chat`.
+
+    `POST` to the prefix streams a response as a UI message stream, version 1. `POST /text` streams its text only, for
+    `TextStreamChatTransport`. With `resume`, `GET /{chat}/stream` replays the active response of a chat from its start
+    and follows it (204 if none is active), and `POST /{chat}/stop` stops it.
+
+    An error before the first event has its status, and its body is the message, which the AI SDK shows to the user. A
+    later one is a part of the type `error`; an exception other than `ChatError` shows no details.
+
+    Parameters:
+        models: A model, or models by name, of which the body's `model` chooses one: what `bind()` returns, an object
+            with a method `chat`, or an async generator function.
+        log: Where the events are kept, as of `resumable`. Default: the memory of this process.
+        resume: True: a disconnect does not stop the model, and a client can come back. A new message stops the
+            response that is active in its chat. False: a disconnect stops the model. Default: True.
+        version: The oldest version of the AI SDK of the clients. From 6 on, the last part has `finishReason`.
+            Default: 5.
+        linger_s: Seconds without a client after which a model is stopped. Default: 60.
+        max_duration_s: Seconds after which a model is stopped. Default: 3600.
+
+    Raises:
+        ConfigError: There is no model, or an option is out of bounds.
+    """
+    if version < 5:
+        raise ConfigError(f"ai_sdk_router: version = {version!r}: must be 5 or above")
+    for name, value in (("linger_s", linger_s), ("max_duration_s", max_duration_s)):
+        if not 0 < value <= 86_400:
+            raise ConfigError(f"ai_sdk_router: {name} = {value!r}: must be above 0 and at most 86,400")
+    options = StreamOptions(log or DEFAULT, None, linger_s, max_duration_s, FIRST_EVENT_S, 0, None)
+    router = APIRouter(route_class=PlainTextRoute)
+    catalog = catalog_parameter(models)
+    _add_text(router, catalog, options)
+    if resume:
+        _add_resumable(router, catalog, version, options)
+    else:
+        _add_plain(router, catalog, version, options)
+    return router
+
+
+def _add_text(router: APIRouter, models: Any, options: StreamOptions) -> None:
+    async def opened(request: Request, catalog: models) -> AsyncIterator[OpenStream]:
+        chat = read_chat(await request.body())
+        response = TextResponse(_call(chat, catalog))
+        async with _tied(request, response, options) as stream:
+            yield stream
+
+    @router.post("/text", response_class=PlainTextResponse, openapi_extra=BODY)
+    @on_disconnect("cancel")
+    async def send_text(stream: Annotated[OpenStream, Depends(opened)]) -> Any:
+        return StreamingResponse(_text_chunks(stream), headers=TEXT_HEADERS)
+
+
+def _add_plain(router: APIRouter, models: Any, version: int, options: StreamOptions) -> None:
+    async def opened(request: Request, catalog: models) -> AsyncIterator[OpenStream]:
+        chat = read_chat(await request.body())
+        async with _tied(request, MessageResponse(chat, _call(chat, catalog), version), options) as stream:
+            yield stream
+
+    @router.post("", response_class=Answer, openapi_extra=BODY)
+    @on_disconnect("cancel")
+    async def send_message(request: Request, stream: Annotated[OpenStream, Depends(opened)]) -> Any:
+        return StreamingResponse(_frames(stream), headers=_headers(request))
+
+
+def _add_resumable(router: APIRouter, models: Any, version: int, options: StreamOptions) -> None:
+    parameter = log_parameter(options.log)
+
+    async def begun(request: Request, catalog: models, log: parameter) -> AsyncIterator[OpenStream]:  # type: ignore[valid-type]
+        chat = read_chat(await request.body())
+        response = MessageResponse(chat, _call(chat, catalog), version)
+        async with _kept(request, response, log, chat.id, options) as stream:
+            yield stream
+
+    async def existing(chat: str, request: Request, log: parameter) -> AsyncIterator[OpenStream | None]:  # type: ignore[valid-type]
+        active = await _active(log, chat)
+        if active is None:
+            yield None
+            return
+        async with OpenStream(request, log, active, 0, HEADERS["content-type"], options) as stream:
+            yield stream
+
+    @router.post("", response_class=Answer, openapi_extra=BODY)
+    @on_disconnect("notify")
+    async def send_message(request: Request, stream: Annotated[OpenStream, Depends(begun)]) -> Any:
+        return StreamingResponse(_frames(stream), headers={**_headers(request), STREAM_ID: stream.id})
+
+    @router.get("/{chat}/stream", response_class=Answer, responses={204: {}})
+    @on_disconnect("notify")
+    async def resume_stream(request: Request, stream: Annotated[OpenStream | None, Depends(existing)]) -> Any:
+        if stream is None:
+            return Answer(status_code=204)
+        return StreamingResponse(_frames(stream), headers={**_headers(request), STREAM_ID: stream.id})
+
+    @router.post("/{chat}/stop", response_class=JSONResponse)
+    async def stop_stream(chat: str, request: Request, log: parameter) -> dict[str, bool]:  # type: ignore[valid-type]
+        stream = await _active(log, chat)
+        if stream is not None and _named_stream(await request.body()) in (None, stream):
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await _stop(log, stream)
+            except TimeoutError:
+                logger.warning("stream %s has not ended %g s after its stop", stream, STOP_S)
+        return {"success": True}
+
+
+class PlainTextRoute(APIRoute):
+    """A route whose errors are plain text, because the AI SDK shows the body of an error to the user."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Answer:
+            try:
+                return await handler(request)
+            except (ChatError, RequestError, StarletteHTTPException, RequestValidationError) as error:
+                status, headers = _status(error)
+                if status < 400:
+                    raise
+                return PlainTextResponse(_message(error), status, headers)
+
+        return handle
+
+
+class MessageResponse:
+    """A response of a model, as the parts of a UI message stream."""
+
+    def __init__(self, chat: UIChat, call: Call, version: int) -> None:
+        self.committed = False
+        """Whether the response has a status, so that an error can only be a part."""
+        self._call = call
+        continued = chat.continued
+        # A client that gets another id for a message that it continues would show two messages.
+        id = (continued.id if continued else "") or f"msg_{secrets.token_urlsafe(12)}"
+        self._parts = MessageParts(id, version=version, known_calls=tool_calls(continued))
+
+    async def encoded(self) -> AsyncGenerator[bytes, None]:
+        """Yield the parts as events of a stream log. An exception before the first one is raised."""
+        began = False
+        try:
+            async with _closing(self._call()) as events:
+                async for event in events:
+                    if isinstance(event, ErrorEvent) and not began:
+                        raise ChatError(event.message, status=500, code=event.code)
+                    for part in self._parts.translate(event):
+                        began = True
+                        yield encode(part)
+            for part in self._parts.finish():
+                yield encode(part)
+        except Exception as error:
+            if not began and not self.committed:
+                raise
+            if not isinstance(error, ChatError | RequestError | StarletteHTTPException):
+                logger.exception("a chat model raised")
+            for part in self._parts.fail(_message(error)):
+                yield encode(part)
+
+
+class TextResponse:
+    """A response of a model, as the text of its message."""
+
+    def __init__(self, call: Call) -> None:
+        self.committed = False
+        self._call = call
+
+    async def encoded(self) -> AsyncGenerator[bytes, None]:
+        """Yield the text. An error is raised, because plain text has no other way to say that it is incomplete."""
+        async with _closing(self._call()) as events:
+            async for event in events:
+                if isinstance(event, ErrorEvent):
+                    raise ChatError(event.message, status=500, code=event.code)
+                if isinstance(event, TextEvent) and event.text:
+                    yield event.text.encode(errors="replace")
+
+
+def _call(chat: UIChat, catalog: Catalog) -> Call:
+    """Return a function that calls the model of a chat. Raises `ChatError` if there is no such model.
+
+    The model is not called before its response has begun, which can fail, or wait for the end of another one.
+    """
+    return partial(catalog.find(chat.model), chat.request(chat.model or catalog.names[0]))
+
+
+@asynccontextmanager
+async def _closing(events: AsyncIterator[ChatEvent]) -> AsyncIterator[AsyncIterator[ChatEvent]]:
+    try:
+        yield events
+    finally:
+        if (close := getattr(events, "aclose", None)) is not None:
+            await close()
+
+
+def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
+    """Return the status and the headers of an error before the first event."""
+    match error:
+        case StarletteHTTPException():
+            return error.status_code, error.headers
+        case RequestError():
+            seconds = error.retry_after_s
+            return error.status, None if seconds is None else {"retry-after": str(math.ceil(seconds))}
+        case ChatError():
+            return error.status, None
+    return 422, None
+
+
+def _message(error: Exception) -> str:
+    """Return what a user may read of an exception."""
+    if isinstance(error, StarletteHTTPException):
+        return error.detail if isinstance(error.detail, str) else json.dumps(error.detail)
+    if isinstance(error, RequestValidationError):
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return str(error) if isinstance(error, ChatError | RequestError) else FAILED
+
+
+@asynccontextmanager
+async def _kept(
+    request: Request, response: MessageResponse, log: StreamLog, chat: str | None, options: StreamOptions
+) -> AsyncIterator[OpenStream]:
+    """Begin a response that outlives its client, after the active one of the chat was stopped."""
+    generation = Generation(
+        log,
+        response.encoded(),
+        HEADERS["content-type"],
+        key=chat,
+        linger_s=options.linger_s,
+        max_duration_s=options.max_duration_s,
+    )
+    await _begin(generation, log, chat)
+    try:
+        await generation.first_event(options.first_event_s)
+    except BaseException:
+        await generation.cancel()
+        raise
+    response.committed = True
+    stream = OpenStream(request, log, generation.id, 0, HEADERS["content-type"], options)
+    stream.generation = generation
+    async with stream:
+        yield stream
+
+
+def _tied(
+    request: Request, response: MessageResponse | TextResponse, options: StreamOptions
+) -> AbstractAsyncContextManager[OpenStream]:
+    """Begin a response that ends with its request."""
+    log = MemoryStreamLog()
+    generation = Generation(
+        log, response.encoded(), HEADERS["content-type"], linger_s=86_400.0, max_duration_s=options.max_duration_s
+    )
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[OpenStream]:
+        await generation.begin()
+        try:
+            await _first_event(generation, request, options.first_event_s)
+            response.committed = True
+            yield OpenStream(request, log, generation.id, 0, HEADERS["content-type"], options)
+        finally:
+            await generation.cancel()
+
+    return opened()
+
+
+async def _first_event(generation: Generation, request: Request, timeout_s: float) -> None:
+    """Wait for the first event, unless the client disconnects before. Raises what the generator raised."""
+    waiting = asyncio.create_task(generation.first_event(timeout_s))
+    leaving = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+        await waiting
+    finally:
+        waiting.cancel()
+        leaving.cancel()
+        await asyncio.wait((waiting, leaving))
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _begin(generation: Generation, log: StreamLog, chat: str | None) -> None:
+    """Begin a generation. Raises `ChatError` 409 if the active response of the chat does not end."""
+    try:
+        async with asyncio.timeout(STOP_S):
+            while True:
+                try:
+                    await generation.begin()
+                    return
+                except StreamActive:
+                    active = None if chat is None else await _active(log, chat)
+                    if active is not None:
+                        await _stop(log, active)
+    except TimeoutError:
+        raise ChatError("the last response of this chat has not ended yet", status=409, code="chat_active") from None
+
+
+async def _active(log: StreamLog, chat: str) -> str | None:
+    """Return the id of the active stream of a chat; None: there is none."""
+    stream = await log.find(chat)
+    try:
+        return None if stream is None or await log.outcome(stream, NEWEST) is not None else stream
+    except StreamUnknown:
+        return None
+
+
+async def _stop(log: StreamLog, stream: str) -> None:
+    """Stop a stream, and wait for its end."""
+    try:
+        await log.stop(stream)
+        async with aclosing(log.follow(stream, NEWEST)) as pages:
+            async for page in pages:
+                if page.outcome is not None:
+                    return
+    except StreamUnknown:
+        return
+
+
+def _named_stream(body: bytes) -> str | None:
+    """Return the stream that a request names. None: it means the active one."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return None
+    named = document.get("activeStreamId") if isinstance(document, dict) else None
+    return named if isinstance(named, str) else None
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Return the headers of a stream. `Connection` is for HTTP/1.1 only, and a client may want to close."""
+    closes = "close" in request.headers.get("connection", "").lower()
+    if request.scope.get("http_version") == "1.1" and not closes:
+        return {**HEADERS, "connection": "keep-alive"}
+    return HEADERS
+
+
+async def _frames(stream: OpenStream) -> AsyncGenerator[bytes, None]:
+    """Yield a UI message stream as clients receive it."""
+    yield OPEN
+    unfinished: Part | None = None
+    ended = False
+    async with aclosing(_paced(stream.pages(), KEEP_ALIVE_S)) as pages:
+        async for page in pages:
+            if page is None:
+                yield KEEP_ALIVE
+                continue
+            frames = []
+            for event in () if page.evicted else page.events:
+                data = event.partition(b"\n")[2]
+                frames.append(b"data: " + data + b"\n\n")
+                if b'-delta"' not in data[:32]:
+                    part = json.loads(data)
+                    ended = part["type"] in ("finish", "error")
+                    if part["type"] in ("text-start", "reasoning-start"):
+                        unfinished = {"type": part["type"].replace("-start", "-end"), "id": part["id"]}
+                    elif part == unfinished:
+                        unfinished = None
+            last = EVICTED if page.evicted else ENDINGS.get(page.outcome)
+            if last is not None and not ended:
+                if unfinished is not None:
+                    frames.append(_frame(unfinished))
+                frames.append(_frame(last))
+            if frames:
+                yield b"".join(frames)
+            if page.evicted:
+                break
+    yield DONE
+
+
+def _frame(part: Part) -> bytes:
+    return b"data: " + encode(part)[1:] + b"\n\n"
+
+
+async def _text_chunks(stream: OpenStream) -> AsyncGenerator[bytes, None]:
+    """Yield the text of a message. Raises `ChatError` at its end if it is incomplete, which breaks the connection."""
+    async with aclosing(stream.pages()) as pages:
+        async for page in pages:
+            if page.evicted or page.outcome not in (None, "finished"):
+                raise ChatError("the model has not finished its response", status=500)
+            if page.events:
+                yield b"".join(page.events)
+
+
+async def _paced(pages: AsyncGenerator[Page, None], period_s: float) -> AsyncGenerator[Page | None, None]:
+    """Yield the pages, and None whenever there was none for `period_s`."""
+    queue: asyncio.Queue[Page | Exception | None] = asyncio.Queue(1)
+
+    async def read() -> None:
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    await queue.put(page)
+        except Exception as error:
+            await queue.put(error)
+        else:
+            await queue.put(None)
+
+    # A task of its own closes the pages even if the client has disconnected and nothing can be awaited any more.
+    reading = asyncio.create_task(read(), name="app-toolkit chat reader")
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(period_s):
+                    page = await queue.get()
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(page, Exception):
+                raise page
+            if page is None:
+                return
+            yield page
+    finally:
+        reading.cancel()
+
+
+__all__ = ["ai_sdk_router"]

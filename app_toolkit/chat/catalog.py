@@ -1,0 +1,83 @@
+"""The models that a chat router serves, by name."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+from fastapi import Depends
+
+from app_toolkit.chat.protocol import ChatFunction, ChatModel
+from app_toolkit.deployment import Bound
+from app_toolkit.errors import ChatError, ConfigError
+
+Source = ChatModel | ChatFunction | Bound[Any]
+"""A model: a bound deployment, an object with a method `chat`, or an async generator function."""
+
+
+class Catalog:
+    """Models by name, as a dependency of a route finds them."""
+
+    def __init__(self, functions: Mapping[str, ChatFunction]) -> None:
+        self._functions = functions
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the models, the first one is the default."""
+        return list(self._functions)
+
+    def find(self, name: str | None) -> ChatFunction:
+        """Return the function of a model; None or an empty name: the default model.
+
+        Raises:
+            ChatError: 404, there is no such model.
+        """
+        if not name:
+            return next(iter(self._functions.values()))
+        function = self._functions.get(name)
+        if function is None:
+            raise ChatError(
+                f"the model {name!r} does not exist; there are {', '.join(self.names)}",
+                status=404,
+                code="model_not_found",
+            )
+        return function
+
+
+def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
+    """Return the annotation of a route's parameter that is the catalog of these models.
+
+    Bound deployments become dependencies of the route, so that the planner finds them. A single model has the name
+    `default`.
+
+    Raises:
+        ConfigError: There is no model, or one that is neither of the three kinds.
+    """
+    named = dict(models) if isinstance(models, Mapping) else {"default": models}
+    if not named:
+        raise ConfigError("a chat router needs at least one model")
+    for name, source in named.items():
+        if not isinstance(source, Bound) and not callable(getattr(source, "chat", source)):
+            raise ConfigError(
+                f"the model {name!r} is {source!r}: pass what bind() returns, an object with a method chat, or an "
+                "async generator function"
+            )
+
+    async def catalog(**handles: Any) -> Catalog:
+        sources = {name: handles.get(f"model_{number}", source) for number, (name, source) in enumerate(named.items())}
+        return Catalog({name: _function(source) for name, source in sources.items()})
+
+    cast(Any, catalog).__signature__ = inspect.Signature(
+        [
+            inspect.Parameter(
+                f"model_{number}", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(source)]
+            )
+            for number, source in enumerate(named.values())
+            if isinstance(source, Bound)
+        ]
+    )
+    return Annotated[Catalog, Depends(catalog)]
+
+
+def _function(source: Any) -> ChatFunction:
+    # A handle has no attribute that its class does not have, so this works for handles, too.
+    return cast(ChatFunction, source if inspect.isroutine(source) else source.chat)

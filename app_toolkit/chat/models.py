@@ -1,0 +1,73 @@
+"""A chat model for tests, demonstrations and front ends: no network, no weights."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from app_toolkit.chat.protocol import (
+    ChatEvent,
+    ChatRequest,
+    ErrorEvent,
+    FinishEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    UsageEvent,
+)
+from app_toolkit.deployment import Deployment
+from app_toolkit.errors import ChatError
+
+
+class EchoModel(Deployment, name="echo-model", max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1}):
+    """Answers with the words of the last message, one by one.
+
+    Words that begin with `/` make it behave in a way that clients must handle: `/reason` reasons first, `/tool NAME`
+    calls a tool, `/fail` fails before the first event, `/break` after it, `/length` ends because of the length,
+    `/forever` does not end.
+    """
+
+    def __init__(self, period_s: float = 0.0) -> None:
+        """Create the model.
+
+        Parameters:
+            period_s: Seconds before each word. Default: 0.
+        """
+        self._period_s = period_s
+
+    async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        """Yield the response. Raises `ChatError` for `/fail`."""
+        words = request.prompt.split()
+        commands = [word for word in words if word.startswith("/")]
+        if "/fail" in commands:
+            raise ChatError("the model was asked to fail", status=503, code="asked_to_fail")
+        if "/reason" in commands:
+            for word in ("let", "me", "think"):
+                await asyncio.sleep(self._period_s)
+                yield ReasoningEvent(f"{word} ")
+        if "/tool" in commands and request.tools and request.messages[-1].role != "tool":
+            yield ToolCallEvent(0, "call_0", request.tools[0].name)
+            for part in ('{"text": ', '"hello"}'):
+                await asyncio.sleep(self._period_s)
+                yield ToolCallEvent(0, arguments=part)
+            yield UsageEvent(len(words), 1)
+            yield FinishEvent("tool_calls")
+            return
+        said = [word for word in words if word not in commands]
+        if request.messages[-1].role == "tool":
+            said = ["the", "tool", "returned", *request.messages[-1].text.split()]
+        count = 0
+        while True:
+            for word in said or ["hello"]:
+                if count == request.max_tokens:
+                    yield UsageEvent(len(words), count)
+                    yield FinishEvent("length")
+                    return
+                await asyncio.sleep(self._period_s)
+                yield TextEvent(word if count == 0 else f" {word}")
+                count += 1
+                if "/break" in commands:
+                    yield ErrorEvent("the model was asked to break")
+                    return
+            if "/forever" not in commands:
+                break
+        yield UsageEvent(len(words), count)
+        yield FinishEvent("length" if "/length" in commands else "stop")

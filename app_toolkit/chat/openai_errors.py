@@ -1,0 +1,126 @@
+"""Errors in the format of OpenAI's API, for the routes of one router only."""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from app_toolkit.chat.openai_stream import document_response
+from app_toolkit.chat.openai_wire import InvalidParameter
+from app_toolkit.errors import ChatError, RequestError
+
+logger = logging.getLogger("app_toolkit.chat")
+
+INVALID = "invalid_request_error"
+TYPES = {429: "rate_limit_error"}
+"""The types of errors that are neither `invalid_request_error` nor `server_error`."""
+
+CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+"""The codes of errors that have none of their own."""
+
+RETRY_AFTER = {429: "1", 503: "1"}
+"""`Retry-After` of errors that have none of their own."""
+
+HIDDEN = "the server failed while it processed the request"
+
+
+class ModelFailed(Exception):
+    """A model has yielded an `ErrorEvent`."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIError:
+    """An error as a client receives it."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The body of the response, or the last event of a stream."""
+        kind = TYPES.get(self.status, "server_error" if self.status >= 500 else INVALID)
+        code = self.code or CODES.get(self.status)
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": code}}
+
+    def response(self) -> Response:
+        headers = dict(self.headers)
+        if self.status in RETRY_AFTER and not any(name.lower() == "retry-after" for name in headers):
+            headers["retry-after"] = RETRY_AFTER[self.status]
+        return document_response(self.document, self.status, headers)
+
+
+def error_of(error: Exception) -> OpenAIError:
+    """Return an exception as a client receives it. The text of an unexpected one is logged, and not sent."""
+    if isinstance(error, RequestValidationError):
+        return _validation(error)
+    if isinstance(error, InvalidParameter):
+        return OpenAIError(400, error.message, error.code, error.param)
+    if isinstance(error, ChatError):
+        return OpenAIError(error.status, error.message, error.code)
+    if isinstance(error, ModelFailed):
+        return OpenAIError(500, error.message, error.code)
+    if isinstance(error, HTTPException):
+        detail = error.detail if isinstance(error.detail, str) else json.dumps(error.detail, default=str)
+        return OpenAIError(error.status_code, detail, headers=error.headers or {})
+    if isinstance(error, RequestError) and error.status != 500:
+        after = error.retry_after_s
+        headers = {} if after is None else {"retry-after": str(math.ceil(after))}
+        return OpenAIError(error.status, str(error), error.reason, headers=headers)
+    logger.error("a request of the OpenAI router failed", exc_info=error)
+    return OpenAIError(500, HIDDEN)
+
+
+def _validation(error: RequestValidationError) -> OpenAIError:
+    """Return the mistake that is deepest in the request: the others are those of the other types of a union."""
+    found = max(error.errors(), key=lambda each: len(each["loc"]))
+    if found["type"] == "json_invalid":
+        return OpenAIError(400, f"the body of the request is not valid JSON: {found['ctx']['error']}")
+    path = _path(found["loc"][1:])
+    if not path:
+        return OpenAIError(400, "the body of the request must be a JSON object, with content-type: application/json")
+    if found["type"] == "missing":
+        return OpenAIError(400, f"the field {path} is missing", "missing_required_parameter", path)
+    code = "invalid_type" if found["type"].endswith(("_type", "_parsing")) else "invalid_value"
+    return OpenAIError(400, f"the field {path} is wrong: {found['msg']}", code, path)
+
+
+def _path(location: tuple[Any, ...]) -> str:
+    """Return the field as OpenAI writes it, without the names of types that pydantic adds for unions."""
+    path = ""
+    for each in location:
+        if isinstance(each, int):
+            path += f"[{each}]"
+        elif re.fullmatch(r"[a-z_][\w-]*", each) and each not in {"str", "int", "float", "bool"}:
+            path += f".{each}"
+    return path.removeprefix(".")
+
+
+class OpenAIRoute(APIRoute):
+    """A route whose errors have OpenAI's format, whatever handlers the app has."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except Exception as error:
+                return error_of(error).response()
+
+        return handle

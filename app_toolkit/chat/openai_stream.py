@@ -1,0 +1,164 @@
+"""Responses that stop their work when their client disconnects, under every ASGI server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import Response
+
+from app_toolkit.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+HEARTBEAT_S = 15.0
+"""Seconds without an event after which a comment is sent. Proxies close connections on which nothing is sent."""
+
+HEARTBEAT = b": keep-alive\n\n"
+
+DONE = b"data: [DONE]\n\n"
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClientGone(Exception):
+    """The server reports that the connection is closed."""
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Run a coroutine and return its result. Cancel it when the client disconnects, and return None then.
+
+    A cancellation of the caller is passed on. The coroutine has ended when this function returns.
+    """
+    running = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((running, watcher), return_when=asyncio.FIRST_COMPLETED)
+        gone = watcher.done()
+    finally:
+        watcher.cancel()
+        if not running.done():
+            running.cancel()
+        # It cannot be a cancel scope of anyio, which would also cancel each `await` in the cleanup of a model.
+        await asyncio.gather(running, watcher, return_exceptions=True)
+    if not running.cancelled():
+        return running.result()
+    if not gone:
+        raise RuntimeError("the handler of the request was cancelled, although its client is connected")
+    return None
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class LiveResponse(Response):
+    """A response that a function sends, which is cancelled when the client disconnects."""
+
+    def __init__(self, respond: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]) -> None:
+        super().__init__()
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await until_disconnect(receive, self._respond(scope, receive, send))
+
+
+class EventWriter:
+    """Writes server-sent events, several tasks at a time. The head of the response is sent with the first event.
+
+    It sends no `id:` and no `retry:`. With one of these, OpenAI's SDK takes a comment for an event without data.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self.started = False
+        """Whether the head has been sent."""
+        self._send = send
+        self._writing = asyncio.Lock()
+        self._written_at = 0.0
+
+    async def write(self, frames: bytes) -> None:
+        """Send complete frames. Raises `ClientGone`."""
+        await self._write(frames, more=True)
+
+    async def end(self, frames: bytes) -> None:
+        """Send the last frames. Raises `ClientGone`."""
+        await self._write(frames, more=False)
+
+    async def _write(self, frames: bytes, more: bool) -> None:
+        async with self._writing:
+            try:
+                if not self.started:
+                    await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+                    self.started = True
+                await self._send({"type": "http.response.body", "body": frames, "more_body": more})
+            except OSError as error:
+                raise ClientGone from error
+            self._written_at = asyncio.get_running_loop().time()
+
+    @asynccontextmanager
+    async def kept_alive(self) -> AsyncIterator[None]:
+        """Send a comment whenever nothing was sent for `HEARTBEAT_S`."""
+        beating = asyncio.ensure_future(self._beat())
+        try:
+            yield
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _beat(self) -> None:
+        clock = asyncio.get_running_loop().time
+        self._written_at = clock()
+        while True:
+            rest = self._written_at + HEARTBEAT_S - clock()
+            if rest > 0:
+                await asyncio.sleep(rest)
+            else:
+                await self.write(HEARTBEAT)
+
+
+def document_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON document as a response. Half of a surrogate pair, which some models write, becomes `?`."""
+    return Response(_json(document).encode(errors="replace"), status, headers, "application/json")
+
+
+def data(document: Any) -> bytes:
+    """Return an event whose data is a JSON document."""
+    text = _json(document)
+    # Many clients split lines with functions for text, which also split at these.
+    for separator, escaped in (("\u2028", "\\u2028"), ("\u2029", "\\u2029"), ("\x85", "\\u0085")):
+        if separator in text:
+            text = text.replace(separator, escaped)
+    return b"data: %b\n\n" % text.encode(errors="replace")
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+async def together(work: list[Callable[[], Awaitable[None]]]) -> None:
+    """Run functions at the same time. The first exception cancels the others and is raised when they have ended."""
+
+    async def run(function: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await function()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError("a model was cancelled, although its request was not") from None
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(run(each))
+    except ExceptionGroup as failed:
+        error: Exception = failed
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__

@@ -1,0 +1,323 @@
+"""The requests and responses of OpenAI's API, and their translation to the interface of chat models."""
+
+import mimetypes
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, FinishReason, Tool, ToolCall
+
+AUDIO = {"mp3": "audio/mpeg", "wav": "audio/wav"}
+"""The media types of the audio formats that have another name than their format."""
+
+MAX_TEXTS = 2_048
+"""The texts of one request for embeddings, as with OpenAI."""
+
+
+class InvalidParameter(Exception):
+    """A request that is valid JSON of the right types, and still has a field that cannot be used."""
+
+    def __init__(self, message: str, param: str, code: str | None = "invalid_value") -> None:
+        """`param`: the field, as OpenAI writes it, for example `messages[0].content`."""
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class OpenAIObject(BaseModel):
+    """An object of a request. Unknown fields are ignored, because clients send fields that only some servers have."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class OpenAIFunctionCall(OpenAIObject):
+    name: str
+    arguments: str = Field(default="", description="A JSON document.")
+
+
+class OpenAIToolCall(OpenAIObject):
+    id: str
+    type: Literal["function"] = "function"
+    function: OpenAIFunctionCall
+
+
+class OpenAIImage(OpenAIObject):
+    url: str = Field(description="An address, or a `data:` URL with the content.")
+
+
+class OpenAIAudio(OpenAIObject):
+    data: str = Field(description="The content in base64.")
+    format: str
+
+
+class OpenAIFile(OpenAIObject):
+    file_data: str | None = Field(default=None, description="A `data:` URL, or the content in base64.")
+    file_id: str | None = Field(default=None, description="Not supported.")
+    filename: str | None = None
+
+
+class OpenAIPart(OpenAIObject):
+    """A part of the content of a message. The field with the name of the type has the content."""
+
+    type: Literal["text", "refusal", "image_url", "input_audio", "file"]
+    text: str | None = None
+    refusal: str | None = None
+    image_url: OpenAIImage | None = None
+    input_audio: OpenAIAudio | None = None
+    file: OpenAIFile | None = None
+
+
+class OpenAIMessage(OpenAIObject):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[OpenAIPart] | None = None
+    tool_calls: list[OpenAIToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+class OpenAIFunction(OpenAIObject):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(default=None, description="A JSON schema.")
+
+
+class OpenAITool(OpenAIObject):
+    type: Literal["function"]
+    function: OpenAIFunction
+
+
+class OpenAIFunctionName(OpenAIObject):
+    name: str
+
+
+class OpenAIToolChoice(OpenAIObject):
+    type: Literal["function"]
+    function: OpenAIFunctionName
+
+
+class OpenAIStreamOptions(OpenAIObject):
+    include_usage: bool | None = None
+
+
+class ChatCompletionRequest(BaseModel):
+    """A request of `POST /chat/completions`. Fields that are not listed reach the model as `ChatRequest.extra`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(min_length=1)
+    messages: list[OpenAIMessage] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: OpenAIStreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, description="The number of choices.")
+    tools: list[OpenAITool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | OpenAIToolChoice | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1, description="Overrides `max_tokens`.")
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    response_format: dict[str, Any] | None = None
+    user: str | None = None
+
+
+class EmbeddingRequest(OpenAIObject):
+    """A request of `POST /embeddings`."""
+
+    model: str = Field(min_length=1)
+    input: str | list[str] | list[int] | list[list[int]] = Field(description="Texts. Tokens are not supported.")
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(default=None, ge=1)
+
+    def texts(self) -> list[str]:
+        """Return the texts. Raises `InvalidParameter`."""
+        given = [self.input] if isinstance(self.input, str) else self.input
+        texts = [each for each in given if isinstance(each, str)]
+        if len(texts) < len(given):
+            raise InvalidParameter(
+                "input has tokens, which this server cannot read; send texts (in LangChain: "
+                "check_embedding_ctx_length=False)",
+                "input",
+            )
+        if not 0 < len(texts) <= MAX_TEXTS:
+            raise InvalidParameter(f"input has {len(texts)} texts: it must have from 1 to {MAX_TEXTS}", "input")
+        return texts
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class CompletionUsage(BaseModel):
+    """The tokens of all choices together. Zeros: the model does not count."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class ChatCompletionMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = Field(default=None, description="Only if the model has reasoned.")
+    tool_calls: list[OpenAIToolCall] | None = Field(default=None, description="Only if the model calls tools.")
+
+
+class ChatCompletionChoice(BaseModel):
+    index: int
+    message: ChatCompletionMessage
+    logprobs: None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(BaseModel):
+    """A response of `POST /chat/completions` without `stream`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatCompletionChoice]
+    usage: CompletionUsage
+
+
+class ServedModel(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "app_toolkit"
+
+
+class ServedModels(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ServedModel]
+
+
+class EmbeddingVector(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str = Field(description="Numbers, or with `base64` their 32-bit floats.")
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[EmbeddingVector]
+    model: str
+    usage: EmbeddingUsage = Field(description="Zeros: the function does not count tokens.")
+
+
+class OpenAIErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None = Field(description="The field of the request that is wrong.")
+    code: str | None
+
+
+class OpenAIErrorDocument(BaseModel):
+    """The body of every response that is an error."""
+
+    error: OpenAIErrorDetail
+
+
+def chat_request(body: ChatCompletionRequest) -> ChatRequest:
+    """Return the request as chat models get it. Raises `InvalidParameter`."""
+    tools = tuple(
+        Tool(each.function.name, each.function.description or "", each.function.parameters) for each in body.tools or ()
+    )
+    choice = body.tool_choice
+    if isinstance(choice, OpenAIToolChoice):
+        choice_name: str | None = choice.function.name
+        if choice_name not in {tool.name for tool in tools}:
+            raise InvalidParameter(f"tool_choice names {choice_name!r}, which is not in tools", "tool_choice")
+    else:
+        choice_name = choice
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return ChatRequest(
+        messages=tuple(_message(each, f"messages[{number}]") for number, each in enumerate(body.messages)),
+        model=body.model,
+        tools=tools,
+        tool_choice=choice_name,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        stop=stop,
+        seed=body.seed,
+        response_format=body.response_format,
+        user=body.user,
+        extra=dict(body.model_extra or {}) or None,
+    )
+
+
+def _message(message: OpenAIMessage, param: str) -> ChatMessage:
+    if message.role == "tool" and not message.tool_call_id:
+        raise InvalidParameter("a message of the role tool needs tool_call_id", f"{param}.tool_call_id")
+    if message.content is None and message.role != "assistant":
+        raise InvalidParameter(f"a message of the role {message.role} needs content", f"{param}.content")
+    texts: list[str] = []
+    attachments: list[Attachment] = []
+    if isinstance(message.content, str):
+        texts.append(message.content)
+    else:
+        for number, part in enumerate(message.content or ()):
+            found = _part(part, f"{param}.content[{number}]")
+            (texts if isinstance(found, str) else attachments).append(found)  # type: ignore[arg-type]
+    return ChatMessage(
+        role="system" if message.role == "developer" else message.role,
+        text="\n".join(texts),
+        tool_calls=tuple(
+            ToolCall(each.id, each.function.name, each.function.arguments) for each in message.tool_calls or ()
+        ),
+        tool_call_id=message.tool_call_id,
+        attachments=tuple(attachments),
+    )
+
+
+def _part(part: OpenAIPart, param: str) -> str | Attachment:
+    if part.type == "text" and part.text is not None:
+        return part.text
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type == "image_url" and part.image_url is not None:
+        return Attachment(_media_type(part.image_url.url, "image/*"), part.image_url.url)
+    if part.type == "input_audio" and part.input_audio is not None:
+        audio = part.input_audio
+        media_type = AUDIO.get(audio.format, f"audio/{audio.format}")
+        return Attachment(media_type, f"data:{media_type};base64,{audio.data}")
+    if part.type == "file" and part.file is not None:
+        return _file(part.file, param)
+    raise InvalidParameter(f"a part of the type {part.type} needs {part.type}", f"{param}.{part.type}")
+
+
+def _file(file: OpenAIFile, param: str) -> Attachment:
+    if file.file_data is None:
+        raise InvalidParameter("a file needs file_data: this server keeps no files", f"{param}.file.file_data")
+    if file.file_data.startswith(("data:", "http:", "https:")):
+        url = file.file_data
+        media_type = _media_type(url, _guessed(file.filename, "application/octet-stream"))
+    else:
+        media_type = _guessed(file.filename, "application/octet-stream")
+        url = f"data:{media_type};base64,{file.file_data}"
+    return Attachment(media_type, url, file.filename)
+
+
+def _media_type(url: str, otherwise: str) -> str:
+    """Return the media type that a `data:` URL has, or that the name in an address has."""
+    if url.startswith("data:"):
+        return url[5:].partition(",")[0].partition(";")[0] or otherwise
+    return _guessed(url.partition("?")[0].partition("#")[0], otherwise)
+
+
+def _guessed(name: str | None, otherwise: str) -> str:
+    return mimetypes.guess_type(name or "")[0] or otherwise

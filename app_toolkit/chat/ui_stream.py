@@ -1,0 +1,219 @@
+"""The parts of a UI message stream, version 1, and how the events of a model become parts.
+
+The schemas of older clients refuse a part with a key that they do not know, so a part has only the keys that all
+versions of the AI SDK from 5 on know.
+"""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Never
+
+from fastapi.encoders import jsonable_encoder
+
+from app_toolkit.chat.protocol import (
+    ChatEvent,
+    ErrorEvent,
+    FinishEvent,
+    FinishReason,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+Part = dict[str, Any]
+
+FINISH_REASONS: Mapping[FinishReason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool-calls",
+    "content_filter": "content-filter",
+}
+
+FINISH_REASON_SINCE = 6
+"""The version of the AI SDK from which on every release knows `finishReason`."""
+
+
+def encode(part: Part) -> bytes:
+    """Return a part as an event of a stream log: an empty type, a line feed, and the data.
+
+    Raises:
+        ValueError: A number of the part is not finite, which JSON does not have.
+    """
+    options: Any = {"separators": (",", ":"), "default": jsonable_encoder, "allow_nan": False}
+    try:
+        return b"\n" + json.dumps(part, ensure_ascii=False, **options).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair; the client joins the halves
+        return b"\n" + json.dumps(part, **options).encode()
+
+
+@dataclass(slots=True)
+class PartialCall:
+    """A tool call whose arguments the model writes."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    complete: bool = False
+
+
+class MessageParts:
+    """Translates the events of one response. The parts of all events in this order are a valid stream.
+
+    The model calls tools and then goes on in a new step, as it does in the AI SDK: a step ends when all of its tools
+    have results and the model yields something else.
+    """
+
+    def __init__(self, message_id: str, *, version: int, known_calls: Iterable[str] = ()) -> None:
+        """Begin a message.
+
+        Parameters:
+            message_id: The id of the message.
+            version: The version of the AI SDK of the client.
+            known_calls: The ids of tool calls that the message has already, if it is continued.
+        """
+        self.finished = False
+        self._message_id = message_id
+        self._version = version
+        self._known = set(known_calls)
+        self._started = False
+        self._open: tuple[Literal["text", "reasoning"], str] | None = None
+        """The part that the model writes, and its id."""
+        self._texts = 0
+        self._calls: dict[int, PartialCall] = {}
+        """The calls of this step by their index."""
+        self._unanswered: set[str] = set()
+        self._has_results = False
+
+    def translate(self, event: ChatEvent) -> list[Part]:
+        """Return the parts of the next event.
+
+        Raises:
+            ValueError: The model has broken the protocol.
+        """
+        if self.finished:
+            return []
+        match event:
+            case TextEvent(text):
+                return [*self._start(), *self._write("text", text)]
+            case ReasoningEvent(text):
+                return [*self._start(), *self._write("reasoning", text)]
+            case ToolCallEvent():
+                return [*self._start(), *self._call(event)]
+            case ToolResultEvent():
+                return [*self._start(), *self._result(event)]
+            case ErrorEvent(message):
+                return self.fail(message)
+            case FinishEvent(reason):
+                return self.finish(reason)
+        return []
+
+    def finish(self, reason: FinishReason | None = None) -> list[Part]:
+        """Return the last parts. None: the reason follows from the calls that have no result."""
+        if self.finished:
+            return []
+        parts = [*self._start(), *self._close(), *self._complete_all(force=True)]
+        self.finished = True
+        finish: Part = {"type": "finish"}
+        if self._version >= FINISH_REASON_SINCE:
+            finish["finishReason"] = FINISH_REASONS[reason or ("tool_calls" if self._unanswered else "stop")]
+        return [*parts, {"type": "finish-step"}, finish]
+
+    def fail(self, message: str) -> list[Part]:
+        """Return the last parts of a response that failed."""
+        if self.finished:
+            return []
+        parts = [*self._start(), *self._close()]
+        self.finished = True
+        return [*parts, {"type": "error", "errorText": message}]
+
+    def _start(self) -> list[Part]:
+        if self._started:
+            return []
+        self._started = True
+        return [{"type": "start", "messageId": self._message_id}, {"type": "start-step"}]
+
+    def _close(self) -> list[Part]:
+        """End the part that the model writes."""
+        if self._open is None:
+            return []
+        (kind, id), self._open = self._open, None
+        return [{"type": f"{kind}-end", "id": id}]
+
+    def _next_step(self) -> list[Part]:
+        """Begin the next step if the tools of this one have their results."""
+        if not self._has_results or self._unanswered:
+            return []
+        parts = [*self._close(), *self._complete_all(force=True)]
+        self._calls.clear()
+        self._has_results = False
+        return [*parts, {"type": "finish-step"}, {"type": "start-step"}]
+
+    def _write(self, kind: Literal["text", "reasoning"], text: str) -> list[Part]:
+        if not text:
+            return []
+        parts = [*self._complete_all(force=False), *self._next_step()]
+        if self._open is None or self._open[0] != kind:
+            parts += self._close()
+            self._texts += 1
+            self._open = kind, f"{kind}-{self._texts}"
+            parts.append({"type": f"{kind}-start", "id": self._open[1]})
+        return [*parts, {"type": f"{kind}-delta", "id": self._open[1], "delta": text}]
+
+    def _call(self, event: ToolCallEvent) -> list[Part]:
+        parts: list[Part] = []
+        call = self._calls.get(event.index)
+        if call is None or (event.id and event.id != call.id):
+            if call is not None:
+                parts += self._complete(call, force=True)
+            parts += [*self._close(), *self._next_step()]
+            call = PartialCall(event.id or f"call_{secrets.token_hex(8)}", event.name)
+            self._calls[event.index] = call
+            self._known.add(call.id)
+            self._unanswered.add(call.id)
+            parts.append({"type": "tool-input-start", "toolCallId": call.id, "toolName": call.name})
+        if event.arguments:
+            if call.complete:
+                raise ValueError(f"the arguments of the tool call {call.id!r} were complete, but more of them follow")
+            call.arguments += event.arguments
+            parts.append({"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": event.arguments})
+        return parts
+
+    def _complete_all(self, *, force: bool) -> list[Part]:
+        return [part for call in self._calls.values() for part in self._complete(call, force=force)]
+
+    def _complete(self, call: PartialCall, *, force: bool) -> list[Part]:
+        """Give the client the arguments of a call. `force`: even if they are not a JSON document."""
+        if call.complete or not (call.arguments or force):
+            return []
+        part: Part = {"type": "tool-input-available", "toolCallId": call.id, "toolName": call.name}
+        try:
+            part["input"] = json.loads(call.arguments or "{}", parse_constant=_refuse)
+        except ValueError:
+            if not force:
+                return []
+            self._unanswered.discard(call.id)
+            error = "the arguments of the tool call are not a JSON document"
+            part |= {"type": "tool-input-error", "input": call.arguments, "errorText": error}
+        call.complete = True
+        return [part]
+
+    def _result(self, event: ToolResultEvent) -> list[Part]:
+        if event.id not in self._known:
+            raise ValueError(f"the model yielded the result of a tool call {event.id!r} that it has not yielded")
+        parts = self._close()
+        for call in self._calls.values():
+            if call.id == event.id:
+                parts += self._complete(call, force=True)
+        self._unanswered.discard(event.id)
+        self._has_results = True
+        if event.is_error:
+            text = event.result if isinstance(event.result, str) else json.dumps(event.result, default=jsonable_encoder)
+            return [*parts, {"type": "tool-output-error", "toolCallId": event.id, "errorText": text}]
+        return [*parts, {"type": "tool-output-available", "toolCallId": event.id, "output": event.result}]
+
+
+def _refuse(constant: str) -> Never:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,59 @@
+"""An app under uvicorn, in the event loop of the test."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from tests.patience import PATIENCE_S, until
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """The URL of the app."""
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        await until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+@asynccontextmanager
+async def asking(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app."""
+    async with (
+        served(app) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        yield http
+
+
+def in_process(app: FastAPI) -> httpx.AsyncClient:
+    """A client that calls the app without a server. It gets a response when the response is complete."""
+    return httpx.AsyncClient(base_url="http://test", transport=httpx.ASGITransport(app), timeout=PATIENCE_S)
+
+
+def frames(body: str) -> list[str]:
+    """The data of the events of a body, each of which is one line and a blank line."""
+    assert body.endswith("\n\n")
+    found = body[:-2].split("\n\n")
+    assert all(frame.startswith("data: ") and "\n" not in frame for frame in found), found
+    return [frame.removeprefix("data: ") for frame in found]
+
+
+def chunks(body: str) -> list[Any]:
+    """The chunks of a complete stream of OpenAI's format."""
+    *documents, done = frames(body)
+    assert done == "[DONE]"
+    return [json.loads(each) for each in documents]

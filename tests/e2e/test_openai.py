@@ -1,0 +1,64 @@
+"""The API of OpenAI on Ray: the router in one replica, the model in another."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.chat.served import chunks
+from tests.cluster import Cluster
+from tests.patience import wait_until
+
+COMPLETIONS = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def http(cluster: Cluster) -> Iterator[httpx.Client]:
+    served = cluster.deploy("assistants:app")
+    assert served.status()["status"] == "healthy", served.status()
+    with served.client() as client:
+        yield client
+    served.delete()
+
+
+def ask(prompt: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "assistant", "messages": [{"role": "user", "content": prompt}], **fields}
+
+
+def running(http: httpx.Client) -> int:
+    return int(http.get("/running").json())
+
+
+def test_choices_stream_through_the_proxy(http: httpx.Client) -> None:
+    response = http.post(COMPLETIONS, json=ask("a b c", stream=True, n=2))
+    assert response.headers["x-accel-buffering"] == "no"
+    choices = [each for chunk in chunks(response.text) for each in chunk["choices"]]
+    for index in range(2):
+        texts = [each["delta"].get("content", "") for each in choices if each["index"] == index]
+        assert "".join(texts) == "abc"
+    assert not running(http)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_the_model_keeps_its_status(http: httpx.Client, stream: bool) -> None:
+    response = http.post(COMPLETIONS, json=ask("fail", stream=stream))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_a_client_that_stops_reading_stops_the_generators_in_the_other_replica(http: httpx.Client) -> None:
+    with http.stream("POST", COMPLETIONS, json=ask("wait", stream=True, n=2)) as response:
+        assert next(response.iter_lines()).startswith("data: ")
+        wait_until(lambda: running(http) == 2)
+    wait_until(lambda: not running(http))
+
+
+def test_a_client_that_does_not_wait_stops_the_generator_in_the_other_replica(http: httpx.Client) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        http.post(COMPLETIONS, json=ask("wait"), timeout=1)
+    wait_until(lambda: not running(http))
+
+
+def test_the_texts_of_a_request_are_computed_in_batches(http: httpx.Client) -> None:
+    response = http.post("/v1/embeddings", json={"model": "assistant", "input": ["a", "abc"] * 100})
+    assert [each["embedding"] for each in response.json()["data"]] == [[1.0], [3.0]] * 100
