@@ -190,10 +190,13 @@ class StreamTable:
         """Renew the lease on a stream. Raises `StreamUnknown`."""
         return self.append(id, owner, self.get(id).last + 1, (), now)
 
-    def adopt(self, id: str, owner: str, now: float) -> bool:
-        """Make this process the owner of a lost stream. Return False if the stream is not lost."""
+    def adopt(self, id: str, owner: str, last: int, now: float) -> bool:
+        """Make this process the owner of a lost stream whose last event it has seen.
+
+        Return False if the stream is not lost, or its last event does not have the number `last`.
+        """
         stream = self.get(id)
-        if stream.outcome != "lost":
+        if stream.outcome != "lost" or stream.last != last:
             return False
         stream.owner, stream.outcome, stream.ended_at = owner, None, None
         stream.renewed_at = now

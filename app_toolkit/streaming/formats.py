@@ -7,15 +7,45 @@ without a type. Events of any other media type are kept as they are.
 
 import json
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from dataclasses import dataclass
+from inspect import isclass
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi.encoders import jsonable_encoder
 from fastapi.sse import ServerSentEvent, format_sse_event
+from pydantic import (
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+)
 
 SSE = "text/event-stream"
 JSON_LINES = "application/jsonl"
 LINES = frozenset({JSON_LINES, "application/x-ndjson", "application/json-lines"})
+
+STREAMS = frozenset({AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator})
+
+MODEL_OPTIONS: Mapping[str, Any] = {
+    "include": None,
+    "exclude": None,
+    "by_alias": True,
+    "exclude_unset": False,
+    "exclude_defaults": False,
+    "exclude_none": False,
+}
+"""The options `response_model_...` of a route, and their defaults."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -37,15 +67,66 @@ def encode(item: Any) -> bytes | None:
     return kind or None
 
 
+def item_type(annotation: Any) -> "TypeAdapter[Any] | None":
+    """Return the declared type of the items that a route yields; None: none, or `ServerSentEvent`."""
+    if get_origin(annotation) not in STREAMS or not get_args(annotation):
+        return None
+    declared = get_args(annotation)[0]
+    if declared is Any or (isclass(declared) and issubclass(declared, ServerSentEvent)):
+        return None
+    return TypeAdapter(declared)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedItem:
+    """An item of a JSON line as the log has it, which FastAPI must not validate and filter a second time."""
+
+    document: Any
+
+
+def _validated(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, LoggedItem) else handler(value)
+
+
+def _serialized(value: Any, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    # Without an annotation of the result, the JSON schema is that of the declared type.
+    return value.document if isinstance(value, LoggedItem) else handler(value)
+
+
+def logged(annotation: Any) -> Any:
+    """Return the annotation of an endpoint that yields `LoggedItem`s of the declared type, for its documentation."""
+    declared = get_args(annotation)[0]
+    return AsyncIterable[Annotated[declared, WrapValidator(_validated), WrapSerializer(_serialized)]]  # type: ignore[valid-type]
+
+
+def item_encoder(declared: "TypeAdapter[Any] | None", route: object) -> Callable[[Any], bytes | None]:
+    """Return the function that encodes the items of a route.
+
+    As FastAPI does, it validates an item, and sends only the fields of the declared type that the options of the route
+    include. It raises `ValidationError` of pydantic for an item of another type.
+    """
+    if declared is None:
+        return encode
+    chosen = {name: getattr(route, f"response_model_{name}", default) for name, default in MODEL_OPTIONS.items()}
+
+    def encode_declared(item: Any) -> bytes | None:
+        if isinstance(item, ServerSentEvent):
+            return encode(item)
+        return b"\n" + declared.dump_json(declared.validate_python(item, from_attributes=True), **chosen)
+
+    return encode_declared
+
+
 def parts(event: bytes) -> tuple[str | None, str | None]:
     """Return the type and the data of an event of `text/event-stream`. Invalid UTF-8 is replaced."""
     kind, line_feed, data = event.partition(b"\n")
     return kind.decode(errors="replace") or None, data.decode(errors="replace") if line_feed else None
 
 
-def decode(data: str | None) -> Any:
-    """Return the item of a JSON line."""
-    return json.loads(data or "null")
+def decode(data: str | None, *, typed: bool = False) -> Any:
+    """Return the item of a JSON line. `typed`: for an endpoint that is annotated with `logged`."""
+    document = json.loads(data or "null")
+    return LoggedItem(document) if typed else document
 
 
 def frame(media_type: str, event: bytes, id: str, retry_ms: int | None = None) -> bytes:

@@ -71,7 +71,7 @@ class Generation:
     async def adopt(self, stream: str, last: int) -> bool:
         """Continue a lost stream after event number `last`. Return False if it is not lost any more."""
         self.id, self._last = stream, last
-        if not await self._log.adopt(stream, self.owner):
+        if not await self._log.adopt(stream, self.owner, last):
             return False
         self._task = asyncio.create_task(self._run(), name=f"app-toolkit stream {self.id}")
         return True

@@ -36,8 +36,11 @@ class StreamLog(Protocol):
     async def renew(self, stream: str, owner: str) -> Renewal:
         """Renew the lease on a stream to which nothing is appended."""
 
-    async def adopt(self, stream: str, owner: str) -> bool:
-        """Become the owner of a lost stream, which continues. Return False if it is not lost, or somebody else has."""
+    async def adopt(self, stream: str, owner: str, last: int) -> bool:
+        """Become the owner of a lost stream, which continues after event number `last`.
+
+        Return False if the stream is not lost, or has other events: another process has continued it.
+        """
 
     async def find(self, key: str) -> str | None:
         """Return the id of the newest stream with this key; None: there is none."""
@@ -87,8 +90,8 @@ class MemoryStreamLog:
     async def renew(self, stream: str, owner: str) -> Renewal:
         return self._table.renew(stream, owner, self._now())
 
-    async def adopt(self, stream: str, owner: str) -> bool:
-        return self._table.adopt(stream, owner, self._now())
+    async def adopt(self, stream: str, owner: str, last: int) -> bool:
+        return self._table.adopt(stream, owner, last, self._now())
 
     async def find(self, key: str) -> str | None:
         return self._table.find(key)

@@ -208,9 +208,10 @@ return 1
 """
 
 ADOPT = """
-local owner = ARGV[5]
+local owner, last = ARGV[5], tonumber(ARGV[6])
 if not exists(id) then return -1 end
 local outcome = look(id)
+if tonumber(get(id, 'last')) ~= last then return 0 end
 if not outcome and get(id, 'owner') == owner then return 1 end  -- a retry of the same call succeeds
 if outcome ~= 'lost' then return 0 end
 redis.call('XDEL', events(id), get(id, 'last') .. '-' .. get(id, 'ends'))
@@ -348,8 +349,8 @@ class RedisStreamLog:
     async def renew(self, stream: str, owner: str) -> Renewal:
         return await self._append(stream, owner)
 
-    async def adopt(self, stream: str, owner: str) -> bool:
-        return _known(stream, await self._run(ADOPT, stream, owner)) == 1
+    async def adopt(self, stream: str, owner: str, last: int) -> bool:
+        return _known(stream, await self._run(ADOPT, stream, owner, last)) == 1
 
     async def find(self, key: str) -> str | None:
         found = cast(bytes | None, await _answer(self._client.get(f"{self._prefix}key:{key}")))

@@ -14,6 +14,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi import Response as Answer
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 
 from app_toolkit.core.methods import kind_of
@@ -56,6 +57,8 @@ class LostStream:
 
 
 Resume = Callable[[LostStream], AsyncIterator[Any]]
+
+Encoder = Callable[[Any], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,8 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
     signature = inspect.signature(function, eval_str=True)
     if options.key is not None and options.key not in signature.parameters:
         raise ConfigError(f"resumable: {function.__qualname__} has no parameter {options.key!r}")
-    opened = Depends(_opener(function, signature, options))
+    declared = formats.item_type(signature.return_annotation)
+    opened = Depends(_opener(function, signature, declared, options))
 
     async def items(stream: "OpenStream") -> AsyncIterator[Any]:
         async with aclosing(stream.items()) as found:
@@ -149,7 +153,7 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
 
     endpoint: Any = wraps(function)(items if yields else answer)
     parameter = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, opened])
-    returned = signature.return_annotation
+    returned = signature.return_annotation if declared is None else formats.logged(signature.return_annotation)
     endpoint.__signature__ = inspect.Signature([parameter], return_annotation=returned)
     endpoint.__annotations__ = {"stream": parameter.annotation}
     if returned is not inspect.Signature.empty:
@@ -159,7 +163,10 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
 
 
 def _opener(
-    function: Callable[..., Any], signature: inspect.Signature, options: StreamOptions
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    declared: "TypeAdapter[Any] | None",
+    options: StreamOptions,
 ) -> Callable[..., AsyncGenerator[Any, None]]:
     """Return the dependency that opens the stream of a request.
 
@@ -171,6 +178,7 @@ def _opener(
         app_toolkit_request: Request, app_toolkit_response: Answer, app_toolkit_log: StreamLog, **arguments: Any
     ) -> AsyncGenerator[Any, None]:
         request, log = app_toolkit_request, app_toolkit_log
+        encoder = formats.item_encoder(declared, request.scope.get("route"))
         id, after = position(request)
         if id is not None:
             stream = await existing(request, log, id, after, options)
@@ -180,7 +188,9 @@ def _opener(
             if media_type is None:  # an error, or another response that is not streamed
                 yield result
                 return
-            stream = await _begun(request, log, result, media_type, options, arguments)
+            key = None if options.key is None else str(arguments[options.key])
+            stream = await _begun(request, log, result, media_type, options, key, encoder)
+        stream.encoder, stream.typed = encoder, declared is not None
         app_toolkit_response.headers[STREAM_ID] = stream.id
         async with stream:
             try:
@@ -256,14 +266,20 @@ def refusals() -> Iterator[None]:
 
 
 async def _begun(
-    request: Request, log: StreamLog, result: Any, media_type: str, options: StreamOptions, arguments: dict[str, Any]
+    request: Request,
+    log: StreamLog,
+    result: Any,
+    media_type: str,
+    options: StreamOptions,
+    key: str | None,
+    encoder: Encoder,
 ) -> "OpenStream":
     """Begin the generation of a stream. Raises as `StreamLog.begin` does, and what the generator raises first."""
     generation = Generation(
         log,
-        _encoded(result, media_type),
+        _encoded(result, media_type, encoder),
         media_type,
-        key=None if options.key is None else str(arguments[options.key]),
+        key=key,
         linger_s=options.linger_s,
         max_duration_s=options.max_duration_s,
     )
@@ -299,15 +315,16 @@ def _media_type_of(request: Request, result: Any) -> str | None:
     return formats.SSE if is_sse else formats.JSON_LINES
 
 
-async def _encoded(result: Any, media_type: str) -> AsyncGenerator[bytes, None]:
+async def _encoded(result: Any, media_type: str, encoder: Encoder) -> AsyncGenerator[bytes, None]:
     if isinstance(result, Answer):
-        async for event in formats.split(media_type, cast(Any, result).body_iterator):
+        chunks = cast(Any, result).body_iterator
+        async for event in formats.split(media_type, chunks, formats.chunk_encoder(result)):
             yield event
         return
     items = result if hasattr(result, "__aiter__") else iterate_in_threadpool(result)
     try:
         async for item in items:
-            if (encoded := formats.encode(item)) is not None:
+            if (encoded := encoder(item)) is not None:
                 yield encoded
     finally:
         if isinstance(items, AsyncGenerator):
@@ -323,6 +340,10 @@ class OpenStream:
         self.id = id
         self.generation: Generation | None = None
         """The generation that ends before the request; None: another request or process generates the stream."""
+        self.encoder: Encoder = formats.encode
+        """Encodes the items of a `resume` function."""
+        self.typed = False
+        """Whether the endpoint declares the type of its items."""
         self.status = 200
         self.headers: dict[str, str] = {}
         self._request = request
@@ -358,7 +379,7 @@ class OpenStream:
             except StreamUnknown:
                 yield Page(after + 1, (), evicted=True)
                 return
-            except RequestError as error:
+            except Exception as error:
                 logger.warning("stream %s cannot be followed, because its log fails: %s", self.id, error)
                 yield Page(after + 1, (), outcome="lost")
                 return
@@ -369,7 +390,7 @@ class OpenStream:
         lost = LostStream(self.id, self._request, tuple(event.partition(b"\n")[2] for event in events))
         generation = Generation(
             self._log,
-            _encoded(resume(lost), self._media_type),
+            _encoded(resume(lost), self._media_type, self.encoder),
             self._media_type,
             linger_s=self._options.linger_s,
             max_duration_s=self._options.max_duration_s,
@@ -400,7 +421,7 @@ class OpenStream:
                         yield ServerSentEvent(raw_data=data, event=kind, id=f"{self.id}:{number}", retry=retry)
                         retry = None
                     else:
-                        yield formats.decode(data)
+                        yield formats.decode(data, typed=self.typed)
                 if page.outcome in ERRORS:
                     yield _error_item(page.outcome, sse)
 

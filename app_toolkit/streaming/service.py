@@ -50,8 +50,8 @@ class StreamLogDeployment(
     async def renew(self, stream: str, owner: str) -> Renewal:
         return await self._log.renew(stream, owner)
 
-    async def adopt(self, stream: str, owner: str) -> bool:
-        return await self._log.adopt(stream, owner)
+    async def adopt(self, stream: str, owner: str, last: int) -> bool:
+        return await self._log.adopt(stream, owner, last)
 
     @idempotent
     async def find(self, key: str) -> str | None:

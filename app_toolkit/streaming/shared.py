@@ -53,8 +53,8 @@ class SharedStreamLog:
     async def renew(self, stream: str, owner: str) -> Renewal:
         return await (await self._log()).renew(stream, owner)
 
-    async def adopt(self, stream: str, owner: str) -> bool:
-        return await (await self._log()).adopt(stream, owner)
+    async def adopt(self, stream: str, owner: str, last: int) -> bool:
+        return await (await self._log()).adopt(stream, owner, last)
 
     async def find(self, key: str) -> str | None:
         return await (await self._log()).find(key)

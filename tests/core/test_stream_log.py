@@ -182,7 +182,7 @@ class RandomStreamLog(RuleBasedStateMachine):
         self.adopters += 1
         owner = f"adopter {self.adopters}"
         lost = stream.outcome == "lost"
-        assert self.table.adopt(id, owner, self.now) is lost
+        assert self.table.adopt(id, owner, self.table.get(id).last, self.now) is lost
         if lost:
             stream.owner, stream.outcome, stream.ended, stream.renewed_at = owner, None, None, self.now
 
@@ -385,14 +385,14 @@ def test_a_former_owner_changes_nothing_after_adopt() -> None:
     table = begun()
     table.append("s", "owner", 1, [b"1"], 0.0)
     assert table.look(11.0) == ["s"]
-    assert table.adopt("s", "heir", 12.0)
+    assert table.adopt("s", "heir", table.get("s").last, 12.0)
     before = replace(table.get("s"), events=table.get("s").events.copy())
     stop = Renewal(stop=True, unread_s=0.0)
     assert table.append("s", "owner", 2, [b"2"], 13.0) == stop
     assert table.renew("s", "owner", 13.0) == stop
     table.end("s", "owner", "finished", 13.0)
     assert table.get("s") == before
-    assert not table.adopt("s", "owner", 13.0)
+    assert not table.adopt("s", "owner", table.get("s").last, 13.0)
     assert not table.append("s", "heir", 2, [b"2"], 13.0).stop
 
 
@@ -401,7 +401,7 @@ def test_a_stream_that_the_log_does_not_have_is_unknown(method: str) -> None:
     arguments: dict[str, tuple[object, ...]] = {
         "append": ("o", 1, [b"1"], 0.0),
         "renew": ("o", 0.0),
-        "adopt": ("o", 0.0),
+        "adopt": ("o", 0, 0.0),
     }
     with pytest.raises(StreamUnknown):
         getattr(StreamTable(), method)("s", *arguments.get(method, ()))
@@ -456,7 +456,7 @@ def test_an_ended_stream_is_kept_for_keep_s_and_no_longer() -> None:
 def test_an_adopted_stream_is_kept_as_an_active_one() -> None:
     table = begun(replace(LIMITS, max_streams=1))
     assert table.look(3.0) == ["s"]
-    assert table.adopt("s", "heir", 4.0)
+    assert table.adopt("s", "heir", table.get("s").last, 4.0)
     table.look(6.0)
     with pytest.raises(StreamLogFull):
         table.begin("t", "owner", "text/event-stream", None, 6.0)
@@ -515,7 +515,7 @@ def test_a_key_stays_with_the_newest_stream_when_an_older_one_is_adopted() -> No
     table = begun(key="k")
     table.end("s", "owner", "lost", 0.0)
     table.begin("t", "owner", "text/event-stream", "k", 0.0)
-    assert table.adopt("s", "heir", 0.0)
+    assert table.adopt("s", "heir", table.get("s").last, 0.0)
     assert table.find("k") == "t"
 
 
@@ -525,3 +525,12 @@ def test_an_id_is_used_once() -> None:
     with pytest.raises(StreamActive, match="there is a stream 's' already"):
         table.begin("s", "other", "text/event-stream", None, 0.0)
     assert table.size == 1
+
+
+def test_an_heir_that_has_not_seen_all_events_does_not_adopt() -> None:
+    table = StreamTable()
+    table.begin("s", "owner", "text/event-stream", None, 0.0)
+    table.append("s", "owner", 1, [b"a", b"b"], 0.0)
+    table.end("s", "owner", "lost", 0.0)
+    assert not table.adopt("s", "heir", 1, 0.0)
+    assert table.adopt("s", "heir", 2, 0.0)

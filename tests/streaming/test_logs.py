@@ -324,11 +324,12 @@ async def test_a_lost_stream_continues_with_the_first_that_adopts_it(logs: Logs)
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
         await log.append("s", "owner", 1, [b"a"])
-        assert not await log.adopt("s", "early")
+        assert not await log.adopt("s", "early", 1)
         for heir in ("second", "third"):
             await log.end("s", "owner" if heir == "second" else "second", "lost")
-            assert await log.adopt("s", heir)
-            assert not await log.adopt("s", "late")
+            assert not await log.adopt("s", heir, 0)
+            assert await log.adopt("s", heir, 1)
+            assert not await log.adopt("s", "late", 1)
         assert await log.append("s", "owner", 2, [b"x"]) == stop
         await log.end("s", "second", "finished")
         assert not (await log.append("s", "third", 2, [b"b"])).stop
@@ -361,7 +362,7 @@ async def test_an_ended_stream_is_removed_and_its_key_is_free(logs: Logs) -> Non
         ("append", ("owner", 1, [b"a"])),
         ("renew", ("owner",)),
         ("stop", ()),
-        ("adopt", ("owner",)),
+        ("adopt", ("owner", 0)),
         ("media_type", ()),
         ("outcome", (0,)),
     ],
@@ -392,7 +393,7 @@ async def test_one_stream_with_a_key_is_active_at_a_time(logs: Logs) -> None:
             await log.begin("t", "owner", SSE, "k")
         await log.end("s", "owner", "lost")
         await log.begin("t", "owner", SSE, "k")
-        assert await log.adopt("s", "heir")
+        assert await log.adopt("s", "heir", 0)
         assert [await log.find(key) for key in "kl"] == ["t", "other"]
         assert await log.outcome("s", 0) is None
 

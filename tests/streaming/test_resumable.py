@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Never
+from typing import Annotated, Any, Never, cast
 
 import httpx
 import pytest
@@ -28,6 +28,14 @@ HEAD = "x-stream-id"
 
 class Token(BaseModel):
     text: str
+
+
+class Account(BaseModel):
+    name: str
+
+
+class OwnAccount(Account):
+    password: str
 
 
 class Model:
@@ -144,6 +152,16 @@ def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> 
         for number in range(20_000):
             yield number
 
+    @app.get("/accounts", response_class=EventSourceResponse)
+    @resumable(log=log)
+    async def accounts(wrong: bool = False) -> AsyncIterable[Account]:
+        yield cast(Account, {"title": "ada"}) if wrong else OwnAccount(name="ada", password="secret")
+
+    @app.get("/account-lines", response_model_exclude={"name"})
+    @resumable(log=log)
+    async def account_lines() -> AsyncIterable[Account]:
+        yield OwnAccount(name="ada", password="secret")
+
     @app.get("/lines")
     @resumable(log=log)
     async def lines() -> AsyncIterable[Token]:
@@ -171,9 +189,9 @@ def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> 
     @app.get("/starlette")
     @resumable(log=log)
     async def starlette() -> Any:
-        async def parts() -> AsyncIterator[dict[str, str]]:
+        async def parts() -> AsyncIterator[dict[str, str] | str]:
             yield {"data": "a", "event": "x"}
-            yield {"data": "b"}
+            yield "b"
 
         return SSEStarletteResponse(parts())
 
@@ -353,6 +371,12 @@ async def test_json_lines_are_resumed_by_their_number(client: Client) -> None:
     assert (await client.http.get("/threads")).text == "1\n2\n"
 
 
+async def test_only_the_fields_of_the_declared_type_are_sent(client: Client) -> None:
+    async with client.read("/accounts") as reader:
+        assert [event["data"] for event in await reader.rest()] == ['{"name":"ada"}']
+    assert (await client.http.get("/account-lines")).text == "{}\n"
+
+
 @pytest.mark.parametrize(("path", "status"), [("/response", 201), ("/starlette", 200)])
 async def test_a_route_that_returns_a_response_is_resumable(client: Client, path: str, status: int) -> None:
     async with client.read(path) as reader:
@@ -396,6 +420,22 @@ async def test_a_log_that_fails_ends_its_streams_with_an_error(client: Client, m
         (error,) = await reader.rest()
     assert json.loads(error["data"])["error"] == "stream_failed"
     await until(lambda: not client.model.running)
+
+
+async def test_a_log_that_cannot_be_read_ends_a_response_with_an_error(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> AsyncIterator[Never]:
+        raise ConnectionError("the log is not reachable")
+        yield
+
+    client.model.allow(1)
+    async with client.read("/write/1") as reader:
+        await reader.rest()
+    monkeypatch.setattr(client.log, "follow", fail)
+    async with client.read(f"/streams/{reader.id}") as again:
+        (error,) = await again.rest()
+    assert json.loads(error["data"])["error"] == "stream_lost"
 
 
 @pytest.mark.parametrize(
