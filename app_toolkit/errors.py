@@ -283,7 +283,7 @@ class TooManyConnections(RequestError):
 
 
 class StreamLogFull(RequestError):
-    """The stream log has `max_streams` active streams."""
+    """The stream log has `max_streams` streams that are active or have readers."""
 
     status = 503
     reason = "stream_log_full"
