@@ -89,23 +89,27 @@ class Asking:
     """Another client, which asks one request after another for as long as it is in the `with`."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self._raw = Raw(port)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.statuses: Counter[int] = Counter()
 
     def __enter__(self) -> "Asking":
+        self._ask()  # at once: a connection whose first request is late is closed
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join(10)
+        self._raw.socket.close()
 
     def _run(self) -> None:
-        with Raw(self._port) as raw:
-            while not self._over.wait(STEP_S):
-                self.statuses[raw.send(GET + END).answer().status] += 1
+        while not self._over.wait(STEP_S):
+            self._ask()
+
+    def _ask(self) -> None:
+        self.statuses[self._raw.send(GET + END).answer().status] += 1
 
 
 def all_closed(clients: list[Client]) -> None:
