@@ -1,6 +1,7 @@
 """Routers of chat protocols over one interface of chat models."""
 
 from app_toolkit.chat.ai_sdk import ai_sdk_router
+from app_toolkit.chat.keys import api_keys
 from app_toolkit.chat.openai import openai_router
 from app_toolkit.chat.protocol import (
     Attachment,
@@ -39,5 +40,6 @@ __all__ = [
     "ToolResultEvent",
     "UsageEvent",
     "ai_sdk_router",
+    "api_keys",
     "openai_router",
 ]
