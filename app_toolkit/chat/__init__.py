@@ -20,6 +20,7 @@ from app_toolkit.chat.protocol import (
     ToolResultEvent,
     UsageEvent,
 )
+from app_toolkit.chat.websocket import websocket_router
 from app_toolkit.errors import ChatError
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "ai_sdk_router",
     "api_keys",
     "openai_router",
+    "websocket_router",
 ]

@@ -15,14 +15,14 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app_toolkit.config.settings import read_variables
-from app_toolkit.core.rate_limits import MAX_PER_MINUTE, RateLimiter, RateLimits, Refusal
+from app_toolkit.core.rate_limits import MAX_PER_MINUTE, OverLimit, RateLimiter, RateLimits
 from app_toolkit.errors import ConfigError
 
 SUBPROTOCOL = "bearer."
 """What a subprotocol of a WebSocket begins with that is a key. Browsers cannot set the headers of a WebSocket."""
 
-ACCOUNT = "app_toolkit.api_key"
-"""The entry of the scope with the `Account` of a WebSocket."""
+KEY_USAGE = "app_toolkit.api_key"
+"""The entry of the scope with the `KeyUsage` of a WebSocket."""
 
 MIN_LENGTH = 16
 """Characters that a key has at least. A shorter one can be guessed, because its hash is fast to compute."""
@@ -39,7 +39,7 @@ REFUSALS = {
 }
 
 
-class Account:
+class KeyUsage:
     """One key: its name, and the limits of its requests."""
 
     def __init__(self, name: str, limits: RateLimits, now: Callable[[], float]) -> None:
@@ -61,7 +61,7 @@ class Account:
             HTTPException: 429, the request is over a limit.
         """
         permit = self._limiter.acquire(self._now())
-        if isinstance(permit, Refusal):
+        if isinstance(permit, OverLimit):
             text = REFUSALS[permit.limit].format(getattr(self._limits, permit.limit))
             raise HTTPException(429, text, {"retry-after": str(max(1, math.ceil(permit.retry_after_s)))})
         try:
@@ -75,7 +75,7 @@ class ApiKeys:
 
     def __init__(self, hashes: Mapping[str, bytes], limits: RateLimits, now: Callable[[], float]) -> None:
         self._hashes = dict(hashes)
-        self._accounts = {name: Account(name, limits, now) for name in hashes}
+        self._usages = {name: KeyUsage(name, limits, now) for name in hashes}
 
     def __repr__(self) -> str:
         return f"<{len(self._hashes)} API keys>"
@@ -83,7 +83,7 @@ class ApiKeys:
     @property
     def running(self) -> dict[str, int]:
         """The number of requests that run, by the name of the key."""
-        return {name: account.running for name, account in self._accounts.items()}
+        return {name: usage.running for name, usage in self._usages.items()}
 
     async def __call__(
         self,
@@ -98,20 +98,20 @@ class ApiKeys:
             HTTPException: 401, the key is missing or wrong; 429, its requests are over a limit.
         """
         key = credentials.credentials if credentials is not None else _subprotocol_key(connection)
-        account = None if key is None else self._find(key)
-        if account is None:
+        usage = None if key is None else self._find(key)
+        if usage is None:
             problem = "the API key is missing: send it as Authorization: Bearer KEY"
             raise HTTPException(401, problem if key is None else "the API key is wrong", {"www-authenticate": "Bearer"})
-        with account.request() as release:
+        with usage.request() as release:
             if isinstance(connection, WebSocket):
-                connection.scope[ACCOUNT] = account, release
-            yield account.name
+                connection.scope[KEY_USAGE] = usage, release
+            yield usage.name
 
-    def _find(self, key: str) -> Account | None:
+    def _find(self, key: str) -> KeyUsage | None:
         # It compares with all keys, so that the time does not depend on which one it is.
         digest = _hash(key)
         found = [name for name, each in self._hashes.items() if hmac.compare_digest(each, digest)]
-        return self._accounts[found[0]] if found else None
+        return self._usages[found[0]] if found else None
 
 
 def api_keys(
@@ -164,7 +164,7 @@ def api_keys(
     elif file is not None:
         source = f"the file {file}"
         try:
-            entries = parse_keys(Path(file).read_text("utf-8"), source)
+            entries = parse_keys(Path(file).read_text("utf-8-sig"), source)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"api_keys: {source} cannot be read: {error}") from None
     else:
@@ -200,33 +200,32 @@ def _check(name: str, value: int | None, most: int | None) -> None:
 
 
 def _hashes(entries: list[tuple[str, str]], source: str) -> dict[str, bytes]:
+    """Return the hashes by name. An error shows no name that may be a key, and no key."""
     if not entries:
         raise ConfigError(f"api_keys: {source} has no key, so that no client could send a request")
     hashes: dict[str, bytes] = {}
-    for name, key in entries:
+    for number, (name, key) in enumerate(entries, 1):
         if not NAME.fullmatch(name):
-            raise ConfigError(f"api_keys: the name {name!r} must have 1 to 64 letters, digits, and the characters _.@-")
+            raise ConfigError(f"api_keys: name {number} of {source} must have 1 to 64 letters, digits, and _ . @ -")
         if name in hashes:
             raise ConfigError(f"api_keys: {source} has two keys with the name {name!r}")
-        hashes[name] = _checked_hash(name, key)
-        same = [other for other in hashes if other != name and hashes[other] == hashes[name]]
-        if same:
-            raise ConfigError(f"api_keys: {same[0]!r} and {name!r} have the same key")
+        digest = _checked_hash(key, f"key {number} of {source}")
+        if digest in hashes.values():
+            raise ConfigError(f"api_keys: key {number} of {source} has two names")
+        hashes[name] = digest
     return hashes
 
 
-def _checked_hash(name: str, key: str) -> bytes:
+def _checked_hash(key: str, place: str) -> bytes:
     if (given := HASH.fullmatch(key)) is not None:
         return bytes.fromhex(given[1])
     if not KEY.fullmatch(key):
         raise ConfigError(
-            f"api_keys: the key of {name!r} must have only letters, digits and the characters -._~+/, and = at its "
-            "end; a hash is sha256: and 64 hexadecimal digits"
+            f"api_keys: {place} must have only letters, digits and the characters -._~+/, and = at its end; a hash is "
+            "sha256: and 64 hexadecimal digits"
         )
     if len(key) < MIN_LENGTH:
-        raise ConfigError(
-            f"api_keys: the key of {name!r} has {len(key)} characters: it must have at least {MIN_LENGTH}"
-        )
+        raise ConfigError(f"api_keys: {place} has {len(key)} characters: it must have at least {MIN_LENGTH}")
     return _hash(key)
 
 

@@ -27,7 +27,7 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class OverLimit:
     """A request that is over a limit."""
 
     limit: Literal["max_concurrent", "max_per_minute"]
@@ -75,12 +75,12 @@ class RateLimiter:
         """The number of requests that run."""
         return len(self._running)
 
-    def acquire(self, now: float) -> RatePermit | Refusal:
+    def acquire(self, now: float) -> RatePermit | OverLimit:
         """Admit a request, whose permit the caller releases when it ends, or refuse it."""
         if self._limits.max_concurrent is not None and self.running >= self._limits.max_concurrent:
-            return Refusal("max_concurrent", BUSY_RETRY_S)
+            return OverLimit("max_concurrent", BUSY_RETRY_S)
         if self._window is not None and not self._window.admit(now):
-            return Refusal("max_per_minute", self._window.retry_after_s(now))
+            return OverLimit("max_per_minute", self._window.retry_after_s(now))
         permit = RatePermit()
         self._running.add(permit)
         return permit

@@ -10,10 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app_toolkit.core.rate_limits import (
     BUSY_RETRY_S,
     MINUTE_S,
+    OverLimit,
     RateLimiter,
     RateLimits,
     RatePermit,
-    Refusal,
     SlidingWindow,
 )
 
@@ -101,6 +101,6 @@ def test_a_refused_request_does_not_count(seconds: float) -> None:
     limiter.acquire(0.0)
     for _ in range(10):
         refusal = limiter.acquire(seconds)
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, OverLimit)
         assert refusal.retry_after_s == pytest.approx(MINUTE_S - seconds)
     assert isinstance(limiter.acquire(MINUTE_S), RatePermit)
