@@ -12,7 +12,7 @@ from app_toolkit.chat.openai_completion import Completion
 from app_toolkit.chat.openai_embeddings import Embedders, EmbedSource, embedders_parameter, embeddings_response
 from app_toolkit.chat.openai_errors import OpenAIRoute
 from app_toolkit.chat.openai_responses import ResponseOptions, add_responses
-from app_toolkit.chat.openai_stream import LiveResponse, document_response, until_disconnect
+from app_toolkit.chat.openai_stream import CLIENT_GONE, LiveResponse, document_response, until_disconnect
 from app_toolkit.chat.openai_wire import (
     ChatCompletion,
     ChatCompletionRequest,
@@ -28,9 +28,6 @@ from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming.log import DEFAULT, StreamLog
-
-CLIENT_GONE = 499
-"""The status of a response that no client receives."""
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": OpenAIErrorDocument, "description": "The request cannot be served."},

@@ -29,8 +29,11 @@ FINAL = frozenset({"completed", "incomplete", "cancelled", "failed"})
 INCOMPLETE: dict[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete."""
 
-LOST = {"code": "server_error", "message": "the process that generated this response has ended"}
-"""The error of a response whose process has died."""
+LOST = {
+    "code": "server_error",
+    "message": "the response was interrupted, because its process has ended or its log failed",
+}
+"""The error of a response whose stream has ended without its last event."""
 
 DELTAS = {
     "message": "response.output_text.delta",

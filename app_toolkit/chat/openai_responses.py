@@ -26,6 +26,7 @@ from app_toolkit.chat.openai_response_items import (
 )
 from app_toolkit.chat.openai_response_stream import Document, ResponseEvents, ResponseReader, WireEvent
 from app_toolkit.chat.openai_stream import (
+    CLIENT_GONE,
     HEARTBEAT,
     ClientGone,
     EventWriter,
@@ -36,8 +37,10 @@ from app_toolkit.chat.openai_stream import (
 )
 from app_toolkit.chat.openai_wire import InvalidParameter
 from app_toolkit.chat.protocol import ChatEvent, ErrorEvent
+from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.streaming.formats import SSE
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
 from app_toolkit.streaming.resumable import log_parameter
@@ -46,8 +49,6 @@ from app_toolkit.types import Receive, Scope, Send
 logger = logging.getLogger("app_toolkit.chat")
 
 Call = Callable[[], AsyncIterator[ChatEvent]]
-
-MEDIA_TYPE = "text/event-stream"
 
 PREFIX = "resp_"
 """The beginning of the id of a response, which is the id of its stream. The ids of other streams begin otherwise."""
@@ -70,8 +71,6 @@ STOP_S = 20.0
 UNLIMITED_S = 86_400.0
 """More seconds without a reader than a response can last."""
 
-CLIENT_GONE = 499
-
 FINAL_EVENTS = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 
 WHOLE = FINAL_EVENTS | {b"response.created", b"response.queued", b"response.in_progress"}
@@ -89,8 +88,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 class ResponseOptions:
     """The options of the routes."""
 
-    log: Any
-    """A `StreamLog`, or a bound `StreamLogDeployment`."""
+    log: StreamLog | Bound[Any]
     linger_s: float
     max_duration_s: float
 
@@ -177,7 +175,7 @@ class GeneratedResponse:
             earlier: The items of the conversation that the request continues.
 
         Raises:
-            InvalidParameter: The request has an infinite number.
+            ChatError: 400, the request has a number that JSON does not have.
         """
         self.id = f"{PREFIX}{uuid.uuid4().hex}"
         self.body = body
@@ -192,7 +190,7 @@ class GeneratedResponse:
             self._input = INPUT + b"\n" + json_line(items)
             json_line(self.head)
         except ValueError:
-            raise InvalidParameter("the request has a number that is infinite or not a number", "input") from None
+            raise ChatError("the request has a number that is infinite or not a number") from None
         self._call = call
         self._events = ResponseEvents(self.head)
         self.begun = False
@@ -264,7 +262,7 @@ async def _kept(generated: GeneratedResponse, log: StreamLog, options: ResponseO
     generation = Generation(
         log,
         generated.encoded(),
-        MEDIA_TYPE,
+        SSE,
         id=generated.id,
         linger_s=UNLIMITED_S if generated.body.background else options.linger_s,
         max_duration_s=options.max_duration_s,
@@ -295,7 +293,7 @@ async def _tied(
     generation = Generation(
         log,
         generated.encoded(),
-        MEDIA_TYPE,
+        SSE,
         id=generated.id,
         linger_s=UNLIMITED_S,
         max_duration_s=options.max_duration_s,

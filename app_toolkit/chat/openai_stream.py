@@ -17,6 +17,9 @@ HEARTBEAT_S = 15.0
 
 HEARTBEAT = b": keep-alive\n\n"
 
+CLIENT_GONE = 499
+"""The status of a response that no client receives."""
+
 DONE = b"data: [DONE]\n\n"
 
 HEADERS = [

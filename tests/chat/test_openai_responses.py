@@ -78,14 +78,14 @@ def model() -> Model:
 
 
 def app_of(kind: type[FastAPI], model: Model, **options: Any) -> FastAPI:
-    app = kind()
+    app: FastAPI = kind()
     app.include_router(openai_router({"model": model}, **options), prefix="/v1")
     return app
 
 
-@pytest.fixture(params=[FastAPI, Toolkit])
-async def http(request: pytest.FixtureRequest, model: Model) -> AsyncIterator[httpx.AsyncClient]:
-    async with asking(app_of(request.param, model, log=MemoryStreamLog())) as http:
+@pytest.fixture
+async def http(model: Model) -> AsyncIterator[httpx.AsyncClient]:
+    async with asking(app_of(Toolkit, model, log=MemoryStreamLog())) as http:
         yield http
     assert model.running == 0
     assert model.cleaned == len(model.requests)
@@ -389,6 +389,18 @@ async def test_a_wrong_request_has_the_error_of_openai(http: httpx.AsyncClient) 
     for after in ("-1", "x", str(2**53)):
         response = await http.get(f"{RESPONSES}/resp_a?stream=true&starting_after={after}")
         assert (response.status_code, response.json()["error"]["param"]) == (400, "starting_after")
+
+
+async def test_text_that_clients_could_take_for_the_end_of_an_event_is_one_event() -> None:
+    async def scripted(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        yield TextEvent("a\n\ndata: b\r\u2028\u2029\x85é\ud83d 日")
+
+    app = FastAPI()
+    app.include_router(openai_router(scripted, log=MemoryStreamLog()), prefix="/v1")
+    async with asking(app) as other:
+        response = await other.post(RESPONSES, json=body("a", model="default", stream=True))
+        assert not set("\r\u2028\u2029\x85") & set(response.text)
+        assert said(events_of(response.text)) == "a\n\ndata: b\r\u2028\u2029\x85é? 日"
 
 
 async def test_numbers_that_json_does_not_have_are_refused(http: httpx.AsyncClient) -> None:
