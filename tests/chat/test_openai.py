@@ -680,13 +680,13 @@ async def test_the_command_of_the_page_is_answered() -> None:
         path, headers = f"/{url.partition('/')[2]}", dict([header.split(": ")])
         response = await http.post(path, content=body, headers=headers)
         assert response.json()["choices"][0]["message"]["content"] == "HELLO "
-        for key, status in (("my-key", 200), ("other", 401)):
+        for key, status in (("replace-this-example-key", 200), ("other", 401)):
             response = await http.get("/protected/v1/models", headers={"authorization": f"Bearer {key}"})
             assert response.status_code == status
         assert response.json()["error"]["code"] == "invalid_api_key"
         response = await http.post("/protected/v1/embeddings", json={"model": "encoder", "input": "abc"})
         assert response.status_code == 401
-        key = {"authorization": "Bearer my-key"}
+        key = {"authorization": "Bearer replace-this-example-key"}
         response = await http.post("/protected/v1/embeddings", json={"model": "encoder", "input": "abc"}, headers=key)
         assert response.json()["data"][0]["embedding"] == [3.0, 1.0]
 
