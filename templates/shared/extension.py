@@ -43,8 +43,8 @@ def mistake(answers: Mapping[str, str]) -> str | None:
         return f"project_name {name!r} has {len(name)} characters: use at most 50"
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", slug):
         return f"project_slug {slug!r} is not made of 1 to 63 small letters, digits and inner dashes"
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", package):
-        return f"package_name {package!r} is not a small letter followed by up to 62 small letters, digits and _"
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,49}", package):
+        return f"package_name {package!r} is not a small letter followed by up to 49 small letters, digits and _"
     if keyword.iskeyword(package) or package in sys.stdlib_module_names:
         return f"package_name {package!r} is a word or a module of Python itself"
     if package in PACKAGES | FOLDERS:
@@ -149,8 +149,8 @@ def local_folder(source: str) -> str:
 @pass_context
 def shared(context: Context, name: str, **values: Any) -> str:
     """Return a file of the folder `shared`, rendered with the answers and `values`."""
-    text = (SHARED / name).read_text("utf-8").removesuffix("\n")
-    return context.environment.from_string(text).render({**context.get_all(), **values})
+    template = context.environment.from_string((SHARED / name).read_text("utf-8"))
+    return template.render({**context.get_all(), **values}).rstrip("\n")
 
 
 class Shared(Extension):

@@ -11,7 +11,8 @@ ANSWER = """You wrote:
 
 > {prompt}
 
-This answer comes from a **placeholder**. Replace the body of `chat` in `{{ cookiecutter.package_name }}/model.py`:
+This answer comes from a **placeholder**. Replace the body of `chat` in
+`{{ cookiecutter.package_name }}/model.py`:
 
 ```python
 async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
@@ -28,11 +29,11 @@ PART = re.compile(r"\s*\S+\s*")
 class Model(Deployment, max_ongoing_requests=64, ray_actor_options={"num_cpus": 0.1}):
     """Answers every message with the same text."""
 
-    def __init__(self, period_s: float = 0.03) -> None:
+    def __init__(self, period_s: float = 0.02) -> None:
         """Create the model.
 
         Parameters:
-            period_s: Seconds before each word. Default: 0.03.
+            period_s: Seconds before each word. Default: 0.02.
         """
         self._period_s = period_s
 
