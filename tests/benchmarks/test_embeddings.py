@@ -58,13 +58,13 @@ async def test_clients_never_ask_for_the_same_and_the_model_is_busy_for_as_long_
 @pytest.mark.anyio
 async def test_an_answer_that_does_not_say_for_how_long_fails_the_measure() -> None:
     async with answering(busy=None) as (url, _):
-        with pytest.raises(Failed, match="no answer with a vector"):
+        with pytest.raises(Failed, match="no vector with a busy time"):
             await ask(url, bodies(), 1, 0.1, time.process_time, warm_up_s=0)
 
 
 def test_an_answer_without_a_whole_vector_is_none() -> None:
     assert busy_s(json.dumps([{"busy_s": 1.5, "vector": VECTOR}]).encode()) == 1.5
-    with pytest.raises(Failed, match="no answer with a vector"):
+    with pytest.raises(Failed, match="no vector with a busy time"):
         busy_s(b'{"vector":[0.5],"busy_s":1.5}')
 
 

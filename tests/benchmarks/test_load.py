@@ -39,7 +39,7 @@ def test_refused_requests_and_broken_connections_are_failures() -> None:
 
 
 def test_anything_else_than_the_output_of_wrk_is_refused() -> None:
-    with pytest.raises(ValueError, match="not what wrk"):
+    with pytest.raises(ValueError, match="not the output of wrk"):
         parse_wrk("unable to connect to 127.0.0.1:8000 Connection refused\n")
 
 
