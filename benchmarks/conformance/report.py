@@ -38,8 +38,8 @@ def _document(results: Mapping[str, Any]) -> Iterator[str]:
         "python -m benchmarks.conformance tutorial --write-docs\n```"
     )
     yield (
-        "On the side of app_toolkit, a proxy and one replica run without Ray. Both sides run in threads of one process, "
-        "over real sockets, with httptools and websockets-sansio."
+        "On the side of app_toolkit, a proxy and one replica run without Ray. Both sides run in threads of one "
+        "process, over real sockets, with httptools and websockets-sansio."
     )
     if "autobahn" in results:
         yield from _autobahn(results["autobahn"])
@@ -55,8 +55,8 @@ def _autobahn(results: Mapping[str, Any]) -> Iterator[str]:
     if unsteady:
         yield (
             f"The verdict of {', '.join(unsteady)} depends on timing, also on plain uvicorn: the client sends single "
-            "bytes and checks what was echoed before the connection failed. A case that differs is run again. It counts "
-            "as different if app_toolkit did something that plain uvicorn never did."
+            "bytes and checks what was echoed before the connection failed. A case that differs is run again. It "
+            "counts as different if app_toolkit did something that plain uvicorn never did."
         )
     if results["differences"]:
         yield "What differs, as [behaviour, behaviour at the close, close code]:"
