@@ -171,7 +171,7 @@ def _gone(steps: Iterable[Step]) -> dict[str, float]:
 
 
 def _is_of(gone: Mapping[str, float], version: str, since: float) -> bool:
-    """Whether a response to a request of this time contains a part of a version that was already gone."""
+    """Whether the response to a request of this time contains a part of a replaced or rolled-back version."""
     return any(since > gone.get(part, math.inf) for part in version.split("/"))
 
 
