@@ -429,7 +429,7 @@ def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None
     shown = -1
     with Interrupts() as interrupts:
         try:
-            for status in client.watch(interrupts.nobody_asked):
+            for status in client.watch(interrupts.not_interrupted):
                 if status.change > shown:
                     screen.begin_anew()
                     show(status)

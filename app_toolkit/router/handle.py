@@ -135,7 +135,7 @@ def _handle(value: object, usage: str) -> Handle:
 def _kind(cls: type, name: str) -> Kind:
     """Return the kind of a method. Raise `AttributeError` if callers may not call it."""
     if name.startswith("_"):
-        raise AttributeError(f"{cls.__name__}.{name} is private, and not for callers")
+        raise AttributeError(f"{cls.__name__}.{name} is private; callers can call public methods only")
     if isinstance(inspect.getattr_static(cls, name, None), classmethod):
         raise AttributeError(f"{cls.__name__}.{name} is a class method, which needs no replica: call it on the class")
     method = getattr(cls, name, None)

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,22 @@ def _pip(command: Command) -> None:
 
 
 def _pytest(command: Command) -> None:
-    if command.arguments:
-        selects = [word for word in command.arguments if (ROOT / word.partition("::")[0]).exists() or "/" in word]
-        done = collect(*command.arguments, *(() if selects else [str(ROOT / "tests/docs/pages.py")]))
-        # pages.py has no tests, and pytest says so with 5: its options it took.
-        assert done.returncode == (0 if selects else 5), done.stdout + done.stderr
+    paths = [word for word in command.arguments if (ROOT / word.partition("::")[0]).exists() or "/" in word]
+    options = [word for word in command.arguments if word not in paths]
+    if "-k" in options or any("::" in path for path in paths):
+        done = collect(*command.arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    for path in paths:
+        assert any((ROOT / path).rglob("test_*.py")) or Path(path).name.startswith("test_"), f"{path} has no tests"
+    if options:
+        assert _pytest_takes(*options), f"pytest does not take {options}"
+
+
+@cache
+def _pytest_takes(*options: str) -> bool:
+    # The file has no tests, which pytest reports with status 5 if it accepts the options.
+    return collect(*options, str(ROOT / "tests/docs/pages.py")).returncode == 5
 
 
 def collect(*arguments: str) -> subprocess.CompletedProcess[str]:

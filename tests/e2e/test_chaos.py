@@ -70,7 +70,7 @@ def system(victim: Served) -> Iterator[System]:
         floods,
         no_descriptors,
         impatient_clients,
-        pytest.param(updates, marks=pytest.mark.timeout(240)),
+        pytest.param(updates, marks=[pytest.mark.slow, pytest.mark.timeout(240)]),
     ],
 )
 def test_every_bound_is_kept(system: System, scenario: object) -> None:

@@ -421,8 +421,8 @@ def test_options_are_of_a_handle() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("_secret", "Writer._secret is private, and not for callers"),
-        ("__wrapped__", "Writer.__wrapped__ is private, and not for callers"),
+        ("_secret", "Writer._secret is private; callers can call public methods only"),
+        ("__wrapped__", "Writer.__wrapped__ is private; callers can call public methods only"),
         ("style", "Writer.style is not a method; a handle has only methods"),
         ("wrote", r"Writer has no method 'wrote'; did you mean write\?"),
         ("options", "Writer.options is a class method, which needs no replica: call it on the class"),
