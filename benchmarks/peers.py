@@ -6,6 +6,7 @@ python -m benchmarks.peers minilm            # the folder with the model, which 
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -65,6 +66,23 @@ def environment(name: str, packages: Iterable[str]) -> Path:
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
         made_of.write_text(_made_of(packages))
     return python
+
+
+def node_modules(name: str, packages: Iterable[str]) -> Path:
+    """Return a folder `node_modules` with these packages of npm, which is made if there is none.
+
+    Raises `subprocess.CalledProcessError` if npm fails, and `FileNotFoundError` if there is no npm.
+    """
+    folder = cache() / name
+    made_of = folder / "made-of.txt"
+    if not (made_of.is_file() and made_of.read_text() == "\n".join(packages)):
+        print(f"Making the folder {name} of npm.", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel", "error"]
+        subprocess.run(["npm", "install", *options, *packages], check=True)
+        made_of.write_text("\n".join(packages))
+    return folder / "node_modules"
 
 
 def minilm() -> Path:
