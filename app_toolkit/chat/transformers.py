@@ -69,31 +69,21 @@ class Transformers(
             ConfigError: An option is out of bounds, the model has no chat template, or the package transformers is not
                 installed.
         """
-        options = {
-            "max_running": max_running,
-            "max_waiting": max_waiting,
-            "cache_tokens": cache_tokens,
-            "max_batch_tokens": max_batch_tokens,
-        }
-        for name, value in options.items():
-            if value < LIMITS[name]:
-                raise ConfigError(f"Transformers: {name} = {value!r}: must be at least {LIMITS[name]}")
+        options = _checked(
+            max_running=max_running,
+            max_waiting=max_waiting,
+            cache_tokens=cache_tokens,
+            max_batch_tokens=max_batch_tokens,
+        )
         try:
-            from transformers import AutoModelForCausalLM, AutoTokenizer
-
             from app_toolkit.chat import decoding
         except ImportError as error:
             raise ConfigError(
                 "Transformers needs the packages torch and transformers: pip install 'app-toolkit[transformers]'"
             ) from error
         self._model_id = model_id
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_id, revision=revision)
-        if self._tokenizer.chat_template is None:
-            raise ConfigError(f"Transformers: the tokenizer of {model_id} has no chat template")
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            model_id, revision=revision, dtype=dtype, attn_implementation=attn_implementation
-        )
-        model.to(device or _default_device())
+        self._tokenizer = _load_tokenizer(model_id, revision)
+        model = _load_model(model_id, device, revision=revision, dtype=dtype, attn_implementation=attn_implementation)
         config = model.config.get_text_config()
         self._defaults = model.generation_config
         end_tokens = self._defaults.eos_token_id
@@ -176,6 +166,14 @@ class Transformers(
         return {"temperature": float(temperature), "top_k": top_k, "top_p": 1.0 if top_p is None else float(top_p)}
 
 
+def _checked(**options: int) -> dict[str, int]:
+    """Return the options. Raises `ConfigError` for one below its minimum."""
+    for name, value in options.items():
+        if value < LIMITS[name]:
+            raise ConfigError(f"Transformers: {name} = {value!r}: must be at least {LIMITS[name]}")
+    return options
+
+
 def _check_supported(request: ChatRequest) -> None:
     """Raise `ChatError` if a request needs what this model would silently ignore."""
     if any(each.attachments for each in request.messages):
@@ -187,8 +185,23 @@ def _check_supported(request: ChatRequest) -> None:
         raise ChatError(f"this model cannot write in the format {kind!r}", code="response_format_not_supported")
 
 
-def _default_device() -> str:
-    import torch
+def _load_tokenizer(model_id: str, revision: str) -> Any:
+    from transformers import AutoTokenizer
 
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return "cpu" if accelerator is None else accelerator.type
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_id, revision=revision, trust_remote_code=False)
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"Transformers: the tokenizer of {model_id} has no chat template")
+    return tokenizer
+
+
+def _load_model(model_id: str, device: str | None, **options: Any) -> Any:
+    """Load a model. It runs no code of the model's authors, and reads no pickled weights, which could have some."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        model_id, use_safetensors=True, trust_remote_code=False, **options
+    )
+    if device is None:
+        device = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    return model.to(device)
