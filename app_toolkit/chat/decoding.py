@@ -27,7 +27,7 @@ STOP_S = 30.0
 """Seconds that the step in progress has at the end."""
 
 
-class Sequence:
+class TokenStream:
     """The tokens of one sequence, as the event loop of its request sees them."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class BatchedDecoder:
         """
         end_tokens = -1 if defaults.eos_token_id is None else defaults.eos_token_id
         self._limit = max_running + max_waiting
-        self._sequences: dict[str, Sequence] = {}
+        self._sequences: dict[str, TokenStream] = {}
         self._numbers = count()
         self._manager = model.init_continuous_batching(
             # Each request has options of its own, which the manager takes only if these differ from the neutral values.
@@ -120,7 +120,7 @@ class BatchedDecoder:
         if len(self._sequences) >= self._limit:
             raise QueueFull(f"{self._limit} sequences run or wait in this replica already")
         id = str(next(self._numbers))
-        sequence = self._sequences[id] = Sequence()
+        sequence = self._sequences[id] = TokenStream()
         finished = False
         try:
             if self._manager.add_request(prompt, id, max_tokens, streaming=True, **sampling) is None:

@@ -1,6 +1,7 @@
 """`Transformers`: a chat model of Hugging Face in the replica itself. It needs the extra `transformers`."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -83,6 +84,7 @@ class Transformers(
             ) from error
         self._model_id = model_id
         self._tokenizer = _load_tokenizer(model_id, revision)
+        self._encoding = threading.Lock()  # a tokenizer must not encode in two threads at the same time
         model = _load_model(model_id, device, revision=revision, dtype=dtype, attn_implementation=attn_implementation)
         config = model.config.get_text_config()
         self._defaults = model.generation_config
@@ -141,13 +143,14 @@ class Transformers(
         from jinja2 import TemplateError
 
         messages = [{"role": each.role, "content": each.text} for each in request.messages]
-        try:
-            text = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False, **self._template_kwargs
-            )
-        except TemplateError as error:
-            raise ChatError(f"the model's chat template refuses the messages: {error}") from error
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        with self._encoding:
+            try:
+                text = self._tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, tokenize=False, **self._template_kwargs
+                )
+            except TemplateError as error:
+                raise ChatError(f"the model's chat template refuses the messages: {error}") from error
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _sampling(self, request: ChatRequest) -> dict[str, float]:
         """Return the sampling options of a request; those that it does not set are the model's."""

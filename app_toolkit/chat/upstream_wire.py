@@ -12,6 +12,7 @@ from app_toolkit.chat.protocol import (
     FinishReason,
     ReasoningEvent,
     TextEvent,
+    Tool,
     ToolCallEvent,
     UsageEvent,
 )
@@ -99,7 +100,7 @@ def _part(attachment: Attachment) -> dict[str, Any]:
     return {"type": "file", "file": {"file_data": attachment.url, **name}}
 
 
-def _tool(tool: Any) -> dict[str, Any]:
+def _tool(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description or None, "parameters": tool.parameters}
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 

@@ -109,10 +109,10 @@ class ModelPool(Generic[R]):
                 self._act()
                 await self._endings[name].wait()
         except BaseException as error:  # user code may raise anything, and this task may be cancelled
-            if name in self._endings:
-                logger.exception("the model %s did not unload", name)
-            else:
+            if name not in self._endings:
                 self._fail(name, error)
+            elif isinstance(error, Exception):
+                logger.exception("the model %s did not unload", name)
             if not isinstance(error, Exception):
                 raise
         finally:
