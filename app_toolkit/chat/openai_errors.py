@@ -80,7 +80,7 @@ def error_of(error: Exception) -> OpenAIError:
         return OpenAIError(error.status_code, detail, headers=error.headers or {})
     if isinstance(error, RequestError) and error.status != 500:
         return OpenAIError(error.status, str(error), error.reason, headers=_retry_after(error.retry_after_s))
-    logger.error("a request of the OpenAI router failed", exc_info=error)
+    logger.error("a chat request failed", exc_info=error)
     return OpenAIError(500, HIDDEN)
 
 
