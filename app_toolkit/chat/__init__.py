@@ -1,6 +1,8 @@
 """Routers of chat protocols over one interface of chat models."""
 
 from app_toolkit.chat.ai_sdk import ai_sdk_router
+from app_toolkit.chat.conversations import ConversationLimits, ConversationStore, SQLiteConversationStore
+from app_toolkit.chat.conversations_router import conversations_router
 from app_toolkit.chat.openai import openai_router
 from app_toolkit.chat.protocol import (
     Attachment,
@@ -28,10 +30,13 @@ __all__ = [
     "ChatMessage",
     "ChatModel",
     "ChatRequest",
+    "ConversationLimits",
+    "ConversationStore",
     "ErrorEvent",
     "FinishEvent",
     "FinishReason",
     "ReasoningEvent",
+    "SQLiteConversationStore",
     "TextEvent",
     "Tool",
     "ToolCall",
@@ -39,5 +44,6 @@ __all__ = [
     "ToolResultEvent",
     "UsageEvent",
     "ai_sdk_router",
+    "conversations_router",
     "openai_router",
 ]

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,17 @@ import pytest
 from fastapi import FastAPI
 
 from app_toolkit import Toolkit
-from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ToolCallEvent, ToolResultEvent, ai_sdk_router
+from app_toolkit.chat import (
+    ChatEvent,
+    ChatRequest,
+    SQLiteConversationStore,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    ai_sdk_router,
+)
 from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.stored_chat import DEFAULT_USER
 from app_toolkit.streaming import MemoryStreamLog
 from tests.patience import PATIENCE_S, until
 from tests.streaming.test_resumable import serving
@@ -94,14 +103,32 @@ STEP = {"type": "step-start"}
 async def test_the_chats_of_the_package_see_what_the_model_yields(kind: type[FastAPI]) -> None:
     model, app = Counted(), kind()
     models: dict[str, Any] = {"echo": model, "agent": agent}
-    app.include_router(ai_sdk_router(models, log=MemoryStreamLog()), prefix="/api/chat")
+    store = SQLiteConversationStore(":memory:")
+    app.include_router(ai_sdk_router(models, log=MemoryStreamLog(), conversations=store), prefix="/api/chat")
     app.include_router(ai_sdk_router(models, resume=False, version=6), prefix="/plain")
     async with serving(app) as url:
         seen = await run_script(url)
         await until(lambda: not model.running)
+    await check_stored(seen, store)
     check_responses(seen)
     check_errors(seen)
     check_streams_that_end_early(seen)
+
+
+async def check_stored(seen: dict[str, Any], store: SQLiteConversationStore) -> None:
+    """The stored messages are those of the clients, but for the ids that some releases give to parts."""
+    found = [await store.get(DEFAULT_USER, each.id) for each in await store.list(DEFAULT_USER)]
+    stored = [[plain(message) for message in each.messages] for each in found if each is not None]
+    for name in ("text", "reasoning", "agent", "conversation", "tool"):
+        assert [plain(message) for message in seen[name]["messages"]] in stored, name
+    broken = next(each for each in found if each is not None and each.title == "word /break")
+    assert broken.messages[-1]["metadata"] == {"incomplete": True, "error": "the model was asked to break"}
+    store.close()
+
+
+def plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    parts = [{key: value for key, value in part.items() if key != "id"} for part in message["parts"]]
+    return {"id": message["id"], "role": message["role"], "parts": parts}
 
 
 def check_responses(seen: dict[str, Any]) -> None:
