@@ -112,7 +112,7 @@ def ai_sdk_router(
 
     `POST` to the prefix streams a response as a UI message stream, version 1. `POST /text` streams its text only, for
     `TextStreamChatTransport`. With `resume`, `GET /{chat}/stream` replays the active response of a chat from its start
-    and follows it (204 if none is active), and `POST /{chat}/stop` stops it.
+    and follows it (204 if none is active or lost), and `POST /{chat}/stop` stops it.
 
     An error before the first event has its status, and its body is the message, which the AI SDK shows to the user. A
     later one is a part of the type `error`; an exception other than `ChatError` shows no details.
@@ -190,7 +190,7 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
     async def existing(
         chat: str, request: Request, user_chats: chats, log: parameter
     ) -> AsyncIterator[OpenStream | None]:
-        active = await _active(log, user_chats.key(chat))
+        active = await _active(log, user_chats.key(chat), or_lost=True)
         if active is None:
             yield None
             return
@@ -440,11 +440,12 @@ async def _begin(generation: Generation, log: StreamLog, chat: str | None) -> No
         raise ChatError("the last response of this chat has not ended yet", status=409, code="chat_active") from None
 
 
-async def _active(log: StreamLog, chat: str) -> str | None:
-    """Return the id of the active stream of a chat; None: there is none."""
+async def _active(log: StreamLog, chat: str, *, or_lost: bool = False) -> str | None:
+    """Return the id of the active stream of a chat; None: there is none. `or_lost`: a stream that is lost counts."""
     stream = await log.find(chat)
     try:
-        return None if stream is None or await log.outcome(stream, NEWEST) is not None else stream
+        outcome = None if stream is None else await log.outcome(stream, NEWEST)
+        return stream if outcome is None or (or_lost and outcome == "lost") else None
     except StreamUnknown:
         return None
 
