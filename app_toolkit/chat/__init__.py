@@ -3,6 +3,7 @@
 from app_toolkit.chat.ai_sdk import ai_sdk_router
 from app_toolkit.chat.conversations import ConversationLimits, ConversationStore, SQLiteConversationStore
 from app_toolkit.chat.conversations_router import conversations_router
+from app_toolkit.chat.keys import api_keys
 from app_toolkit.chat.openai import openai_router
 from app_toolkit.chat.protocol import (
     Attachment,
@@ -21,6 +22,7 @@ from app_toolkit.chat.protocol import (
     ToolResultEvent,
     UsageEvent,
 )
+from app_toolkit.chat.websocket import websocket_router
 from app_toolkit.errors import ChatError
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "ToolResultEvent",
     "UsageEvent",
     "ai_sdk_router",
+    "api_keys",
     "conversations_router",
     "openai_router",
+    "websocket_router",
 ]

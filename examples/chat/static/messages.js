@@ -2,13 +2,7 @@
 
 import { $, announce, button, copy, element } from "./dom.js";
 import { rendered } from "./markdown.js";
-
-const SUGGESTIONS = [
-  ["Batch calls", "How does batching work?"],
-  ["Survive a failure", "What happens when a replica dies?"],
-  ["Follow the load", "How does autoscaling work?"],
-  ["Resume a stream", "How does a client resume a stream?"],
-];
+import { ABOUT, HEADING, SUGGESTIONS } from "./texts.js";
 
 const NEAR_END = 80; // pixels
 
@@ -45,8 +39,8 @@ function welcome({ send }) {
     element("button", { type: "button", onclick: () => send(text) }, element("strong", { textContent: title }), element("span", { textContent: text })));
   return element("section", { className: "welcome", aria: { label: "Suggestions" } },
     element("img", { src: "static/icon.svg", alt: "" }),
-    element("h2", { textContent: "What would you like to know?" }),
-    element("p", { textContent: "Answers come from the documentation. They survive a reload, a lost connection and an update of the server." }),
+    element("h2", { textContent: HEADING }),
+    element("p", { textContent: ABOUT }),
     element("div", { className: "suggestions" }, ...suggestions));
 }
 
