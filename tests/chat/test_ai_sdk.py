@@ -536,10 +536,14 @@ async def test_a_stream_that_is_lost_ends_with_an_error(talk: Talk) -> None:
         await reader.until("text-start")
         await talk.log.end("s", "a process", "lost")
         parts = await reader.rest()
-    assert parts[-2:] == [
-        {"type": "text-end", "id": "text-1"},
-        {"type": "error", "errorText": "The response was interrupted."},
-    ]
+    end, reason, error = parts[-3:]
+    assert end == {"type": "text-end", "id": "text-1"}
+    assert (reason["type"], reason["data"]["error"], reason["transient"]) == ("data-error", "stream_lost", True)
+    assert error == {"type": "error", "errorText": "The response was interrupted."}
+    async with talk.follow("GET", "/api/chat/chat/stream") as late:
+        assert await late.rest() == parts, "who comes later gets the same"
+    checked((await talk.http.post("/api/chat", json=body("again"))).text)
+    assert (await talk.http.get("/api/chat/chat/stream")).status_code == 204
 
 
 async def test_a_response_that_the_log_has_not_kept_ends_with_an_error(talk: Talk) -> None:

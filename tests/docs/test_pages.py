@@ -42,6 +42,7 @@ SHOWN = {
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
+    "docs/conversations.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
     "docs/concepts/autoscaling.md mermaid": DRAWING,
     "docs/concepts/failure.md mermaid": DRAWING,
     "docs/concepts/request.md mermaid": DRAWING,
