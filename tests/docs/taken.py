@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,10 +22,11 @@ from fastapi_cli.cli import app as fastapi_cli
 from uvicorn.main import main as uvicorn_cli
 
 from app_toolkit.cli import main as command_line
+from app_toolkit.cli.new import choose, read_answers, templates
 
 from .pages import ROOT, Command, Page
 
-THEIRS = {"createdb", "export", "git", "initdb", "mypy", "pg_ctl", "printf", "ray", "ruff", "venv"}
+THEIRS = {"createdb", "export", "git", "initdb", "mypy", "npm", "pg_ctl", "printf", "ray", "ruff", "venv"}
 """Programs of others, whose options are not held to anything here."""
 
 SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn(?! --)|python\S* -m|cd \S+ &&) \S")
@@ -76,6 +77,7 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(command_line, "serve_on_ray", lambda *_: None)
         patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
         patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
+        patched.setattr(command_line, "create_project", take_answers)
         patched.setattr(command_line, "connect", lambda _: Nobody())
         patched.setattr(sys, "path", list(sys.path))
         patched.setenv("WRITER_TOKEN", "of the file in docs/cli.md")
@@ -85,6 +87,12 @@ def only_taken(folder: Path) -> Iterator[None]:
         finally:
             os.environ.clear()
             os.environ.update(variables)
+
+
+def take_answers(name: str | None, words: Sequence[str], folder: Path, *, ask: bool) -> Path:
+    known = templates()
+    read_answers(choose(known, name or next(iter(known))), words)
+    return folder
 
 
 def take(command: Command, away: bool = False) -> None:

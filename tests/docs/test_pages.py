@@ -39,6 +39,7 @@ SHOWN = {
     "docs/chat-ai-sdk.md tsx": "tests/chat/test_ai_sdk.py::test_the_front_end_of_the_page_asks_routes_that_there_are",
     "docs/chat-openai.md console": "tests/chat/test_openai.py::test_the_command_of_the_page_is_answered",
     "docs/chat-openai.md py": "tests/chat/test_openai_sdk.py::test_the_sdk_reads_the_app_of_the_page",
+    "docs/chat-websocket.md js": "tests/chat/test_websocket_node.py::test_the_client_of_the_page_continues",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
