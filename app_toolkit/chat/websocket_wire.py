@@ -130,7 +130,7 @@ def error_document(error: Exception) -> Document:
     )
 
 
-class ResponseEvents:
+class SocketEvents:
     """Translates the events of one model to those of a response, of which the last one is `finish` or `error`."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class ResponseEvents:
 
 async def encoded(call: Callable[[], AsyncIterator[ChatEvent]]) -> AsyncGenerator[bytes, None]:
     """Call a model and yield its events as a stream log keeps them. An exception of the model is the last event."""
-    events = ResponseEvents()
+    events = SocketEvents()
     try:
         async with closing(call()) as found:
             async for event in found:

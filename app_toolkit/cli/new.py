@@ -54,7 +54,8 @@ def create_project(name: str | None, words: Sequence[str], output_dir: Path, *, 
         ask: Ask for the answers in `ASKED` that `words` does not give. False: use their defaults.
 
     Raises:
-        ConfigError: cookiecutter is not installed, or no project can be made of these answers. Then no file is left.
+        ConfigError: cookiecutter is not installed, no project can be made of these answers, or the folder cannot be
+            written. Nothing is created if an answer is refused.
     """
     try:
         from cookiecutter.exceptions import CookiecutterException

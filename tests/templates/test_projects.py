@@ -34,7 +34,6 @@ def check_style(project: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_every_project_passes_its_own_tests(tmp_path: Path) -> None:
     # All projects share one process, because each needs seconds for its imports. No folder has the name of a package.
     names = ["Zoo Keeper's", "Text Batches", "First Talk", "React Talk"]

@@ -1,16 +1,21 @@
 import json
+{%- if cookiecutter.frontend == "built-in" %}
+import re
+{%- endif %}
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from {{ cookiecutter.package_name }}.app import {% if cookiecutter.frontend == "react" %}STATIC, {% endif %}app
+from {{ cookiecutter.package_name }} import model
+from {{ cookiecutter.package_name }}.app import STATIC, app
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with TestClient(app) as client:
+    with pytest.MonkeyPatch.context() as patched, TestClient(app) as client:
+        patched.setattr(model, "PERIOD_S", 0)
         yield client
 
 
@@ -30,8 +35,8 @@ def test_a_chat_message_gets_an_answer_in_parts(client: TestClient) -> None:
 
 
 def test_the_clients_of_openai_get_the_same_answer(client: TestClient) -> None:
-    (model,) = client.get("/v1/models").json()["data"]
-    body = {"model": model["id"], "messages": [{"role": "user", "content": "hello"}]}
+    (entry,) = client.get("/v1/models").json()["data"]
+    body = {"model": entry["id"], "messages": [{"role": "user", "content": "hello"}]}
     (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
     assert choice["finish_reason"] == "stop"
     assert "> hello" in choice["message"]["content"]
@@ -52,4 +57,12 @@ def test_the_page_and_its_files_are_served(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert client.get("/static/chat.js").status_code == 200
+
+
+def test_the_app_has_the_routes_that_the_page_calls() -> None:
+    scripts = "".join(path.read_text("utf-8") for path in STATIC.glob("*.js"))
+    called = set(re.findall(r'"(api/[\w/]+)"', scripts))
+    served = app.openapi()["paths"]
+    assert called
+    assert [prefix for prefix in called if not any(path.startswith(f"/{prefix}") for path in served)] == []
 {%- endif %}

@@ -23,19 +23,14 @@ async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
 Until then you can try the page: stop this answer, reload the page while it is written, or open it in a second tab.
 """
 
+PERIOD_S = 0.02
+"""Seconds before each word."""
+
 PART = re.compile(r"\s*\S+\s*")
 
 
 class Model(Deployment, max_ongoing_requests=64, ray_actor_options={"num_cpus": 0.1}):
     """Answers every message with the same text."""
-
-    def __init__(self, period_s: float = 0.02) -> None:
-        """Create the model.
-
-        Parameters:
-            period_s: Seconds before each word. Default: 0.02.
-        """
-        self._period_s = period_s
 
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         """Yield the answer to `request.messages`, of which `request.prompt` is the text of the last one.
@@ -44,7 +39,7 @@ class Model(Deployment, max_ongoing_requests=64, ray_actor_options={"num_cpus": 
         """
         parts = PART.findall(ANSWER.format(prompt=request.prompt.strip().replace("\n", "\n> ")))
         for part in parts:
-            await asyncio.sleep(self._period_s)
+            await asyncio.sleep(PERIOD_S)
             yield TextEvent(part)
         yield UsageEvent(len(request.prompt.split()), len(parts))
         yield FinishEvent()
