@@ -5,7 +5,7 @@ import inspect
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -220,7 +220,7 @@ class Method:
         call = await resolved(call)
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
-            async with aclosing(caller.stream(call)) as items:
+            async with _closing_once(caller.stream(call)) as items:
                 reading = Reading(partial(_close, items))
                 with _among_readings(reading):
                     reading.reader = asyncio.current_task()
@@ -248,6 +248,16 @@ def _among_readings(reading: Reading) -> Iterator[None]:
         yield
     finally:
         readings.discard(reading)
+
+
+@asynccontextmanager
+async def _closing_once(items: AsyncGenerator[Any, None]) -> AsyncGenerator[AsyncGenerator[Any, None], None]:
+    """Close a stream at the end of the block, unless its request closes it already."""
+    try:
+        yield items
+    finally:
+        if not getattr(items, "ag_running", False):
+            await items.aclose()
 
 
 def _close(items: AsyncGenerator[Any, None]) -> None:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.conformance.clients import FORMS as CLIENT_FORMS
+from benchmarks.conformance.clients import NOT_SERVED, PASSED
 from benchmarks.conformance.ecosystem import FORMS
 from benchmarks.report import table
 
@@ -35,16 +37,19 @@ def _document(results: Mapping[str, Any]) -> Iterator[str]:
     )
     yield (
         "```bash\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"
-        "python -m benchmarks.conformance tutorial --write-docs\n```"
+        "python -m benchmarks.conformance tutorial --write-docs\n"
+        "python -m benchmarks.conformance clients --write-docs      # needs Node and npm, too\n```"
     )
     yield (
-        "On the side of app_toolkit, a proxy and one replica run without Ray. Both sides run in threads of one "
-        "process, over real sockets, with httptools and websockets-sansio."
+        "In the first two suites, a proxy and one replica run without Ray on the side of app_toolkit. Both sides run "
+        "in threads of one process, over real sockets, with httptools and websockets-sansio."
     )
     if "autobahn" in results:
         yield from _autobahn(results["autobahn"])
     if "tutorial" in results:
         yield from _tutorial(results["tutorial"])
+    if "clients" in results:
+        yield from _clients(results["clients"])
 
 
 def _autobahn(results: Mapping[str, Any]) -> Iterator[str]:
@@ -128,6 +133,38 @@ def tutorial_table(results: Mapping[str, Any]) -> str:
         ("**differences**", f"{len(results['differences']):,}"),
     ]
     return table(("", "number"), rows)
+
+
+def _clients(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Chat clients"
+    yield (
+        "The clients that people use, each from its own package and in an environment of its own, against one app with "
+        "`openai_router`, `ai_sdk_router`, a resumable route and a WebSocket route. `run -n 2` is two replicas on Ray "
+        f"with a shared stream log. On {results['date']}."
+    )
+    yield clients_table(results)
+    yield (
+        "Abort: the model must have stopped within 2 s. Reconnect: a relay cuts each connection after some hundred "
+        "bytes, and every event must arrive exactly once."
+    )
+    for each in results["differences"]:
+        yield "- " + "; ".join(each.values())
+
+
+def clients_table(results: Mapping[str, Any]) -> str:
+    """A row per case of each client."""
+    cases = results["cases"]
+    shown = [form for form in CLIENT_FORMS if any(form in each for of in cases.values() for each in of.values())]
+    rows = [
+        (f"{title} {results['versions'][title]}: {case}", *(_verdict(verdicts.get(form, "")) for form in shown))
+        for title, of_client in cases.items()
+        for case, verdicts in of_client.items()
+    ]
+    return table(("case", *shown), rows)
+
+
+def _verdict(verdict: str) -> str:
+    return verdict if verdict in ("", PASSED, NOT_SERVED) else "**failed**"
 
 
 BEGIN, END = "<!-- python -m benchmarks.conformance ecosystem --write-docs -->", "<!-- end -->"
