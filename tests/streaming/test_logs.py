@@ -98,8 +98,14 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(AGAIN_S)
 
 
+async def renewed(log: StreamLog) -> Renewal:
+    (renewal,) = await log.renew([("s", "owner")])
+    assert renewal is not None
+    return renewal
+
+
 async def unread_s(log: StreamLog) -> float:
-    return (await log.renew("s", "owner")).unread_s
+    return (await renewed(log)).unread_s
 
 
 async def is_read(log: StreamLog) -> bool:
@@ -199,7 +205,7 @@ async def test_the_owner_learns_whether_its_stream_has_readers(logs: Logs) -> No
         await log.append("s", "owner", 1, [b"a"])
         async with aclosing(log.follow("s", 0)) as pages:
             await next_page(pages)
-            assert (await log.renew("s", "owner")).unread_s == 0
+            assert (await renewed(log)).unread_s == 0
             async with aclosing(log.follow("s", 0)) as others:
                 await next_page(others)
             assert (await log.append("s", "owner", 2, [b"b"])).unread_s == 0
@@ -284,7 +290,7 @@ async def test_a_stop_reaches_the_owner_and_is_the_outcome(logs: Logs) -> None:
         await log.begin("s", "owner", SSE, None)
         assert await log.stop("s")
         assert await log.stop("s")
-        assert (await log.renew("s", "owner")).stop
+        assert (await renewed(log)).stop
         assert (await log.append("s", "owner", 1, [b"a"])).stop
         await log.end("s", "owner", "finished")
         assert not await log.stop("s")
@@ -360,7 +366,6 @@ async def test_an_ended_stream_is_removed_and_its_key_is_free(logs: Logs) -> Non
     ("method", "arguments"),
     [
         ("append", ("owner", 1, [b"a"])),
-        ("renew", ("owner",)),
         ("stop", ()),
         ("adopt", ("owner", 0)),
         ("media_type", ()),
@@ -373,6 +378,27 @@ async def test_a_stream_that_the_log_does_not_have_is_unknown(
     async with logs(LASTING) as log:
         with pytest.raises(StreamUnknown, match="there is no stream 's'"):
             await getattr(log, method)("s", *arguments)
+
+
+async def test_one_call_renews_many_leases(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        streams = [f"s{number}" for number in range(1_200)]
+        for stream in streams[::100]:
+            await log.begin(stream, "owner", SSE, None)
+        await log.stop("s100")
+        found = await log.renew([(stream, "another" if stream == "s200" else "owner") for stream in streams])
+        assert len(found) == len(streams)
+        stops = {stream: renewal.stop for stream, renewal in zip(streams, found, strict=True) if renewal is not None}
+        assert stops == {stream: stream in ("s100", "s200") for stream in streams[::100]}
+
+
+async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
+    now = 0.0
+    log = MemoryStreamLog(SHORT, now=lambda: now)
+    await log.begin("s", "owner", SSE, None)
+    now = 100 * SHORT.lease_s
+    await log.begin("t", "owner", SSE, None)
+    assert not (await renewed(log)).stop
 
 
 async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
@@ -538,9 +564,9 @@ async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(server: Redis
     log = RedisStreamLog(server.url, prefix="cancelled:", limits=LASTING)
     try:
         await log.begin("s", "owner", SSE, None)
-        await log.renew("s", "owner")
+        await log.renew([("s", "owner")])
         for turns in range(60):
-            call = asyncio.create_task(log.renew("s", "owner"))
+            call = asyncio.create_task(log.renew([("s", "owner")]))
             for _ in range(turns % 20):
                 await asyncio.sleep(0)
             if call.cancel():
