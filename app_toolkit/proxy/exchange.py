@@ -344,10 +344,12 @@ class Exchange:
         elif answer.status == 101:
             self._open_tunnel(answer)
         elif self._response.prepare(answer):
-            if answer.stream == hop.OPEN:
-                self._assignment.open(self, self._client)
-            elif answer.stream is not None:
+            if answer.stream == hop.KEPT:
                 self._assignment.keep_slot()
+            elif answer.stream is not None:
+                self._assignment.open(self, self._client)
+            if answer.stream == hop.LASTING:
+                self._forget_deadline()
             self._start()
 
     def received(self, data: bytes) -> None:

@@ -21,7 +21,9 @@ from app_toolkit.core.methods import kind_of
 from app_toolkit.core.stream_log import Page
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
+from app_toolkit.observability.context import DEADLINE
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.replica.streams import lasting_stream
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import DEFAULT, StreamLog
@@ -159,7 +161,7 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
     if returned is not inspect.Signature.empty:
         endpoint.__annotations__["return"] = returned
     del endpoint.__wrapped__  # FastAPI would look at the function itself
-    return cast(Callable[..., Any], on_disconnect("notify")(endpoint))
+    return cast(Callable[..., Any], lasting_stream(on_disconnect("notify")(endpoint)))
 
 
 def _opener(
@@ -353,6 +355,7 @@ class OpenStream:
         self._options = options
 
     async def __aenter__(self) -> "OpenStream":
+        DEADLINE.set(None)  # reading goes on for as long as the stream
         return self
 
     async def __aexit__(self, *_: object) -> None:
