@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+import anyio
+
 from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits
 from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 
@@ -456,11 +458,11 @@ class RedisStreamLog:
 
     async def _leave(self, stream: str, reader: str) -> None:
         del self._readers[reader]
-        if not self._readers:
-            await self._stop_beating()
-        with suppress(RedisError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await self._run(LEAVE, stream, reader)
+        # Starlette cancels every `await` of a response whose client has left. The shield lets these two finish.
+        with suppress(RedisError), anyio.move_on_after(LEAVE_S, shield=True):
+            if not self._readers:
+                await self._stop_beating()
+            await self._run(LEAVE, stream, reader)
 
     async def _run(self, body: str, *arguments: str | int | bytes) -> Any:
         """Run a script."""

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import redis
 import redis.asyncio
@@ -221,6 +222,22 @@ async def test_a_reader_that_is_cancelled_while_it_waits_is_no_reader_any_more(l
         await asyncio.wait([reader])
         assert reader.cancelled()
         await eventually(partial(is_unread, log))
+
+
+async def test_a_reader_whose_response_is_cancelled_is_no_reader_any_more(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+
+        async def respond(scope: anyio.CancelScope) -> None:
+            with scope:  # as Starlette does, this scope cancels every `await`, also those of a `finally`
+                await read(log, "s")
+
+        scope = anyio.CancelScope()
+        responding = asyncio.create_task(respond(scope))
+        await eventually(partial(is_read, log))
+        scope.cancel()
+        await responding
+        assert await is_unread(log)
 
 
 # Appends
