@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -325,6 +326,21 @@ async def test_who_has_seen_everything_and_who_asks_for_an_unknown_stream_gets_n
         assert (answer.status_code, answer.content) == (204, b"")
     assert (await client.http.get("/streams/unknown")).status_code == 404
     assert (await client.http.post("/streams/unknown/stop")).status_code == 404
+
+
+async def test_a_silent_stream_has_heartbeats(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["app_toolkit.streaming.resumable"], "HEARTBEAT_S", 0.02)
+    client.model.allow(1)
+    async with client.read("/write/2") as reader:
+        assert await reader.tokens(1) == texts(1, 1)
+    for _ in range(2):
+        async with client.http.stream("GET", f"/streams/{reader.id}?after=1") as response:
+            lines = response.aiter_lines()
+            assert [await anext(lines) for _ in range(4)] == [": ping", "", ": ping", ""]
+    client.model.allow(1)
+    async with client.read(f"/streams/{reader.id}?after=1") as last:
+        assert await last.tokens(1) == texts(2, 2)
+        assert not await last.rest()
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "1.5"])
