@@ -55,6 +55,10 @@ MIN_CONNECTIONS = 2 * RESERVED
 
 SOCKET_TIMEOUT_S = 10.0
 
+CONNECTION_WAIT_S = 30.0
+"""Seconds that a call waits for a free connection. It is longer than the retries of the calls that use them, so that an
+outage that these survive ends no stream."""
+
 FIRST_RETRY_S, LAST_RETRY_S, RETRIES = 0.05, 1.0, 13
 """The waits before retries double up to the longest one. All of them together are 10.5 s."""
 
@@ -477,7 +481,7 @@ def _connected(url: str, max_connections: int) -> "Redis":
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=max_connections,
-            timeout=SOCKET_TIMEOUT_S,
+            timeout=CONNECTION_WAIT_S,
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=SOCKET_TIMEOUT_S,
             retry=retry,

@@ -511,6 +511,28 @@ async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path,
         server.end()
 
 
+async def test_calls_that_wait_for_a_connection_survive_a_restart_of_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage_s = 1.0
+    monkeypatch.setattr(redis_log, "SOCKET_TIMEOUT_S", outage_s / 3)
+    server = RedisServer(tmp_path)
+    server.start()
+    log = RedisStreamLog(server.url, limits=LASTING, max_connections=8)
+    streams = [f"s{number}" for number in range(30)]
+    try:
+        for stream in streams:
+            await log.begin(stream, "owner", SSE, None)
+        server.end(kill=True)
+        appends = [asyncio.create_task(log.append(stream, "owner", 1, [b"a"])) for stream in streams]
+        await asyncio.sleep(outage_s)
+        await asyncio.to_thread(server.start)
+        assert not any(renewal.stop for renewal in await asyncio.gather(*appends))
+    finally:
+        await log.aclose()
+        server.end()
+
+
 async def test_more_readers_than_connections_wait_and_the_owner_is_not_delayed(server: RedisServer) -> None:
     log = RedisStreamLog(server.url, prefix="many:", limits=LASTING, max_connections=8)
     try:
