@@ -466,10 +466,8 @@ class Exchange:
         if answer is not None and (answer.status == 101 or answer.stream is not None):
             self._assignment.close(self, self._client)
         self._enter(Stage.DONE)
-        if self._arriving is not None:
-            self._forget_arrival()
-        if self._deadline is not None:
-            self._forget_deadline()
+        self._forget_arrival()
+        self._forget_deadline()
         self._assignment.release()
 
     def _forget_arrival(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from app_toolkit.core.stream_log import Outcome, Renewal
 from app_toolkit.observability.context import DEADLINE
-from app_toolkit.streaming.leases import Lease, leases
+from app_toolkit.streaming.leases import StreamLease, leases
 from app_toolkit.streaming.log import StreamLog
 
 logger = logging.getLogger("app_toolkit.streaming")
@@ -108,7 +108,7 @@ class Generation:
         DEADLINE.set(None)  # that of the request, whose client may leave
         outcome: Outcome = "failed"
         self._generating = asyncio.create_task(self._generate())
-        lease, kept = Lease(self.id, self.owner, self._obey, time.monotonic()), leases(self._log)
+        lease, kept = StreamLease(self.id, self.owner, self._obey, time.monotonic()), leases(self._log)
         kept.add(lease)
         try:
             await self._write(lease)
@@ -148,7 +148,7 @@ class Generation:
                 async with aclosing(self._items):
                     pass
 
-    async def _write(self, lease: Lease) -> None:
+    async def _write(self, lease: StreamLease) -> None:
         """Append what has been collected, as many events at a time as came during the append before."""
         while True:
             if self._waiting:

@@ -17,7 +17,7 @@ RENEW_S = 0.5
 
 
 @dataclass(eq=False, slots=True)
-class Lease:
+class StreamLease:
     """The lease on one stream."""
 
     stream: str
@@ -28,15 +28,15 @@ class Lease:
     """The time on `time.monotonic()`. Appended events renew the lease, too."""
 
 
-class Leases:
+class StreamLeases:
     """The leases on the streams of one log. A task renews them while there are any."""
 
     def __init__(self, log: StreamLog) -> None:
         self._log = log
-        self._leases: set[Lease] = set()
+        self._leases: set[StreamLease] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: StreamLease) -> None:
         """Renew this lease from now on."""
         self._leases.add(lease)
         if self._task is None:
@@ -45,7 +45,7 @@ class Leases:
                 self._keep_renewing(), name="app-toolkit stream leases", context=contextvars.Context()
             )
 
-    async def remove(self, lease: Lease) -> None:
+    async def remove(self, lease: StreamLease) -> None:
         """Do not renew this lease any more."""
         self._leases.discard(lease)
         if not self._leases and self._task is not None:
@@ -71,10 +71,10 @@ class Leases:
                     lease.obey(renewal)
 
 
-_kept: dict[StreamLog, Leases] = {}
+_kept: dict[StreamLog, StreamLeases] = {}
 """By log. A log has an entry while this process generates a stream of it."""
 
 
-def leases(log: StreamLog) -> Leases:
+def leases(log: StreamLog) -> StreamLeases:
     """Return the leases of this process on streams of a log."""
-    return _kept.setdefault(log, Leases(log))
+    return _kept.setdefault(log, StreamLeases(log))
