@@ -339,11 +339,9 @@ def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
     match error:
         case StarletteHTTPException():
             return error.status_code, error.headers
-        case RequestError():
+        case RequestError() | ChatError():
             seconds = error.retry_after_s
             return error.status, None if seconds is None else {"retry-after": str(math.ceil(seconds))}
-        case ChatError():
-            return error.status, None
     return 422, None
 
 

@@ -248,6 +248,7 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
     ("error", "status", "text"),
     [
         (ChatError("too long", status=413, code="context"), 413, "too long"),
+        (ChatError("busy", status=503, retry_after_s=0.5), 503, "busy"),
         (HTTPException(402, "pay", {"x-own": "1"}), 402, "pay"),
         (HTTPException(400, {"a": 1}), 400, '{"a": 1}'),
         (StreamLogFull("full"), 503, "full"),
