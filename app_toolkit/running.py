@@ -342,7 +342,7 @@ def _stay(client: Client, sentences: Iterable[str]) -> None:
         for sentence in (*sentences, "Ctrl-C drains and stops."):
             print(sentence, flush=True)
         with suppress(InstanceEnded):
-            for _ in client.watch(interrupts.nobody_asked):
+            for _ in client.watch(interrupts.not_interrupted):
                 pass
     shutdown()
 

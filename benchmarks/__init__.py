@@ -1,1 +1,1 @@
-"""How fast is it, against bare FastAPI and against its peers? `python -m benchmarks --help`."""
+"""Benchmarks: app_toolkit compared with bare FastAPI and with other servers. See `python -m benchmarks --help`."""

@@ -1,10 +1,10 @@
-"""Measure app_toolkit beside bare FastAPI and its peers, all in one run.
+"""Measure app_toolkit, bare FastAPI and other servers (peers) in one run.
 
-python -m benchmarks --peers --write-docs        # everything; make the peers' environments first
+python -m benchmarks --peers --write-docs        # all contenders, including the peers
 python -m benchmarks --only bare toolkit-2       # two contenders, no peers
-python -m benchmarks --read benchmarks/results.json --write-docs      # measure nothing, write the page again
+python -m benchmarks --read benchmarks/results.json --write-docs      # write the page from recorded results
 
-Peers need environments of their own: `python -m benchmarks.peers`.
+Each peer runs in its own virtual environment. `python -m benchmarks.peers` creates these environments.
 """
 
 import argparse
@@ -65,14 +65,18 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=2, help="how long each measure takes (2)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of contenders (1)")
-    parser.add_argument("--only", nargs="+", choices=list(TITLES), help="these contenders")
-    parser.add_argument("--peers", action="store_true", help="the peers, too, whose environments are made")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results.json")
-    parser.add_argument("--read", type=Path, help="take the figures of an earlier run")
-    parser.add_argument("--remark", help="a sentence about this run, for the page")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (5)")
+    parser.add_argument("--seconds", type=int, default=2, help="duration of each measurement (2)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the order of the contenders (1)")
+    parser.add_argument("--only", nargs="+", choices=list(TITLES), help="measure only these contenders")
+    parser.add_argument("--peers", action="store_true", help="also measure the peers whose environments exist")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "benchmarks" / "results.json", help="file for the results of the run"
+    )
+    parser.add_argument(
+        "--read", type=Path, help="read the results of an earlier run from this file, without measuring"
+    )
+    parser.add_argument("--remark", help="a sentence about this run to add to the page")
     parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and its plot")
     return parser.parse_args()
 
@@ -84,7 +88,7 @@ def _is_chosen(contender: Contender, options: argparse.Namespace) -> bool:
 
 
 def measure(contenders: Sequence[Contender], rounds: int, seconds: int, seed: int) -> dict[str, Any]:
-    """Everything, interleaved; the contenders whose environment is missing are named in the results."""
+    """Run all measurements, interleaved by round. The results name the contenders whose environment is missing."""
     there = [each for each in contenders if python_of(each)]
     figures: dict[str, Any] = {each.name: {} for each in there}
     failed: list[dict[str, Any]] = []
@@ -114,7 +118,7 @@ def measure(contenders: Sequence[Contender], rounds: int, seconds: int, seed: in
         },
         "machine": machine(),
         "versions": _versions(there),
-        "absent": {each.name: "its environment was not made" for each in contenders if each not in there},
+        "absent": {each.name: "its environment is missing" for each in contenders if each not in there},
         "failed": failed,
         "figures": figures,
         "profiles": _profiles(there),
@@ -122,7 +126,7 @@ def measure(contenders: Sequence[Contender], rounds: int, seconds: int, seed: in
 
 
 def _order(contenders: Sequence[Contender], rng: random.Random) -> list[Contender]:
-    """Shuffled, but that bare and what is held against it come one after the other: the machine drifts."""
+    """Shuffle the contenders, but keep bare and app_toolkit adjacent, because the speed of the machine changes."""
     order = rng.sample(contenders, len(contenders))
     pair = [each for each in order if each.name in (BARE, OURS)]
     others = [each for each in order if each not in pair]
@@ -131,7 +135,7 @@ def _order(contenders: Sequence[Contender], rng: random.Random) -> list[Contende
 
 
 def _note(figures: dict[str, Any], measure: str, number: int, found: dict[str, float]) -> None:
-    """Into the round's place; a round that failed leaves None."""
+    """Store the figures at the index of the round. Failed rounds before it get None."""
     for name, value in found.items():
         values = figures.setdefault(measure, {}).setdefault(name, [])
         values += [None] * (number - len(values)) + [round(value, 4)]
@@ -139,7 +143,7 @@ def _note(figures: dict[str, Any], measure: str, number: int, found: dict[str, f
 
 def _failure(contender: Contender, measure: str, number: int, error: Exception) -> dict[str, Any]:
     print(f"  {measure} failed: {error}", file=sys.stderr, flush=True)
-    # A traceback may name folders of this machine.
+    # The message of another exception could contain paths of this machine.
     why = f"{type(error).__name__}: {error}" if isinstance(error, Failed) else type(error).__name__
     return {"contender": contender.name, "measure": measure, "round": number, "why": why}
 
@@ -173,7 +177,7 @@ def machine() -> dict[str, Any]:
 
 
 def _round_trip_us(times: int = 5_000) -> float:
-    """A byte to another process and back, over a socket: two wake-ups, and little else. The median."""
+    """Return the median time to send a byte to another process over a socket and back, which needs two wake-ups."""
     ours, theirs = socket.socketpair()
     other = multiprocessing.get_context("fork").Process(target=_echo, args=(ours, theirs))
     other.start()
@@ -195,28 +199,28 @@ def _echo(ours: socket.socket, theirs: socket.socket) -> None:
 
 
 def _all_at_once(times: int = 5, seconds: float = 0.4) -> float:
-    """How many times as much as one process alone do as many as there are cores do at once. The median."""
+    """Return the median throughput of one process per core running at once, relative to a single process."""
     fork = multiprocessing.get_context("fork")
 
     def done(count: int) -> int:
-        told = fork.SimpleQueue()
-        others = [fork.Process(target=_work, args=(seconds, told.put)) for _ in range(count)]
+        counts = fork.SimpleQueue()
+        others = [fork.Process(target=_work, args=(seconds, counts.put)) for _ in range(count)]
         for other in others:
             other.start()
         for other in others:
             other.join()
-        return sum(told.get() for _ in others)
+        return sum(counts.get() for _ in others)
 
     return median(done(os.cpu_count() or 1) / done(1) for _ in range(times))
 
 
-def _work(seconds: float, tell: Callable[[int], None]) -> None:
-    """What a server of small JSON does besides the system's calls: Python, on little memory."""
+def _work(seconds: float, report: Callable[[int], None]) -> None:
+    """Encode and decode small JSON documents, as a server does between its system calls."""
     until, count = time.perf_counter() + seconds, 0
     while time.perf_counter() < until:
         json.loads(json.dumps({"name": "a name", "tags": ["a", "b"], "price": 1.5}))
         count += 1
-    tell(count)
+    report(count)
 
 
 def _versions(contenders: Sequence[Contender]) -> dict[str, str]:
@@ -224,8 +228,8 @@ def _versions(contenders: Sequence[Contender]) -> dict[str, str]:
     found |= {name: version(name) for name in ("app-toolkit", "ray", *SAME)}
     for peer in sorted({each.peer for each in contenders if each.peer}):
         script = f"from importlib.metadata import version; print(version({PACKAGES[peer]!r}))"
-        said = subprocess.run([str(interpreter(peer)), "-c", script], capture_output=True, text=True, check=True)
-        found[PACKAGES[peer]] = said.stdout.strip()
+        output = subprocess.run([str(interpreter(peer)), "-c", script], capture_output=True, text=True, check=True)
+        found[PACKAGES[peer]] = output.stdout.strip()
     return found
 
 

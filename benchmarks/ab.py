@@ -1,7 +1,7 @@
-"""Compare two builds: both run at the same time, and are measured in turns of a second.
+"""Compare two builds. Both run at the same time, and slices of one second measure them alternately.
 
-The speed of a busy machine changes by more than what one change of the code is worth. Here both builds meet the same
-minutes, so the ratio of two neighbouring slices says which one is faster. Bare FastAPI on uvicorn runs beside them.
+The speed of a busy machine varies by more than most code changes gain. Here both builds are measured during the same
+minutes, so the ratio of two neighbouring slices shows which build is faster. Bare FastAPI on uvicorn is measured, too.
 
 python -m benchmarks.ab ../old .                               # two checkouts, each with its environment in .venv
 python -m benchmarks.ab ../old . --only get_32 calls --rounds 10
@@ -24,11 +24,11 @@ from benchmarks.servers import Server, started
 BARE, OLD, NEW = "bare", "old", "new"
 HTTP = ("get_32", "post_32", "stream_8", "download", "get_1")
 CALLS = {"calls": ("/throughput", "rps"), "call": ("/latency", "p50_ms")}
-"""By name: where the ingress measures it, and the figure."""
+"""By name: the path at which the ingress measures it, and the name of the figure."""
 
 TITLES = {name: MEASURES[name].title for name in HTTP} | {
-    "calls": "Handle calls, 32 at a time",
-    "call": "Handle calls, one after another",
+    "calls": "Handle calls, 32 concurrent",
+    "call": "Handle calls, sequential",
 }
 
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
@@ -37,7 +37,7 @@ Figures = Mapping[str, Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle of some ratios, and the two quarters around it."""
+    """The median and the quartiles of ratios."""
 
     low: float
     middle: float
@@ -48,7 +48,7 @@ class Spread:
 
 
 def ratios(of: Sequence[float], to: Sequence[float]) -> Spread:
-    """Of each round by itself."""
+    """Return the spread of the ratios of each round."""
     found = [one / other for one, other in zip(of, to, strict=True)]
     low, _, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
     return Spread(low, median(found), high)
@@ -73,7 +73,7 @@ def _unit(name: str) -> str:
 
 
 def build(name: str, checkout: Path, app: str, options: str = "") -> Contender:
-    """The build of a checkout, which runs on the Python of its own environment."""
+    """Return the build of a checkout. It runs in the environment of that checkout."""
     python = checkout.resolve() / ".venv" / "bin" / "python"
     return Contender(
         name=name,
@@ -85,7 +85,7 @@ def build(name: str, checkout: Path, app: str, options: str = "") -> Contender:
 
 
 def slice_of(name: str, server: Server) -> float:
-    """One second of a measure."""
+    """Measure for one second."""
     if name in CALLS:
         path, figure = CALLS[name]
         return _look(server, path, 1)[figure]
@@ -93,7 +93,7 @@ def slice_of(name: str, server: Server) -> float:
 
 
 def measure(contenders: Sequence[Contender], names: Sequence[str], rounds: int, rng: random.Random) -> Figures:
-    """All of them run from the first slice to the last. A slice with a wrong answer ends it: `Failed`."""
+    """Measure all contenders in slices while all of them run. Raises `Failed` if a slice has a wrong response."""
     figures: dict[str, dict[str, list[float]]] = {name: {each.name: [] for each in contenders} for name in names}
     with ExitStack() as stack:
         servers = [stack.enter_context(started(each)) for each in contenders]
@@ -115,12 +115,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.ab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("old", type=Path, help="the checkout that the other one is compared with")
-    parser.add_argument("new", type=Path)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--replicas", type=int, default=2, help="of the app whose requests are measured (2)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order within a round (1)")
-    parser.add_argument("--only", nargs="+", choices=list(TITLES), default=list(TITLES))
+    parser.add_argument("old", type=Path, help="checkout of the old build, the baseline")
+    parser.add_argument("new", type=Path, help="checkout of the new build")
+    parser.add_argument("--rounds", type=int, default=40, help="number of rounds (40)")
+    parser.add_argument("--replicas", type=int, default=2, help="number of replicas of the app (2)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the order within a round (1)")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(TITLES), default=list(TITLES), help="measurements to run (default: all)"
+    )
     options = parser.parse_args()
     rng = random.Random(options.seed)
     bare = next(each for each in CONTENDERS if each.name == BARE)

@@ -1,11 +1,11 @@
-"""A step of the load, from 1 client to 40, and to none: how soon replicas follow, beside Ray Serve's.
+"""Measure how fast app_toolkit and Ray Serve scale when the load rises from 1 client to 40, and then drops to zero.
 
 python -m benchmarks.peers ray_serve && python -m benchmarks.autoscaling
 python -m benchmarks.autoscaling --rounds 1 --more          # add a round to those of the last run
-python -m benchmarks.autoscaling --read --write-docs        # measure nothing, write docs/benchmarks-autoscaling.md
+python -m benchmarks.autoscaling --read --write-docs        # write docs/benchmarks-autoscaling.md from recorded results
 
-Every answer names the process that gave it, so clients see when an added replica serves. When a replica was ordered and
-when it ran, each contender writes down itself.
+Each response names the replica process, so clients see when a new replica serves. Each contender records when it
+requested a replica and when the replica ran.
 """
 
 import argparse
@@ -35,19 +35,19 @@ from benchmarks.servers import APPS, CannotStart, python_of, started
 CLIENTS = 40
 NEEDED = CLIENTS // step.TARGET
 BEFORE_S = 6.0
-"""One client, before the step."""
+"""Seconds with one client before the step."""
 AFTER_S = 3.0
-"""All clients, after all that are needed have answered; and then one client again."""
+"""Seconds with all clients after all needed replicas have responded, and then with one client again."""
 STEP_S = 90.0
-"""All clients, at most."""
+"""Maximum seconds with all clients until all needed replicas have responded."""
 EMPTY_S = 90.0
-"""Nobody, at most, until no replica is left."""
+"""Maximum seconds without clients until no replica is left."""
 REST_S = 2.0
-"""Nobody, once none is left."""
+"""Seconds without clients after no replica is left."""
 AGAIN_S = 0.1
-"""Until who was not answered comes again."""
+"""Seconds until a client retries after a failed request."""
 ANSWER_S = 60.0
-"""Until an answer is waited for no longer."""
+"""Timeout of a request in seconds."""
 PLOTTED_S = 70
 
 DEFAULTS, NO_DELAYS = step.FOLLOWS
@@ -59,7 +59,7 @@ RESULTS = ROOT / "benchmarks" / "results-autoscaling.json"
 
 
 def _contender(name: str, title: str, how: str, **more: Any) -> Contender:
-    # Ours imports the toolkit of this checkout.
+    # app_toolkit is imported from this checkout.
     folders = (APPS, *((ROOT,) if more.get("peer") is None else ()))
     script = "step_toolkit.py" if more.get("peer") is None else "step_ray_serve.py"
     environ = {"PYTHONPATH": ":".join(map(str, folders))}
@@ -75,21 +75,21 @@ CONTENDERS = (
 TITLES = {each.name: each.title for each in CONTENDERS}
 
 
-# The walk
+# The load
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     at: float
-    """When it was there, by the clock of the day, as all times here."""
+    """When the response was received: `time.time()`, as all times here."""
     took_s: float
     replica: int | None
-    """The process that gave it; None: it failed."""
+    """The process ID of the replica. None: the request failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """From when on so many replicas were said to start and to run."""
+    """The number of starting and of running replicas from a time on, as the contender recorded them."""
 
     at: float
     starting: int
@@ -100,17 +100,17 @@ class Look:
 class Walk:
     answers: Sequence[Answer]
     stepped_at: float
-    """The other clients came."""
+    """When the other clients started."""
     left_at: float
-    """They went."""
+    """When the other clients stopped."""
     empty_at: float
-    """The last one has gone, too."""
+    """When the last client stopped."""
     asked_at: float | None
-    """One came again; None: it was not waited until no replica was left."""
+    """When a client sent a request to the application without replicas. None: not measured."""
 
 
 async def walk(url: str, folder: Path, needed: int, *, to_zero: bool) -> Walk:
-    """One client, all of them until as many replicas as needed have answered, one, none, and one request again."""
+    """Run one client, all clients until the needed replicas have responded, one client, none, and one more request."""
     answers: list[Answer] = []
 
     async def asking(clients: int, enough: asyncio.Event) -> None:
@@ -137,7 +137,7 @@ async def walk(url: str, folder: Path, needed: int, *, to_zero: bool) -> Walk:
 
 
 async def _until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it holds, at most so long; whether it does."""
+    """Wait until the condition holds, at most `seconds`. Return whether it holds."""
     by = time.monotonic() + seconds
     while not (there := holds()) and time.monotonic() < by:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
@@ -145,7 +145,7 @@ async def _until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 async def _ask(url: str, answers: list[Answer], enough: asyncio.Event) -> None:
-    """One request after another until it is enough, and one in any case; who is not answered comes again."""
+    """Send requests one after another until `enough` is set, at least one. Reconnect after a failure."""
     parts, request = urlsplit(url), request_of(url, None)
     while True:
         began = time.time()
@@ -161,7 +161,7 @@ async def _ask(url: str, answers: list[Answer], enough: asyncio.Event) -> None:
                         return
             finally:
                 writer.close()
-        except (OSError, EOFError, ValueError):  # also one that took too long
+        except (OSError, EOFError, ValueError):  # TimeoutError is an OSError
             answers.append(Answer(time.time(), time.time() - began, None))
         if enough.is_set():
             return
@@ -169,25 +169,25 @@ async def _ask(url: str, answers: list[Answer], enough: asyncio.Event) -> None:
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
-    """The number that is answered. Raises `ValueError` for anything else."""
+    """Return the number in the response. Raises `ValueError` for any other response."""
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)\r\n", head)
     if length is None or not head.startswith(b"HTTP/1.1 200 "):
-        raise ValueError(f"this is no answer with a number: {head!r}")
+        raise ValueError(f"the response has no number: {head!r}")
     return int(await reader.readexactly(int(length[1])))
 
 
 def looks(folder: Path) -> list[Look]:
-    """What a contender has written down of its replicas."""
+    """Return the replica counts that a contender has recorded."""
     return [Look(**json.loads(line)) for line in (folder / step.REPLICAS).read_text().splitlines()]
 
 
-# What comes of it
+# The figures
 
 
 def serving(answers: Iterable[Answer], since: float) -> dict[int, float]:
-    """By replica, when its first answer since then was there; in this order."""
+    """Return the time of the first response of each replica since then, in order of time."""
     first: dict[int, float] = {}
     for answer in answers:
         if answer.at >= since and answer.replica is not None:
@@ -196,7 +196,7 @@ def serving(answers: Iterable[Answer], since: float) -> dict[int, float]:
 
 
 def start_up(looks: Iterable[Look], since: float) -> tuple[float, float] | None:
-    """When a replica was first said to start since then, and when one more was first said to run; None: not yet."""
+    """Return when a replica first started since then, and when one more replica first ran; None: not yet."""
     running, ordered = 0, None
     for look in looks:
         if look.at < since:
@@ -209,7 +209,7 @@ def start_up(looks: Iterable[Look], since: float) -> tuple[float, float] | None:
 
 
 def figures(walk: Walk, looks: Sequence[Look], needed: int) -> Figures:
-    """Seconds and milliseconds; what did not happen is not there."""
+    """Return the figures in seconds and milliseconds, without those of events that did not occur."""
     found: Figures = {"failed": sum(answer.replica is None for answer in walk.answers)}
     before = {answer.replica for answer in walk.answers if answer.at < walk.stepped_at}
     first = serving((each for each in walk.answers if each.at < walk.left_at), walk.stepped_at)
@@ -232,7 +232,7 @@ def figures(walk: Walk, looks: Sequence[Look], needed: int) -> Figures:
 
 
 def _times(name: str, since: float, started: tuple[float, float], answered: float) -> Figures:
-    """Until it was ordered; what its start-up took; until its first answer, and what of that was no start-up."""
+    """Return the times until the request for a replica, of its start-up, until its first response, and the rest."""
     ordered, ran = started
     return {
         f"{name}_ordered_s": ordered - since,
@@ -243,7 +243,7 @@ def _times(name: str, since: float, started: tuple[float, float], answered: floa
 
 
 def timeline(walk: Walk) -> list[tuple[int, int, int, float]]:
-    """For each second from the step on, and before: replicas that answered, answers, and their p99 in ms."""
+    """Return for each second, relative to the step: replicas that responded, responses, and p99 latency in ms."""
     seconds: dict[int, list[Answer]] = {}
     for answer in walk.answers:
         seconds.setdefault(math.floor(answer.at - walk.stepped_at), []).append(answer)
@@ -259,11 +259,11 @@ def timeline(walk: Walk) -> list[tuple[int, int, int, float]]:
     ]
 
 
-# All of it
+# The measurement
 
 
 def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results | None) -> Results:
-    """Interleaved: each round measures every contender once, in an order of its own. `before`: rounds to add to."""
+    """Measure each contender once per round, in a new random order. `before`: earlier results, to which to add."""
     there = [each for each in chosen if python_of(each)]
     done = before["run"]["rounds"] if before else 0
     found: dict[str, Any] = before["figures"] if before else {}
@@ -276,11 +276,11 @@ def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results
             try:
                 with started(contender) as server:
                     walked = asyncio.run(walk(server.url, server.folder, NEEDED, to_zero=NO_DELAYS in contender.name))
-                    told = looks(server.folder)
+                    recorded = looks(server.folder)
             except (CannotStart, OSError) as error:
                 failed.append(_failure(contender, NAME, round_, error))
             else:
-                _note(found.setdefault(contender.name, {}), NAME, round_, figures(walked, told, NEEDED))
+                _note(found.setdefault(contender.name, {}), NAME, round_, figures(walked, recorded, NEEDED))
                 timelines.setdefault(contender.name, timeline(walked))
     return {
         "run": {
@@ -294,7 +294,7 @@ def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results
         },
         "machine": machine(),
         "versions": _versions(there),
-        "absent": {each.name: "its environment was not made" for each in chosen if each not in there},
+        "absent": {each.name: "its environment is missing" for each in chosen if each not in there},
         "failed": failed,
         "figures": found,
         "timelines": timelines,
@@ -306,50 +306,50 @@ def measure(chosen: Sequence[Contender], rounds: int, seed: int, before: Results
 
 BOUNDS = (
     Bound(
-        "First added replica, beyond its start-up: defaults",
+        "First added replica, without its start-up: defaults",
         lambda need: need(OURS, NAME, "first_beyond_s"),
         2,
         at_most=True,
         unit="s",
     ),
     Bound(
-        "First added replica, beyond its start-up: no delays",
+        "First added replica, without its start-up: no delays",
         lambda need: need(OURS_NO_DELAYS, NAME, "first_beyond_s"),
         2,
         at_most=True,
         unit="s",
     ),
     Bound(
-        "First answer from zero, beyond the start-up",
+        "First response from zero replicas, without the start-up",
         lambda need: need(OURS_NO_DELAYS, NAME, "woken_beyond_s"),
         0.5,
         at_most=True,
         unit="s",
     ),
 )
-"""What is aimed at, for app_toolkit."""
+"""The targets for app_toolkit."""
 
 STEP = {
-    "first_ordered_s": "ordered after, s",
-    "first_start_s": "its start-up, s",
-    "first_s": "first answer after, s",
-    "first_beyond_s": "of that no start-up, s",
-    "all_s": "all have answered after, s",
+    "first_ordered_s": "replica requested after, s",
+    "first_start_s": "start-up, s",
+    "first_s": "first response after, s",
+    "first_beyond_s": "thereof not start-up, s",
+    "all_s": "all replicas responded after, s",
     "p50_ms": "p50 until then, ms",
-    "p99_ms": "p99, ms",
-    "failed": "failed, in all rounds",
+    "p99_ms": "p99 until then, ms",
+    "failed": "failed requests, all rounds",
 }
 ZERO = {
-    "gone_s": "none is left after, s",
-    "woken_ordered_s": "ordered after, s",
-    "woken_start_s": "its start-up, s",
-    "woken_s": "first answer after, s",
-    "woken_beyond_s": "of that no start-up, s",
+    "gone_s": "zero replicas after, s",
+    "woken_ordered_s": "replica requested after, s",
+    "woken_start_s": "start-up, s",
+    "woken_s": "first response after, s",
+    "woken_beyond_s": "thereof not start-up, s",
 }
 
 
 def failures(results: Results, contender: str) -> int:
-    """Of all rounds: a median would hide those of one."""
+    """Return the failed requests of all rounds. A median would hide the failures of a single round."""
     found = results["figures"].get(contender, {}).get(NAME, {}).get("failed", ())
     return sum(int(value or 0) for value in found)
 
@@ -371,14 +371,18 @@ def report(results: Results) -> str:
 
 
 def drawing(results: Results) -> str:
-    """The first round over time."""
+    """Return the plot of the first round."""
     panels = {
-        f"{title}, by seconds since the step": {
+        f"{title}, over seconds since the step": {
             name: (TITLES[name], [(row[0], row[column]) for row in results["timelines"][name]])
             for name in TITLES
             if name in results["timelines"]
         }
-        for title, column in (("Replicas that answer", 1), ("Answers a second", 2), ("p99 of a second, ms", 3))
+        for title, column in (
+            ("Replicas that respond", 1),
+            ("Responses per second", 2),
+            ("p99 latency within a second, ms", 3),
+        )
     }
     return curves(panels)
 
@@ -388,45 +392,47 @@ def document(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     remarks = [f"{TITLES[name]} was not measured: {why}." for name, why in results["absent"].items()]
     remarks += [f"{TITLES[each['contender']]}, round {each['round'] + 1}: {each['why']}." for each in results["failed"]]
-    said = "".join(f"{remark}\n\n" for remark in remarks)
-    return f"""# Following a load, measured
+    remarks_text = "".join(f"{remark}\n\n" for remark in remarks)
+    return f"""# Autoscaling benchmark
 
-Made by `python -m benchmarks.autoscaling --write-docs`; no figure here was typed. The raw figures of every round are in
-`benchmarks/results-autoscaling.json`, measured on {run["date"]}: the medians of
-{run["rounds"]} round{"s" * (run["rounds"] > 1)}, with the contenders in a new order in each.
+`python -m benchmarks.autoscaling --write-docs` generates this page. The figures are medians of {run["rounds"]}
+round{"s" * (run["rounds"] > 1)}; each round measures the contenders in a new random order. The figures of each round
+are in `benchmarks/results-autoscaling.json`; they were measured on {run["date"]}.
 
-A handler takes {run["handler_s"] * 1_000:g} ms. One client asks for it again and again, and after {BEFORE_S:g} s
-{run["clients"]} do. A replica is meant to have {run["target"]} requests, and takes {2 * run["target"]} at a time; so
-{run["needed"]} are needed. Once all have answered the clients go, and where there may be zero replicas one comes again
-when none is left. Every answer names the replica that gave it.
+A handler takes {run["handler_s"] * 1_000:g} ms. One client sends requests one after another, and after {BEFORE_S:g} s,
+{run["clients"]} clients do. `target_ongoing_requests` is {run["target"]} and `max_ongoing_requests` is
+{2 * run["target"]}, so {run["needed"]} replicas are needed. The clients stop after all of these replicas have
+responded. With `min_replicas=0`, one more request is sent after the last replica has stopped. Each response names its
+replica.
 
-*Defaults* are those of each: `max_replicas` is 10, since Ray Serve's own is 1. *No delays* has `upscale_delay_s` and
-`downscale_delay_s` of 0, and `min_replicas=0`. The *start-up* of a replica is the time from its order until it runs, as
-its own controller says. The Ray that app_toolkit starts runs its workers at an ordinary priority, those of Ray Serve
-have Ray's default niceness of 15.
+*Defaults* are the defaults of each system, except that `max_replicas` is 10, because it is 1 in Ray Serve. *No delays*
+sets `upscale_delay_s` and `downscale_delay_s` to 0 and `min_replicas` to 0. The *start-up* of a replica is the time
+from the controller's request for it until it runs, as the controller reports it. The Ray workers of app_toolkit run at
+normal priority; those of Ray Serve have Ray's default niceness of 15.
 
-## The step
+## Scaling up
 
 {_table(results, STEP)}
 
-![Replicas, answers and latency over time](benchmarks-autoscaling.svg)
+![Replicas, responses and latency over time](benchmarks-autoscaling.svg)
 
-The first round, as clients saw it. *Failed* is every answer but a 200, and a connection that ended without one.
+The plot shows the first round, as the clients measured it. A request *failed* if its response was not a 200, or if the
+connection ended before the response.
 
-## To zero and back
+## Scaling to zero and back
 
 {_table(results, ZERO)}
 
-*None is left after* counts from the last answer; a request that came {REST_S:g} s later was the first from zero.
+*Zero replicas after* counts from the last response. The first request to zero replicas was sent {REST_S:g} s later.
 
-## What is aimed at
+## Targets
 
 {bounds_table(judge(results, BOUNDS))}
 
-And no request is to fail: {failures(results, OURS) + failures(results, OURS_NO_DELAYS)} of app_toolkit's did.
+No request may fail: {failures(results, OURS) + failures(results, OURS_NO_DELAYS)} requests to app_toolkit failed.
 
-{said}{machine["cores"]} cores, {machine["cpu"]}, {machine["system"]}: clients, proxies and all replicas share them,
-also while these start.
+{remarks_text}The machine has {machine["cores"]} cores ({machine["cpu"]}, {machine["system"]}), which clients, proxies
+and replicas share, also while replicas start.
 
 Versions: {versions}.
 """
@@ -436,12 +442,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.autoscaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1, help="of the order of contenders (1)")
-    parser.add_argument("--only", nargs="+", choices=list(TITLES), help="these contenders")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (3)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the order of the contenders (1)")
+    parser.add_argument("--only", nargs="+", choices=list(TITLES), help="measure only these contenders")
     parser.add_argument("--more", action="store_true", help="add the rounds to those of the last run")
-    parser.add_argument("--read", action="store_true", help="take the figures of the last run")
-    parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-autoscaling.md and its plot")
     options = parser.parse_args()
     results: Results | None = json.loads(RESULTS.read_text()) if options.read or options.more else None
     if results is None or not options.read:

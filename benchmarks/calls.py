@@ -1,10 +1,10 @@
-"""Measure calls through handles beside Ray Serve's, all in one run.
+"""Measure calls through deployment handles with app_toolkit and Ray Serve in one run.
 
-python -m benchmarks.calls                # app_toolkit and Ray Serve; its environment by `python -m benchmarks.peers`
-python -m benchmarks.calls --write-docs   # and write docs/benchmarks-calls.md
+python -m benchmarks.calls                # `python -m benchmarks.peers ray_serve` creates Ray Serve's environment
+python -m benchmarks.calls --write-docs   # also write docs/benchmarks-calls.md
 
-Each contender has one ingress and one replica of a class. The ingress measures by itself, so that no client and no
-proxy is in the figures.
+Each contender has one ingress and one replica of a class. The ingress measures the calls, so the figures include
+neither a client nor a proxy.
 """
 
 import argparse
@@ -56,17 +56,17 @@ CONTENDERS = (
 )
 
 MEASURES: Mapping[str, tuple[str, str, str]] = {
-    "latency": ("/latency", "p50_ms", "one call after another: p50, ms"),
-    "throughput": ("/throughput", "rps", "32 calls at a time: calls/s"),
+    "latency": ("/latency", "p50_ms", "sequential calls: p50, ms"),
+    "throughput": ("/throughput", "rps", "32 concurrent calls: calls/s"),
     "items": ("/items", "rps", "streamed items/s"),
     "payload_1": ("/payload/1", "mb_s", "arrays of 1 MB: MB/s"),
     "payload_10": ("/payload/10", "mb_s", "arrays of 10 MB: MB/s"),
     "payload_64": ("/payload/64", "mb_s", "arrays of 64 MB: MB/s"),
 }
-"""By name: where it is asked for, the figure that counts, and what people read."""
+"""By name: the path that measures it, the name of the figure, and the title."""
 
 BOUNDS: Mapping[str, float] = {"latency": 15, "throughput": 30, "items": 10, "payload_10": 2, "payload_64": 1}
-"""How many times as good as Ray Serve's defaults it is to be."""
+"""The required improvement over Ray Serve with defaults, by measure."""
 
 
 def measure(contenders: Sequence[Contender], rounds: int, seconds: float, seed: int) -> dict[str, Any]:
@@ -100,16 +100,16 @@ def table(results: Mapping[str, Any]) -> str:
     figures = results["figures"]
     titles = [each.title for each in CONTENDERS if each.name in figures]
     lines = [
-        "| " + " | ".join(["", *titles, "of Ray Serve's defaults", "wanted"]) + " |",
+        "| " + " | ".join(["", *titles, "improvement over Ray Serve, defaults", "required"]) + " |",
         "| --- " + "| --: " * (len(titles) + 2) + "|",
     ]
     for name, (_, _, title) in MEASURES.items():
         medians = {each: median(found[name]) if found[name] else None for each, found in figures.items()}
         ours, theirs = medians.get(OURS), medians.get(PEER)
         ratio = None if not ours or not theirs else theirs / ours if name == "latency" else ours / theirs
-        wanted = f"≥ {BOUNDS[name]:g} ×" if name in BOUNDS else ""
+        required = f"≥ {BOUNDS[name]:g} ×" if name in BOUNDS else ""
         cells = [_shown(medians[each.name]) for each in CONTENDERS if each.name in figures]
-        lines.append("| " + " | ".join([title, *cells, f"{ratio:.3g} ×" if ratio else "–", wanted]) + " |")
+        lines.append("| " + " | ".join([title, *cells, f"{ratio:.3g} ×" if ratio else "–", required]) + " |")
     return "\n".join(lines)
 
 
@@ -121,28 +121,29 @@ def _shown(figure: float | None) -> str:
 
 def document(results: Mapping[str, Any]) -> str:
     machine = results["machine"]
-    return f"""# Calls, measured
+    return f"""# Handle call benchmark
 
-Made by `python -m benchmarks.calls --write-docs`; no figure here was typed. {results["rounds"]} rounds of
-{results["seconds"]:g} s for each figure, the contenders in a new order in each round, medians. One ingress and one
-replica of a class each; the ingress measures by itself, so no client and no proxy is in the figures.
-{machine["cores"]} cores, {machine["cpu"]}, {machine["system"]}: a busy machine, on which only ratios carry over.
+`python -m benchmarks.calls --write-docs` generates this page. The figures are medians of {results["rounds"]} rounds of
+{results["seconds"]:g} s per figure; each round measures the contenders in a new random order. Each contender has one
+ingress and one replica of a class. The ingress measures the calls, so the figures include neither a client nor a proxy.
+The machine has {machine["cores"]} cores ({machine["cpu"]}, {machine["system"]}) and was busy, so only ratios are
+comparable with other machines.
 
 {table(results)}
 
-{_missing(results)}A call is a string of 100 characters there and back. Items are read from streams of 1,000 each.
-An array is of float64; it goes there, and its size comes back.
+{_missing(results)}A call sends a string of 100 characters and returns it. Items are read from streams of 1,000 items.
+A call with an array sends an array of float64 and returns its size.
 """
 
 
 def _missing(results: Mapping[str, Any]) -> str:
-    """Which figures a contender has none of, because every try of it failed."""
+    """Return a paragraph about the measurements that failed in each round, by contender."""
     titles = {each.name: each.title for each in CONTENDERS}
     lines = []
     for name, found in results["figures"].items():
         absent = [MEASURES[measure][2].partition(":")[0] for measure, figures in found.items() if not figures]
         if absent:
-            lines.append(f"{titles[name]} answered with an error, in every round: {', '.join(absent)}.\n")
+            lines.append(f"{titles[name]}: the calls returned an error in each round for {', '.join(absent)}.\n")
     return "".join(lines) + "\n" if lines else ""
 
 
@@ -150,12 +151,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.calls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long each measure takes (2)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in CONTENDERS])
-    parser.add_argument("--read", action="store_true", help="take the figures of the last run")
-    parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of each measurement (2)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the order of the contenders (1)")
+    parser.add_argument(
+        "--only", nargs="+", choices=[each.name for each in CONTENDERS], help="measure only these contenders"
+    )
+    parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-calls.md")
     options = parser.parse_args()
     if options.read:
         results = json.loads(RESULTS.read_text())

@@ -1,4 +1,4 @@
-"""Who is measured: plain data. `servers.py` starts it, `measures.py` measures it."""
+"""The contenders, as plain data. `servers.py` starts them, and `measures.py` measures them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ class Contender:
     name: str
     title: str
     command: str
-    """How it is started; `{python}`, `{apps}` and `{port}` are filled in."""
+    """The command line that starts it, with the placeholders `{python}`, `{apps}` and `{port}`."""
     roles: Mapping[str, str]
-    """Role → what the command line of its processes contains. The first match counts; the rest is "other"."""
+    """By role: a part of the command line of its processes. The first match counts; other processes are "other"."""
     says: str = ""
-    """What it prints when everything of it is up."""
+    """The text that it prints when it is ready. Empty: it is ready when it responds."""
     peer: str | None = None
-    """The environment it needs (`peers.PEERS`); None: this one."""
+    """The name of its environment in `peers.PEERS`. None: the current environment."""
     environ: Mapping[str, str] = field(default_factory=dict)
     measures: tuple[str, ...] = HTTP
     posts: tuple[str, str] | None = None
-    """A path and a JSON body: what it is asked to see whether it is up; None: a GET of `gets`."""
+    """Path and JSON body of the POST request that checks whether it is ready. None: a GET request to `gets`."""
     gets: str = "/"
 
 
@@ -44,7 +44,7 @@ RAY_SERVE_ROLES = {"proxy": "haproxy -", "replica": "ray::ServeReplica", "manage
 def _ray_serve_best(replicas: int) -> Contender:
     return Contender(
         name=f"ray-serve-best-{replicas}",
-        title=f"Ray Serve at its best, {_count(replicas)}",
+        title=f"Ray Serve, tuned, {_count(replicas)}",
         command=f"{{python}} {{apps}}/ray_serve.py {{port}} {replicas} 1000",
         roles=RAY_SERVE_ROLES,
         says="ready",

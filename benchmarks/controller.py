@@ -1,10 +1,10 @@
-"""What a controller costs by itself: its ticks, and what it writes, with 10,000 replicas of 1,000 deployments.
+"""Measure the CPU time and the store accesses of a controller with 10,000 replicas of 1,000 deployments.
 
 python -m benchmarks.controller --write-docs
 python -m benchmarks.controller --applications 10 --replicas 5
 
-No process is started: whoever is told to do something has done it at once, so all the time that is measured is the
-controller's. The clock is turned by hand. What is written is counted at the store, in bytes.
+No process is started. A launcher in memory completes each action at once, so the measured time is that of the
+controller only. The clock is manual. The store counts reads and written bytes.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from benchmarks.report import table
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-controller.md"
 DEPLOYMENTS = 10
-"""Of one application."""
+"""The number of deployments per application."""
 PERIOD_S = 5.0
-"""Between two probes of a replica."""
+"""Seconds between two probes of a replica."""
 
 
 class CountedStore(MemoryStore):
-    """Counts what is asked of it."""
+    """A store that counts its reads and the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class CountedStore(MemoryStore):
         await super().compare_and_set(key, expected, value)
 
 
-class AtOnce:
-    """A launcher whose processes have done everything by the time that it returns."""
+class ImmediateLauncher:
+    """A launcher that completes each action before it returns."""
 
     home = NodeId("home")
 
@@ -94,7 +94,7 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What something took, all in all."""
+    """The cost of one operation."""
 
     title: str
     seconds: float
@@ -122,7 +122,7 @@ def application(number: int, replicas: int) -> ApplicationSpec:
 
 
 async def measure(applications: int, replicas: int) -> list[Cost]:
-    clock, store, launcher = ManualClock(), CountedStore(), AtOnce()
+    clock, store, launcher = ManualClock(), CountedStore(), ImmediateLauncher()
     controller = Controller(store, launcher, clock)
     await controller.start()
     running = asyncio.create_task(controller.run())
@@ -150,17 +150,17 @@ async def measure(applications: int, replicas: int) -> list[Cost]:
         await clock.advance(0.1)
 
     try:
-        await cost("everything comes up", apply_all)
+        await cost("start all replicas", apply_all)
         status = controller.status()
         running_now = [r for a in status.applications for d in a.deployments for r in d.replicas]
-        assert len(running_now) == applications * DEPLOYMENTS * replicas, "not all of them run"
+        assert len(running_now) == applications * DEPLOYMENTS * replicas, "not all replicas run"
         victim = ReplicaId(running_now[0].id)
-        await clock.advance(PERIOD_S)  # what came up together is probed together
-        await cost("all are probed once", lambda: clock.advance(PERIOD_S))
-        await cost("a tick for one that has died", crash)
-        await cost("one application of them is applied anew", apply_one)
-        await cost("a second in which nothing happens", lambda: clock.advance(0.001))
-        await cost("the status of everything", lambda: asyncio.sleep(0, controller.status()))
+        await clock.advance(PERIOD_S)  # the first probes of all replicas are due together
+        await cost("probe each replica once", lambda: clock.advance(PERIOD_S))
+        await cost("replace one replica that died", crash)
+        await cost("scale up one application", apply_one)
+        await cost("one second without events", lambda: clock.advance(0.001))
+        await cost("status of all applications", lambda: asyncio.sleep(0, controller.status()))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -168,12 +168,12 @@ async def measure(applications: int, replicas: int) -> list[Cost]:
 
 
 def middle(rounds: Sequence[Sequence[Cost]]) -> list[Cost]:
-    """Of each cost the median of its time; the rest is the same in every round."""
+    """Return each cost with the median of its time. The other figures are the same in each round."""
     return [replace(each[0], seconds=median(cost.seconds for cost in each)) for each in zip(*rounds, strict=True)]
 
 
 def report(costs: Sequence[Cost]) -> str:
-    head = ("", "CPU, ms", "orders", "us an order", "questions to the store", "bytes written")
+    head = ("", "CPU, ms", "actions", "µs per action", "store reads", "bytes written")
     return table(
         head,
         [
@@ -196,23 +196,23 @@ def document(costs: Sequence[Cost], options: argparse.Namespace) -> str:
     versions = f"Python {platform.python_version()}, " + ", ".join(
         f"{name} {version(name)}" for name in ("app-toolkit", "pydantic")
     )
-    return f"""# The controller, measured
+    return f"""# Controller benchmark
 
-Made by `python -m benchmarks.controller --write-docs`; no figure here was typed. Measured on
-{datetime.now(UTC):%Y-%m-%d}: CPU time, the median of {options.rounds} rounds.
+`python -m benchmarks.controller --write-docs` generates this page. The figures are CPU times, medians of
+{options.rounds} rounds, measured on {datetime.now(UTC):%Y-%m-%d}.
 
-{replicas} in {options.applications:,} applications. No process is started: whoever is told to do
-something has done it at once, so all the time is the controller's own. An *order* is what it has somebody do: start,
-probe, reconfigure, drain, stop. What it asks of the store and writes there is counted at the store.
+The controller manages {replicas} in {options.applications:,} applications. No process is
+started: a launcher in memory completes each action at once, so the time is that of the controller only. An *action* is
+the start, probe, reconfiguration, drain or stop of a replica.
 
 {report(costs)}
 
-Nothing polls: a second in which nothing comes due costs nothing, and only a group to which something happened is
-planned for. Where a process comes or goes, all of them are looked through once for the nodes that need a proxy; where
-something is applied, the routes of all applications are put together. In every `health_check_period_s`
-({PERIOD_S:g} s) each replica is probed once, so the second row is what the controller is busy with all the time.
+The controller does not poll: a second without events takes no CPU time, and the controller reconciles only the
+deployments with events. If a process starts or ends, the controller checks all processes once to determine the nodes
+that need a proxy. If an application is deployed, the controller rebuilds the routes of all applications. Each replica
+is probed once per `health_check_period_s` ({PERIOD_S:g} s), so the second row is the constant load of the controller.
 
-{found["cores"]} cores, {found["cpu"]}, {found["system"]}. Versions: {versions}.
+The machine has {found["cores"]} cores ({found["cpu"]}, {found["system"]}). Versions: {versions}.
 """
 
 
@@ -220,10 +220,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.controller", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--applications", type=int, default=100, help=f"with {DEPLOYMENTS} deployments each (100)")
-    parser.add_argument("--replicas", type=int, default=10, help="of each deployment (10)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument(
+        "--applications",
+        type=int,
+        default=100,
+        help=f"number of applications, each with {DEPLOYMENTS} deployments (100)",
+    )
+    parser.add_argument("--replicas", type=int, default=10, help="replicas per deployment (10)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (3)")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-controller.md")
     options = parser.parse_args()
     rounds = []
     for number in range(options.rounds):

@@ -1,13 +1,13 @@
-"""Sentence embeddings by MiniLM over HTTP: app_toolkit beside its peers, the same model, batch size and wait for all.
+"""Measure sentence embeddings by MiniLM over HTTP, with the same model and batching options for each contender.
 
 python -m benchmarks.peers litserve bentoml ray_serve minilm && python -m benchmarks.embeddings
 python -m benchmarks.embeddings --rounds 1 --seconds 5 --only toolkit litserve
-python -m benchmarks.embeddings --write-docs      # and write docs/benchmarks-embeddings.md
-python -m benchmarks.embeddings --read            # measure nothing, take the figures of the last run
+python -m benchmarks.embeddings --write-docs      # also write docs/benchmarks-embeddings.md
+python -m benchmarks.embeddings --read            # read the results of the last run, without measuring
 
-64 clients ask for one sentence each, never the same twice, and ask again as soon as they are answered. *Model busy* is
-the share of the time during which the model computed: the process that runs it measures that, and says it with every
-answer.
+64 clients send one sentence per request, each sentence once, and send the next request as soon as they receive a
+response. *Model busy* is the share of the time in which the model computed. The process of the model measures it and
+reports it with each response.
 """
 
 import argparse
@@ -43,12 +43,12 @@ EXAMPLES = ROOT / "examples"
 
 
 def body(contender: str, text: str) -> str:
-    """BentoML's batches are made of requests that are lists themselves."""
+    """Return the request body for a sentence. BentoML batches requests that contain lists."""
     return json.dumps({"texts": [text]} if contender == "bentoml" else {"text": text})
 
 
 def _contender(name: str, title: str, command: str, **more: Any) -> Contender:
-    # All of them import the model and what computes it from one folder; ours imports the toolkit of this checkout.
+    # All contenders import the model and its dependencies from one folder. app_toolkit is that of this checkout.
     folders = (APPS, EXAMPLES, minilm(), *((ROOT,) if more.get("peer") is None else ()))
     environ = {"PYTHONPATH": ":".join(map(str, folders))} | more.pop("environ", {})
     posts = (PATH, body(name, "warm"))
@@ -83,7 +83,7 @@ def contenders() -> tuple[Contender, ...]:
         ),
         _contender(
             "ray-serve-best",
-            "Ray Serve at its best",
+            "Ray Serve, tuned",
             roles=RAY_SERVE_ROLES,
             environ={"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"},
             **ray_serve,
@@ -109,7 +109,7 @@ def contenders() -> tuple[Contender, ...]:
 
 
 class Asking(Client):
-    """Keeps its answers, and when they came; whoever asks reads them later, when nobody is measured."""
+    """A client that keeps its responses and their times, so that they are parsed after the measurement."""
 
     def __init__(self, requests: Iterator[bytes], latencies: list[float], answers: list[tuple[float, bytes]]) -> None:
         super().__init__(requests, latencies)
@@ -126,15 +126,15 @@ class Asking(Client):
 
 
 def busy_s(answer: bytes) -> float:
-    """What an answer says. Raises `Failed` where it says nothing, or holds no whole vector."""
+    """Return the busy time in a response. Raises `Failed` if there is none, or no complete vector."""
     found = re.search(rb'"busy_s":\s*([\d.e+-]+)', answer)
     if found is None or answer.count(b",") < 383:
-        raise Failed(f"this is no answer with a vector: {answer[:200]!r}")
+        raise Failed(f"the response has no vector with a busy time: {answer[:200]!r}")
     return float(found[1])
 
 
 def sentences(words: Sequence[str], rng: random.Random) -> Iterator[str]:
-    """Of 6 to 16 words, without end."""
+    """Yield random sentences of 6 to 16 words without end."""
     while True:
         yield " ".join(rng.choices(words, k=rng.randint(6, 16)))
 
@@ -147,9 +147,9 @@ async def ask(
     cpu: Callable[[], float],
     warm_up_s: float = WARM_UP_S,
 ) -> Figures:
-    """What comes of it in so many seconds, once the clients' beginning has passed. Raises `Failed` for no real answer.
+    """Send requests, and return the figures of `seconds` after the warm-up. Raises `Failed` for a wrong response.
 
-    `cpu`: seconds that the server has used so far.
+    `cpu` returns the CPU seconds that the server has used so far.
     """
     parts = urlsplit(url)
     requests = (request_of(url, each) for each in bodies)
@@ -195,7 +195,7 @@ def _measure(texts: Iterator[str]) -> Measure:
 
 
 def measure(chosen: Sequence[Contender], rounds: int, seconds: int, seed: int) -> dict[str, Any]:
-    """Interleaved: each round measures every contender once, in an order of its own."""
+    """Measure each contender once per round, in a new random order."""
     there = [each for each in chosen if python_of(each)]
     rng = random.Random(seed)
     embedding = _measure(sentences(_words(), rng))
@@ -221,7 +221,7 @@ def measure(chosen: Sequence[Contender], rounds: int, seconds: int, seed: int) -
         "titles": {each.name: each.title for each in chosen},
         "machine": machine(),
         "versions": _versions(there) | dict(each.split("==") for each in MINILM),
-        "absent": {each.name: "its environment was not made" for each in chosen if each not in there},
+        "absent": {each.name: "its environment is missing" for each in chosen if each not in there},
         "failed": failed,
         "figures": figures,
     }
@@ -233,9 +233,9 @@ def _words() -> list[str]:
 
 
 def _batch() -> dict[str, float]:
-    """How the contenders batch, read from what they import."""
-    said = (APPS / "minilm.py").read_text("utf-8")
-    return {name: float(value) for name, value in re.findall(r"^([A-Z_]+) = ([\d.]+)$", said, re.MULTILINE)}
+    """Return the batching options of the contenders, read from the module that they import."""
+    text = (APPS / "minilm.py").read_text("utf-8")
+    return {name: float(value) for name, value in re.findall(r"^([A-Z_]+) = ([\d.]+)$", text, re.MULTILINE)}
 
 
 # The report
@@ -247,14 +247,14 @@ def _best(need: Need, name: str, best: Callable[[list[float]], float]) -> float:
 
 BOUNDS = (
     Bound("Model busy", lambda need: need(OURS, NAME, "busy_percent"), 90, unit="%"),
-    Bound("Requests/s against the best peer", lambda need: _best(need, "rps", max), 1),
-    Bound("p99 against the best peer", lambda need: _best(need, "p99_ms", min), 1, at_most=True),
+    Bound("Requests/s relative to the best peer", lambda need: _best(need, "rps", max), 1),
+    Bound("p99 latency relative to the best peer", lambda need: _best(need, "p99_ms", min), 1, at_most=True),
 )
-"""What is aimed at."""
+"""The targets."""
 
 
 def report(results: dict[str, Any]) -> str:
-    """Medians of the rounds that others did not disturb, and what of a core others used in all of them."""
+    """Return the medians of the undisturbed rounds, and the CPU that other processes used in all rounds."""
     ours = figure(results, OURS, NAME, "rps")
     rows = []
     for name, title in results["titles"].items():
@@ -268,9 +268,9 @@ def report(results: dict[str, Any]) -> str:
         "p50, ms",
         "p99, ms",
         "model busy, %",
-        "CPU ms a request",
-        "of ours",
-        "others, % of a core",
+        "CPU per request, ms",
+        "relative to app_toolkit",
+        "other processes, % of a core",
     )
     return "\n\n".join((table(head, rows), bounds_table(judge(results, BOUNDS))))
 
@@ -281,18 +281,18 @@ def document(results: dict[str, Any]) -> str:
     absent = "".join(
         f"{results['titles'][name]} was not measured: {why}.\n\n" for name, why in results["absent"].items()
     )
-    return f"""# Embeddings, measured
+    return f"""# Embeddings benchmark
 
-Made by `python -m benchmarks.embeddings --write-docs`; no figure here was typed. Measured on {run["date"]}: medians of
-{run["rounds"]} rounds of {run["seconds"]} s, the contenders in a new order in each round.
+`python -m benchmarks.embeddings --write-docs` generates this page. The figures are medians of {run["rounds"]} rounds
+of {run["seconds"]} s, measured on {run["date"]}; each round measures the contenders in a new random order.
 
-{run["clients"]} clients ask for one sentence each, never the same twice, and ask again as soon as they are answered.
-All contenders run the same all-MiniLM-L6-v2 by ONNX Runtime in one process, with batches of up to
-{batch["BATCH_SIZE"]:g} sentences that wait up to {batch["WAIT_S"] * 1_000:g} ms for each other. *Model busy* is the
-share of the time in which it computed.
+{run["clients"]} clients send one sentence per request, each sentence once, and send the next request as soon as they
+receive a response. All contenders run the same model, all-MiniLM-L6-v2, with ONNX Runtime in one process. A batch has
+up to {batch["BATCH_SIZE"]:g} sentences and waits up to {batch["WAIT_S"] * 1_000:g} ms for further sentences. *Model
+busy* is the share of the time in which the model computed.
 
-{machine["cores"]} cores, {machine["cpu"]}, {machine["system"]}: model, server and clients share them, and only ratios
-carry over.
+The machine has {machine["cores"]} cores ({machine["cpu"]}, {machine["system"]}), which model, server and clients share.
+Only ratios are comparable with other machines.
 
 {report(results)}
 
@@ -304,12 +304,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.embeddings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=10, help="of load, after the warm-up (10)")
-    parser.add_argument("--seed", type=int, default=1, help="of sentences, and of the order of contenders (1)")
-    parser.add_argument("--only", nargs="+", help="these contenders")
-    parser.add_argument("--read", action="store_true", help="take the figures of the last run")
-    parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (5)")
+    parser.add_argument("--seconds", type=int, default=10, help="duration of the load after the warm-up (10)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the sentences and the order of contenders (1)")
+    parser.add_argument("--only", nargs="+", help="measure only these contenders")
+    parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-embeddings.md")
     options = parser.parse_args()
     if options.read:
         results = json.loads(RESULTS.read_text())

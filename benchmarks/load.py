@@ -1,4 +1,4 @@
-"""Load: many requests over a few connections, by wrk where it is installed, else by a small client of our own."""
+"""Load generator: wrk if it is installed, otherwise a small asyncio client."""
 
 import asyncio
 import math
@@ -21,14 +21,14 @@ MILLISECONDS = {"us": 0.001, "ms": 1.0, "s": 1_000.0, "m": 60_000.0}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of it."""
+    """The results of a load."""
 
     requests: int
     seconds: float
     p50_ms: float
     p99_ms: float
     failed: int
-    """Answers other than 2xx, and connections that broke."""
+    """Responses without a 2xx status, and lost connections."""
 
     @property
     def rps(self) -> float:
@@ -36,7 +36,7 @@ class Load:
 
 
 def load(url: str, clients: int, seconds: int, body: str | None = None) -> Load:
-    """Ask again and again, each client one request at a time: GET, or POST where there is a JSON body."""
+    """Let each client send one request after another: GET, or POST if there is a JSON body."""
     if WRK is None:
         return asyncio.run(asyncio_load(url, clients, seconds, body))
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
@@ -51,21 +51,21 @@ def load(url: str, clients: int, seconds: int, body: str | None = None) -> Load:
 
 
 def generator() -> str:
-    """What makes the load, for the record."""
+    """Return the name and version of the load generator."""
     if WRK is None:
         return "an asyncio client"
-    said = subprocess.run([WRK, "-v"], capture_output=True, text=True).stdout
-    return " ".join(said.split()[:2])
+    output = subprocess.run([WRK, "-v"], capture_output=True, text=True).stdout
+    return " ".join(output.split()[:2])
 
 
-def parse_wrk(said: str) -> Load:
-    """Raises `ValueError` where it is not the output of `wrk --latency`."""
-    total = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m),", said)
-    percentiles = dict(re.findall(r"^ +(50|99)% +([\d.]+(?:us|ms|s|m)) *$", said, re.MULTILINE))
+def parse_wrk(output: str) -> Load:
+    """Parse the output of `wrk --latency`. Raises `ValueError` for any other text."""
+    total = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m),", output)
+    percentiles = dict(re.findall(r"^ +(50|99)% +([\d.]+(?:us|ms|s|m)) *$", output, re.MULTILINE))
     if total is None or len(percentiles) != 2:
-        raise ValueError(f"this is not what wrk --latency prints: {said!r}")
-    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
-    broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", said)
+        raise ValueError(f"this is not the output of wrk --latency: {output!r}")
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+    broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output)
     return Load(
         requests=int(total[1]),
         seconds=float(total[2]) * MILLISECONDS[total[3]] / 1_000,
@@ -81,13 +81,13 @@ def _milliseconds(text: str) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of all are not above."""
+    """Return the percentile by the nearest-rank method: the smallest value that at least `percent` % do not exceed."""
     ordered = sorted(values)
     return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
 
 
 def request_of(url: str, body: str | None) -> bytes:
-    """A GET, or the POST of a JSON body."""
+    """Return the bytes of a GET request, or of a POST request if there is a JSON body."""
     parts, sent = urlsplit(url), (body or "").encode()
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     head = f"{'GET' if body is None else 'POST'} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
@@ -97,7 +97,7 @@ def request_of(url: str, body: str | None) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection that asks for the next as soon as it is answered."""
+    """A connection that sends its next request as soon as it has received a response."""
 
     def __init__(self, requests: Iterator[bytes], latencies: list[float]) -> None:
         self.requests, self.latencies, self.failed = requests, latencies, 0
@@ -124,11 +124,11 @@ class Client(asyncio.Protocol):
         self.complete = True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.failed += 1  # nobody but us ends a connection, and we count first
+        self.failed += 1  # the abort at the end of the load calls this after `failed` was read
 
 
 async def asyncio_load(url: str, clients: int, seconds: float, body: str | None = None) -> Load:
-    """What `load` does where there is no wrk."""
+    """Do the same as `load`, without wrk."""
     parts, request = urlsplit(url), request_of(url, body)
     latencies: list[float] = []
     connected = []

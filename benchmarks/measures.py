@@ -1,4 +1,4 @@
-"""What is measured: each measure takes a contender that is up and gives figures."""
+"""The measurements. Each takes a running contender and returns figures."""
 
 import base64
 import http.client
@@ -23,16 +23,16 @@ TEN_MB = bytes(10_000_000)
 
 
 class Failed(Exception):
-    """The contender gave wrong answers; its figures mean nothing."""
+    """The contender returned wrong responses, so its figures are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     title: str
     figures: tuple[str, ...]
-    """Those that are shown; the first is the one that contenders are compared by."""
+    """The figures on the page. Contenders are compared by the first one."""
     run: Callable[[Server, int], Figures]
-    """Takes seconds, too: for how long."""
+    """The second argument is the duration in seconds."""
     lower_is_better: bool = False
 
 
@@ -49,13 +49,13 @@ def _load(path: str, clients: int, body: str | None = None) -> Callable[[Server,
 
 
 def _client_cpu() -> Counter[str]:
-    """What we have used, and what wrk has: of children only those that have ended count."""
+    """Return the CPU seconds of this process and of wrk. Of child processes, only ended ones count."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return Counter({"client": sum(each.ru_utime + each.ru_stime for each in used)})
 
 
 def take(measure: Measure, server: Server, seconds: int) -> Figures:
-    """The measure's figures, and `others_percent`: what of a core everybody else used of the machine meanwhile."""
+    """Return the figures and `others_percent`, the CPU that other processes used meanwhile, in percent of a core."""
     before, started_at = _others_cpu(server), time.perf_counter()
     figures = measure.run(server, seconds)
     used, elapsed = _others_cpu(server) - before, time.perf_counter() - started_at
@@ -64,7 +64,7 @@ def take(measure: Measure, server: Server, seconds: int) -> Figures:
 
 def _others_cpu(server: Server) -> float:
     machine = psutil.cpu_times()
-    # Idle, waiting and stolen time is nobody's; the kernel's interrupts count for whom they interrupt.
+    # Idle, I/O wait and stolen time do not count. Interrupts count for the process that they interrupt.
     busy = sum(getattr(machine, each, 0.0) for each in ("user", "nice", "system", "irq", "softirq"))
     return busy - server.cpu().total() - _client_cpu().total()
 
@@ -74,7 +74,7 @@ def _figures(found: Load) -> Figures:
 
 
 def websocket(server: Server, seconds: int) -> Figures:
-    """One client sends 16 bytes and waits for them to come back."""
+    """Measure the latency of a WebSocket echo of 16 bytes with one client."""
     latencies: list[float] = []
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,8 +86,8 @@ def websocket(server: Server, seconds: int) -> Figures:
         while b"\r\n\r\n" not in answer:
             answer += _some(connection)
         if not answer.startswith(b"HTTP/1.1 101"):
-            raise Failed(f"the WebSocket was answered with {answer[:40]!r}")
-        # A text frame of 16 bytes, masked with zeros as the grammar allows, and its echo, which is not masked.
+            raise Failed(f"the response to the WebSocket handshake was {answer[:40]!r}")
+        # A text frame of 16 bytes, masked with zeros, and its echo, which is not masked.
         frame, echo = b"\x81\x90" + bytes(4) + b"x" * 16, b"\x81\x10" + b"x" * 16
         until = time.perf_counter() + seconds
         while (sent_at := time.perf_counter()) < until:
@@ -136,7 +136,7 @@ def _transfer(server: Server, seconds: int, once: Callable[[http.client.HTTPConn
         count, started_at = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - started_at) < seconds or not count:
             if not once(connection):
-                raise Failed("not 10 MB went over")
+                raise Failed("the transfer was not 10 MB")
             count += 1
     finally:
         connection.close()
@@ -144,30 +144,35 @@ def _transfer(server: Server, seconds: int, once: Callable[[http.client.HTTPConn
 
 
 def idle(server: Server, seconds: int) -> Figures:
-    """CPU that is used while nobody asks, in percent of one core."""
+    """Return the CPU usage without requests, in percent of one core."""
     before, started_at = server.cpu().total(), time.perf_counter()
     time.sleep(seconds)
     return {"percent": (server.cpu().total() - before) / (time.perf_counter() - started_at) * 100}
 
 
 MEASURES: Mapping[str, Measure] = {
-    "get_1": Measure("GET a small JSON, 1 client", ("p50_ms", "p99_ms", "rps"), _load("/", 1), True),
-    "get_32": Measure("GET a small JSON, 32 clients", ("rps", "p50_ms", "p99_ms"), _load("/", 32)),
+    "get_1": Measure("GET of a small JSON document, 1 client", ("p50_ms", "p99_ms", "rps"), _load("/", 1), True),
+    "get_32": Measure("GET of a small JSON document, 32 clients", ("rps", "p50_ms", "p99_ms"), _load("/", 32)),
     "post_1": Measure(
-        "POST a JSON that pydantic validates, 1 client", ("p50_ms", "p99_ms", "rps"), _load("/item", 1, ITEM), True
+        "POST of a JSON document that pydantic validates, 1 client",
+        ("p50_ms", "p99_ms", "rps"),
+        _load("/item", 1, ITEM),
+        True,
     ),
     "post_32": Measure(
-        "POST a JSON that pydantic validates, 32 clients", ("rps", "p50_ms", "p99_ms"), _load("/item", 32, ITEM)
+        "POST of a JSON document that pydantic validates, 32 clients",
+        ("rps", "p50_ms", "p99_ms"),
+        _load("/item", 32, ITEM),
     ),
-    "stream_8": Measure("A stream of 100 events, 8 clients", ("rps", "p50_ms", "p99_ms"), _load("/stream", 8)),
-    "websocket": Measure("A WebSocket echo, 1 client", ("p50_ms", "p99_ms"), websocket, True),
-    "download": Measure("10 MB down, 1 client", ("mb_s",), download),
-    "upload": Measure("10 MB up, 1 client", ("mb_s",), upload),
+    "stream_8": Measure("Stream of 100 events, 8 clients", ("rps", "p50_ms", "p99_ms"), _load("/stream", 8)),
+    "websocket": Measure("WebSocket echo, 1 client", ("p50_ms", "p99_ms"), websocket, True),
+    "download": Measure("Download of 10 MB, 1 client", ("mb_s",), download),
+    "upload": Measure("Upload of 10 MB, 1 client", ("mb_s",), upload),
 }
 
 
 def warm_up(server: Server) -> None:
-    """What is compiled, connected or looked up once is so before anything is measured."""
+    """Send requests so that one-time work, such as compiling and connecting, is done before the measurement."""
     if "get_1" in server.contender.measures:
         load(server.url, 32, 1)
     else:

@@ -1,4 +1,4 @@
-"""Plots as SVG text: for each measure a panel, of bars or of curves, one per contender."""
+"""Draw plots as SVG text. Each measure has a panel with a bar or a curve per contender."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ DASHES = ("", "5 4")
 
 
 def plot(panels: Mapping[str, Mapping[str, tuple[str, float]]]) -> str:
-    """Panel title → contender → (its title, its value); the longest bar of a panel is the largest value."""
+    """Draw bars. `panels`: by panel title and contender, the label and the value of the bar."""
     body, y = [], 10
     for title, bars in panels.items():
         y += 16
@@ -31,9 +31,9 @@ def plot(panels: Mapping[str, Mapping[str, tuple[str, float]]]) -> str:
 
 
 def curves(panels: Mapping[str, Mapping[str, tuple[str, Sequence[tuple[float, float]]]]]) -> str:
-    """Panel title → contender → (its title, its points); all panels share what goes from left to right.
+    """Draw curves. `panels`: by panel title and contender, the label and the points of the curve.
 
-    Contenders of one colour differ in their dashes.
+    All panels share the x axis. Contenders of the same colour have different dashes.
     """
     every = [point for lines in panels.values() for _, points in lines.values() for point in points]
     left, right = min(x for x, _ in every), max(x for x, _ in every)

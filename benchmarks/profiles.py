@@ -1,4 +1,4 @@
-"""Where the time goes: CPU per request by process, and py-spy's samples of what Python ran meanwhile."""
+"""CPU profiles: CPU time per request by process, and py-spy's samples of the Python functions."""
 
 import shutil
 import subprocess
@@ -16,22 +16,22 @@ from benchmarks.load import load
 from benchmarks.servers import Server
 
 RATE = 200
-"""Samples a second; few enough for the profile not to be of the profiler."""
+"""Samples per second. A higher rate would distort the profile."""
 
 LOOP = "Runner.run (asyncio/runners.py"
-"""In the stack of everything that serves requests, in uvicorn's process as in ours; other threads only wait."""
+"""A frame in the stack of every thread that serves requests, in uvicorn and in app_toolkit. Other threads only wait."""
 
 IN_C = "the event loop in C: uvloop, and the kernel's epoll, read and write"
 SHOWN = 12
 
 
 def profile(server: Server, role: str, seconds: int) -> dict[str, Any]:
-    """One process of a role, under the load of 32 clients; what py-spy says is missing where it is not installed."""
+    """Profile one process of a role with 32 clients. Without py-spy, the result has no samples."""
     process = server.of_role(role)[0]
     before = process.cpu_times()
     found = load(server.url, 32, seconds)
     after = process.cpu_times()
-    count = len(server.of_role(role))  # which share the requests
+    count = len(server.of_role(role))  # all processes of the role share the requests
     spent = {
         "user_us": (after.user - before.user) * count / found.requests * 1e6,
         "system_us": (after.system - before.system) * count / found.requests * 1e6,
@@ -62,7 +62,7 @@ def _samples(server: Server, process: psutil.Process, seconds: int) -> dict[str,
 
 
 def shares(stacks: Iterable[str]) -> dict[str, Any]:
-    """What share of the samples each function, and each package, has itself; from lines `frame;frame;frame COUNT`."""
+    """Return the share of self time per function and per package, from lines `frame;frame;frame COUNT`."""
     functions: Counter[str] = Counter()
     parts: Counter[str] = Counter()
     for line in stacks:
@@ -81,12 +81,12 @@ def shares(stacks: Iterable[str]) -> dict[str, Any]:
 
 
 def function_of(frame: str) -> str:
-    """`Exchange.begin (app_toolkit/proxy/exchange.py:127)` without the line."""
+    """Return a frame like `Exchange.begin (app_toolkit/proxy/exchange.py:127)` without its line number."""
     return IN_C if frame.startswith(LOOP) else frame.rpartition(":")[0] + ")"
 
 
 def part_of(frame: str) -> str:
-    """The package of a frame; of our own the house within it."""
+    """Return the package of a frame; for app_toolkit, the subpackage."""
     if frame.startswith(LOOP):
         return IN_C
     folders = frame.rpartition("(")[2].split("/")[:-1]

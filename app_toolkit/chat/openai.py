@@ -11,7 +11,8 @@ from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.openai_completion import Completion
 from app_toolkit.chat.openai_embeddings import Embedders, EmbedSource, embedders_parameter, embeddings_response
 from app_toolkit.chat.openai_errors import OpenAIRoute
-from app_toolkit.chat.openai_stream import LiveResponse, document_response, until_disconnect
+from app_toolkit.chat.openai_responses import ResponseOptions, add_responses
+from app_toolkit.chat.openai_stream import CLIENT_GONE, LiveResponse, document_response, until_disconnect
 from app_toolkit.chat.openai_wire import (
     ChatCompletion,
     ChatCompletionRequest,
@@ -23,11 +24,10 @@ from app_toolkit.chat.openai_wire import (
     ServedModels,
     chat_request,
 )
+from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.disconnect import on_disconnect
-
-CLIENT_GONE = 499
-"""The status of a response that no client receives."""
+from app_toolkit.streaming.log import DEFAULT, StreamLog
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": OpenAIErrorDocument, "description": "The request cannot be served."},
@@ -47,6 +47,9 @@ def openai_router(
     *,
     embeddings: Mapping[str, EmbedSource] | None = None,
     max_choices: int = 8,
+    log: "StreamLog | Bound[Any] | None" = None,
+    linger_s: float = 60.0,
+    max_duration_s: float = 3_600.0,
 ) -> APIRouter:
     """Return a router with the API of OpenAI, for its SDKs and for front ends such as Open WebUI and LibreChat.
 
@@ -54,11 +57,14 @@ def openai_router(
     app.include_router(openai_router({"my-model": Model.bind()}), prefix="/v1")
     ```
 
-    Its routes are `GET /models`, `GET /models/{model}`, `POST /chat/completions` and `POST /embeddings`. Errors of
-    these routes have OpenAI's format. An exception before the first event of a model is a response with its status;
-    a later one ends the stream with an event that has `error`. A stream without an event for 15 s begins with a
-    comment, so that proxies keep the connection; from then on, errors are events. When the client disconnects, or one
-    choice fails, the generators of all choices are closed.
+    Its routes are `GET /models`, `GET /models/{model}`, `POST /chat/completions`, `POST /embeddings`, and those of the
+    Responses API: `POST /responses`, `GET /responses/{id}`, `POST /responses/{id}/cancel` and `DELETE /responses/{id}`.
+
+    Errors of these routes have OpenAI's format. An exception before the first event of a model is a response with its
+    status; a later one ends the stream with an event that has the error. A stream without an event for 15 s begins with
+    a comment, so that proxies keep the connection; from then on, errors are events. When the client disconnects, or one
+    choice fails, the generators of all choices are closed. A response of the Responses API that is stored, which is the
+    default of `store`, outlives its client.
 
     The router checks no API key: pass `dependencies=[...]` to `include_router`.
 
@@ -68,16 +74,24 @@ def openai_router(
         embeddings: Models of embeddings by name: async functions that return one vector for each text of a list,
             `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
         max_choices: Limit of `n`, the number of responses to one request. Default: 8.
+        log: Where stored responses are kept, as of `resumable`. Default: the memory of this process.
+        linger_s: Seconds without a client after which the model of a stored response is stopped. A response in the
+            background needs no client. Default: 60.
+        max_duration_s: Seconds after which the model of a response of the Responses API is stopped. Default: 3600.
 
     Raises:
-        ConfigError: There is no model, one is of none of the kinds, or `max_choices` is below 1.
+        ConfigError: There is no model, one is of none of the kinds, or a number is out of bounds.
     """
     if max_choices < 1:
         raise ConfigError(f"openai_router: max_choices = {max_choices!r}: must be at least 1")
+    for name, value in (("linger_s", linger_s), ("max_duration_s", max_duration_s)):
+        if not 0 < value <= 86_400:
+            raise ConfigError(f"openai_router: {name} = {value!r}: must be above 0 and at most 86,400")
     router = APIRouter(route_class=OpenAIRoute, responses=ERRORS)
     catalog_of, embedders_of = catalog_parameter(models), embedders_parameter(embeddings or {})
     _add_models(router, catalog_of, embedders_of)
     _add_completions(router, catalog_of, max_choices)
+    add_responses(router, catalog_of, ResponseOptions(log or DEFAULT, linger_s, max_duration_s))
     _add_embeddings(router, embedders_of, in_schema=bool(embeddings))
     return router
 

@@ -44,7 +44,7 @@ class Choice:
 
     async def run(self, model: ChatFunction) -> None:
         """Run the model to its end. It is closed if this is cancelled. Raises what the model raises."""
-        async with _closing(model(self._request)) as events:
+        async with closing(model(self._request)) as events:
             async for event in events:
                 await self._take(event)
                 await asyncio.sleep(0)  # a model that never waits must not block the event loop
@@ -209,8 +209,8 @@ class WholeMessage:
         return {"index": self._number, "message": message, "logprobs": None, "finish_reason": self._reason}
 
 
-def _closing(events: AsyncIterator[ChatEvent]) -> AbstractAsyncContextManager[AsyncIterator[ChatEvent]]:
-    """Close an iterator at the end of the block, if it can be closed."""
+def closing(events: AsyncIterator[ChatEvent]) -> AbstractAsyncContextManager[AsyncIterator[ChatEvent]]:
+    """Close the events of a model at the end of the block, if they can be closed."""
     if hasattr(events, "aclose"):
         return cast(AbstractAsyncContextManager[AsyncIterator[ChatEvent]], aclosing(cast(Any, events)))
     return nullcontext(events)

@@ -82,7 +82,7 @@ def error_of(error: Exception) -> OpenAIError:
         after = error.retry_after_s
         headers = {} if after is None else {"retry-after": str(math.ceil(after))}
         return OpenAIError(error.status, str(error), error.reason, headers=headers)
-    logger.error("a request of the OpenAI router failed", exc_info=error)
+    logger.error("a chat request failed", exc_info=error)
     return OpenAIError(500, HIDDEN)
 
 

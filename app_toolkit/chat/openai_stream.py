@@ -17,6 +17,9 @@ HEARTBEAT_S = 15.0
 
 HEARTBEAT = b": keep-alive\n\n"
 
+CLIENT_GONE = 499
+"""The status of a response that no client receives."""
+
 DONE = b"data: [DONE]\n\n"
 
 HEADERS = [
@@ -129,12 +132,17 @@ def document_response(document: Any, status: int = 200, headers: Mapping[str, st
 
 def data(document: Any) -> bytes:
     """Return an event whose data is a JSON document."""
+    return b"data: %b\n\n" % json_line(document)
+
+
+def json_line(document: Any) -> bytes:
+    """Return a JSON document in one line. Raises `ValueError` for infinities and NaN, which JSON does not have."""
     text = _json(document)
     # Many clients split lines with functions for text, which also split at these.
     for separator, escaped in (("\u2028", "\\u2028"), ("\u2029", "\\u2029"), ("\x85", "\\u0085")):
         if separator in text:
             text = text.replace(separator, escaped)
-    return b"data: %b\n\n" % text.encode(errors="replace")
+    return text.encode(errors="replace")
 
 
 def _json(document: Any) -> str:

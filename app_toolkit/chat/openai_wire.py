@@ -290,29 +290,30 @@ def _part(part: OpenAIPart, param: str) -> str | Attachment:
     if part.type == "refusal" and part.refusal is not None:
         return part.refusal
     if part.type == "image_url" and part.image_url is not None:
-        return Attachment(_media_type(part.image_url.url, "image/*"), part.image_url.url)
+        return Attachment(media_type_of(part.image_url.url, "image/*"), part.image_url.url)
     if part.type == "input_audio" and part.input_audio is not None:
         audio = part.input_audio
         media_type = AUDIO.get(audio.format, f"audio/{audio.format}")
         return Attachment(media_type, f"data:{media_type};base64,{audio.data}")
     if part.type == "file" and part.file is not None:
-        return _file(part.file, param)
+        return file_attachment(part.file, f"{param}.file")
     raise InvalidParameter(f"a part of the type {part.type} needs {part.type}", f"{param}.{part.type}")
 
 
-def _file(file: OpenAIFile, param: str) -> Attachment:
+def file_attachment(file: OpenAIFile, param: str) -> Attachment:
+    """Return a file as an attachment. Raises `InvalidParameter` if it has no content."""
     if file.file_data is None:
-        raise InvalidParameter("a file needs file_data: this server keeps no files", f"{param}.file.file_data")
+        raise InvalidParameter("a file needs file_data: this server keeps no files", f"{param}.file_data")
     if file.file_data.startswith(("data:", "http:", "https:")):
         url = file.file_data
-        media_type = _media_type(url, _guessed(file.filename, "application/octet-stream"))
+        media_type = media_type_of(url, _guessed(file.filename, "application/octet-stream"))
     else:
         media_type = _guessed(file.filename, "application/octet-stream")
         url = f"data:{media_type};base64,{file.file_data}"
     return Attachment(media_type, url, file.filename)
 
 
-def _media_type(url: str, otherwise: str) -> str:
+def media_type_of(url: str, otherwise: str) -> str:
     """Return the media type that a `data:` URL has, or that the name in an address has."""
     if url.startswith("data:"):
         return url[5:].partition(",")[0].partition(";")[0] or otherwise

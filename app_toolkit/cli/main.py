@@ -1,4 +1,4 @@
-"""The command line: `app-toolkit run | dev | plan | deploy | status | scale | rollback | delete | shutdown`."""
+"""The command line: `app-toolkit new | run | dev | plan | deploy | status | scale | rollback | delete | shutdown`."""
 
 import inspect
 import json
@@ -21,6 +21,7 @@ from app_toolkit.cli.deploy import DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import Served
 from app_toolkit.cli.dev import dev as serve_in_one_process
+from app_toolkit.cli.new import create_project
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_ray
@@ -217,6 +218,29 @@ def deploy(
         timeout_s=wait_timeout_s,
     )
     deploy_on_cluster(options, Screen(), ray_engine)
+
+
+@app.command()
+def new(
+    template: Annotated[
+        str | None,
+        typer.Argument(metavar="TEMPLATE", help="The template: api, chat or batch-inference. [default: you are asked]"),
+    ] = None,
+    answers: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE", help="An answer to the template, such as project_name='My API'. You can give several."
+        ),
+    ] = None,
+    *,
+    output_dir: Annotated[Path, typer.Option(help="Create the folder of the project in this folder.")] = Path("."),
+    no_input: Annotated[
+        bool, typer.Option("--no-input", help="Ask nothing: use the default of every answer that is not given.")
+    ] = False,
+) -> None:
+    """Create a project from a template."""
+    made = create_project(template, answers or (), output_dir, ask=not no_input)
+    Screen().say(f"Created {made}. Its README.md has the next two commands.")
 
 
 @app.command()
@@ -429,7 +453,7 @@ def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None
     shown = -1
     with Interrupts() as interrupts:
         try:
-            for status in client.watch(interrupts.nobody_asked):
+            for status in client.watch(interrupts.not_interrupted):
                 if status.change > shown:
                     screen.begin_anew()
                     show(status)

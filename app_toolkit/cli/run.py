@@ -52,7 +52,7 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
         ray = engine()  # imports Ray, while child processes import the apps
         try:
             with screen.working("Importing the app"):
-                specs = results(planned, interrupts.nobody_asked)
+                specs = results(planned, interrupts.not_interrupted)
             if specs is None:
                 return
             specs, code, warnings = with_sources(specs)
@@ -107,11 +107,11 @@ def _deploy_and_serve(
     interrupts: Interrupts,
 ) -> None:
     for spec in map(options.applied, specs):
-        if interrupts.nobody_asked():
+        if interrupts.not_interrupted():
             client.execute(Deploy(spec, options.http, {hash: code[hash] for hash in spec.packed}, client.owner))
     names, serving = [spec.name for spec in specs], False
     with screen.progress() as show:
-        for status in client.watch(interrupts.nobody_asked):
+        for status in client.watch(interrupts.not_interrupted):
             show(rows(status, names))
             if serving or interrupts.asked:
                 continue

@@ -44,5 +44,5 @@ class Interrupts:
             os.dup2(nowhere, self._terminals.pop())
             os.close(nowhere)
 
-    def nobody_asked(self) -> bool:
+    def not_interrupted(self) -> bool:
         return not self.asked

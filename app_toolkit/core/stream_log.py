@@ -206,6 +206,13 @@ class StreamTable:
         del self._ended[id]
         return True
 
+    def remove(self, id: str) -> bool:
+        """Remove a stream and its events. Return False if there is no such stream."""
+        stream = self._streams.get(id)
+        if stream is not None:
+            self._remove(stream)
+        return stream is not None
+
     def enter(self, id: str) -> None:
         """Count one reader more."""
         self.get(id).readers += 1
@@ -270,7 +277,7 @@ class StreamTable:
 
     def _remove(self, stream: LoggedStream) -> None:
         del self._streams[stream.id]
-        del self._ended[stream.id]
+        self._ended.pop(stream.id, None)
         self.size -= stream.size
         if stream.key is not None and self._keys.get(stream.key) == stream.id:
             del self._keys[stream.key]

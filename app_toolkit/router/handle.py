@@ -5,7 +5,7 @@ import inspect
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -135,7 +135,7 @@ def _handle(value: object, usage: str) -> Handle:
 def _kind(cls: type, name: str) -> Kind:
     """Return the kind of a method. Raise `AttributeError` if callers may not call it."""
     if name.startswith("_"):
-        raise AttributeError(f"{cls.__name__}.{name} is private, and not for callers")
+        raise AttributeError(f"{cls.__name__}.{name} is private; callers can call public methods only")
     if isinstance(inspect.getattr_static(cls, name, None), classmethod):
         raise AttributeError(f"{cls.__name__}.{name} is a class method, which needs no replica: call it on the class")
     method = getattr(cls, name, None)
@@ -220,7 +220,7 @@ class Method:
         call = await resolved(call)
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
-            async with aclosing(caller.stream(call)) as items:
+            async with _closing_once(caller.stream(call)) as items:
                 reading = Reading(partial(_close, items))
                 with _among_readings(reading):
                     reading.reader = asyncio.current_task()
@@ -248,6 +248,16 @@ def _among_readings(reading: Reading) -> Iterator[None]:
         yield
     finally:
         readings.discard(reading)
+
+
+@asynccontextmanager
+async def _closing_once(items: AsyncGenerator[Any, None]) -> AsyncGenerator[AsyncGenerator[Any, None], None]:
+    """Close a stream at the end of the block, unless its request closes it already."""
+    try:
+        yield items
+    finally:
+        if not getattr(items, "ag_running", False):
+            await items.aclose()
 
 
 def _close(items: AsyncGenerator[Any, None]) -> None:

@@ -260,7 +260,7 @@ class RemoteCaller:
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         until, permit, sent, frame = await self._first_in_time(call)
-        late = DeadlineExceeded(f"{call.method} of {self.name} did not end within its time")
+        late = DeadlineExceeded(f"{call.method} of {self.name} did not end before its deadline")
         timer = None if until is None else self.loop.call_at(until, sent.fail, late)
         try:
             while frame.kind == "item":
@@ -373,7 +373,7 @@ class RemoteCaller:
             raise failure(step, endpoint.id, request=call.method, it=call.method, deployment=self.name) from error
 
     def _late(self, call: Call) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{call.method} of {self.name} gave no answer within its time")
+        return DeadlineExceeded(f"{call.method} of {self.name} did not respond before its deadline")
 
     async def _deposited(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
         """Send the arguments out-of-band, and return the first frame of the answer."""

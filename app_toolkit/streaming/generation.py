@@ -27,6 +27,7 @@ class Generation:
         items: AsyncIterator[bytes],
         media_type: str,
         *,
+        id: str | None = None,
         key: str | None = None,
         linger_s: float = 60.0,
         max_duration_s: float = 3_600.0,
@@ -37,11 +38,12 @@ class Generation:
             log: The stream log.
             items: The encoded events. If the iterator is an async generator, it is closed at the end.
             media_type: The media type of the response.
+            id: The id of the stream. Default: a random one.
             key: Another name of the stream, of which one stream at a time can be active.
             linger_s: Seconds without a reader after which the generation is stopped. Default: 60.
             max_duration_s: Seconds after which the generation is stopped. Default: 3600.
         """
-        self.id = secrets.token_urlsafe(16)
+        self.id = id or secrets.token_urlsafe(16)
         self.owner = secrets.token_hex(8)
         self.error: Exception | None = None
         """The exception of the generator."""

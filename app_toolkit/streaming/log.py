@@ -45,6 +45,9 @@ class StreamLog(Protocol):
         Return False if the stream is not lost, or has other events: another process has continued it.
         """
 
+    async def remove(self, stream: str) -> bool:
+        """Remove a stream and its events, whether it has ended or not. Return False if there is no such stream."""
+
     async def find(self, key: str) -> str | None:
         """Return the id of the newest stream with this key; None: there is none."""
 
@@ -99,6 +102,11 @@ class MemoryStreamLog:
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return self._table.adopt(stream, owner, last, self._now())
+
+    async def remove(self, stream: str) -> bool:
+        removed = self._table.remove(stream)
+        self._wake(stream)
+        return removed
 
     async def find(self, key: str) -> str | None:
         return self._table.find(key)

@@ -244,6 +244,12 @@ renew(id)
 return 1
 """
 
+REMOVE = """
+local found = exists(id)
+remove(id)
+return found and 1 or 0
+"""
+
 OUTCOME = """
 if not exists(id) then return {'unknown'} end
 return {look(id) or '', tonumber(get(id, 'last'))}
@@ -338,7 +344,7 @@ class RedisStreamLog:
         self._blocking = asyncio.Semaphore(pool.max_connections - RESERVED)
         self._scripts = {
             body: self._client.register_script(PRELUDE + body)
-            for body in (BEGIN, APPEND, RENEW, END, STOP, ADOPT, OUTCOME, READ, BEAT, LEAVE)
+            for body in (BEGIN, APPEND, RENEW, END, STOP, ADOPT, REMOVE, OUTCOME, READ, BEAT, LEAVE)
         }
         self._readers: dict[str, str] = {}
         """The stream of each reader of this process."""
@@ -385,6 +391,9 @@ class RedisStreamLog:
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return _known(stream, await self._run(ADOPT, stream, owner, last)) == 1
+
+    async def remove(self, stream: str) -> bool:
+        return bool(await self._run(REMOVE, stream))
 
     async def find(self, key: str) -> str | None:
         found = cast(bytes | None, await _answer(self._client.get(f"{self._prefix}key:{key}")))

@@ -54,6 +54,10 @@ class StreamLogDeployment(
         return await self._log.adopt(stream, owner, last)
 
     @idempotent
+    async def remove(self, stream: str) -> bool:
+        return await self._log.remove(stream)
+
+    @idempotent
     async def find(self, key: str) -> str | None:
         return await self._log.find(key)
 

@@ -56,6 +56,9 @@ class SharedStreamLog:
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return await (await self._log()).adopt(stream, owner, last)
 
+    async def remove(self, stream: str) -> bool:
+        return await (await self._log()).remove(stream)
+
     async def find(self, key: str) -> str | None:
         return await (await self._log()).find(key)
 

@@ -1,4 +1,4 @@
-"""What an ingress measures of the handle it has: the same code for every contender."""
+"""The measurements of handle calls in an ingress. All contenders use this code."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ import numpy as np
 MB = 1024 * 1024
 WARM_S = 1.0
 STORE_BYTES = 8_000_000_000
-"""More than Ray's store has on a machine of 24 GB, and than it can hand out without handing something out again."""
+"""More bytes than Ray's object store has on a machine with 24 GB, so that writing them touches all of its memory."""
 
 
 async def latency(call: Callable[[], Awaitable[Any]], seconds: float) -> dict[str, float]:
-    """One call after another."""
+    """Measure the latency of sequential calls."""
     took: list[float] = []
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
@@ -41,7 +41,7 @@ async def throughput(call: Callable[[], Awaitable[Any]], seconds: float, callers
 
 
 async def items(stream: Callable[[int], AsyncIterator[Any]], seconds: float, most: int = 1_000) -> dict[str, float]:
-    """Streams of so many items, one after another, each read to its end."""
+    """Measure the items per second of sequential streams with `most` items each."""
     taken = 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -54,7 +54,7 @@ _touched = False
 
 
 async def _touch_the_store(call: Callable[[Any], Awaitable[int]]) -> None:
-    """Once in a process, by arrays that go through a store wherever one is used."""
+    """Write to all memory of the object store, once per process."""
     global _touched
     if not _touched:
         _touched = True
@@ -64,9 +64,10 @@ async def _touch_the_store(call: Callable[[Any], Awaitable[int]]) -> None:
 
 
 async def payload(call: Callable[[Any], Awaitable[int]], size: int, seconds: float) -> dict[str, float]:
-    """An array goes there, and its length comes back.
+    """Measure the throughput of calls that send an array and return its size.
 
-    Many have gone before: memory that nobody has touched yet, of a shared store above all, costs several times as much.
+    The object store is touched first, because the first access to memory, of a shared store above all, takes several
+    times as long.
     """
     await _touch_the_store(call)
     array = np.arange(size * MB // 8, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The same class behind a handle of Ray Serve: calls_ray_serve.py PORT"""
+"""The same class with a handle of Ray Serve: calls_ray_serve.py PORT"""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""A class behind a handle of app_toolkit."""
+"""A class with a handle of app_toolkit."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""The model that every contender of `benchmarks.embeddings` serves, and how they batch it."""
+"""The model that the contenders of `benchmarks.embeddings` serve, and their batching options."""
 
 import time
 from typing import Any
@@ -9,11 +9,11 @@ BATCH_SIZE = 16
 WAIT_S = 0.005
 THREADS = 2
 ONGOING = 256
-"""Requests that are let in at a time, where a contender has a limit: more than there are clients."""
+"""The limit of concurrent requests, for contenders that have one. It is higher than the number of clients."""
 
 
 class TimedMiniLM:
-    """Counts for how long it has computed. With each vector it says how long that was, all in all."""
+    """Adds to each vector the total time that the model has computed so far."""
 
     def __init__(self) -> None:
         self._model = MiniLM(THREADS)

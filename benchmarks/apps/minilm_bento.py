@@ -1,4 +1,4 @@
-"""MiniLM on BentoML, whose dispatcher chooses itself how long a batch waits."""
+"""MiniLM on BentoML, whose dispatcher determines how long a batch waits."""
 
 from typing import Any
 

@@ -31,7 +31,9 @@ class Embedder:
 
     @serve.batch(max_batch_size=BATCH_SIZE, batch_wait_timeout_s=WAIT_S)
     async def embed(self, texts: list[str]) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(self.model, texts)  # on its loop it would hold up the next batch's requests
+        return await asyncio.to_thread(
+            self.model, texts
+        )  # on the event loop it would block the requests of the next batch
 
     @api.post("/embed", response_model=Answer)
     async def answer(self, query: Query) -> dict[str, Any]:

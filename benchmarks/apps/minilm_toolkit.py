@@ -1,4 +1,4 @@
-"""MiniLM on app_toolkit: an ingress, and the model in a process of its own."""
+"""MiniLM on app_toolkit: an ingress, and the model in a separate process."""
 
 from typing import Annotated, Any
 

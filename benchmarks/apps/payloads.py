@@ -1,4 +1,4 @@
-"""A class that takes and gives arrays, and a route that times calls of it on either way: the socket, or Ray's store."""
+"""A class that receives and returns arrays, and routes that time its calls over the socket or Ray's object store."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from app_toolkit.transport import calls
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 
 CLIENTS = 8
-"""Calls at a time where many are made."""
+"""The number of concurrent calls of `many`."""
 
 
 class Store(Deployment, max_ongoing_requests=CLIENTS, ray_actor_options={"num_cpus": 0.1}):
@@ -25,7 +25,7 @@ class Store(Deployment, max_ongoing_requests=CLIENTS, ray_actor_options={"num_cp
         self.kept = np.zeros(0, np.uint8)
 
     async def switch(self, at: int, size: int) -> None:
-        """From so many bytes on payloads go out-of-band; `give` gives an array of so many."""
+        """Send payloads of at least `at` bytes out-of-band, and let `give` return an array of `size` bytes."""
         calls.OUT_OF_BAND_BYTES = at
         self.kept = np.ones(size, np.uint8)
 
@@ -48,14 +48,14 @@ app = Toolkit(title="Payloads")
 
 
 def memory() -> int:
-    """Bytes that belong to this process alone."""
+    """Return the unique set size of this process in bytes, after a garbage collection."""
     gc.collect()
     return int(psutil.Process(os.getpid()).memory_full_info().uss)
 
 
 @app.get("/times/{way}/{size}")
 async def times(way: Literal["there", "back"], size: int, count: int, out_of_band: bool, model: ToStore) -> list[float]:
-    """Seconds of each of so many calls, one after the other."""
+    """Return the seconds of each of `count` sequential calls."""
     at = 0 if out_of_band else sys.maxsize
     calls.OUT_OF_BAND_BYTES = sys.maxsize
     await model.switch(at, size)
@@ -71,7 +71,7 @@ async def times(way: Literal["there", "back"], size: int, count: int, out_of_ban
 
 @app.get("/many/{count}/{size}")
 async def many(count: int, size: int, model: ToStore, out_of_band: bool = True) -> int:
-    """Send and get so many bytes so often; gives how many came back whole."""
+    """Echo `size` bytes in `count` calls. Return how many calls returned them unchanged."""
     at = 0 if out_of_band else sys.maxsize
     await model.switch(at, 0)
     calls.OUT_OF_BAND_BYTES = at

@@ -1,6 +1,6 @@
 """The same app on Ray Serve: ray_serve.py PORT REPLICAS [MAX_ONGOING_REQUESTS]
 
-Without the last one Ray Serve's own default stands. What else makes it fast are variables of its environment.
+The default of MAX_ONGOING_REQUESTS is Ray Serve's. The other options of tuned Ray Serve are environment variables.
 """
 
 import sys
@@ -27,7 +27,7 @@ class Ingress:
     pass
 
 
-# Each replica books a CPU, and Ray would rather wait than place more of them than there are.
+# Each replica reserves a CPU, and Ray does not place more replicas than it has CPUs.
 ray.init(address="local", num_cpus=replicas + 2, include_dashboard=False, log_to_driver=False)
 serve.start(http_options={"host": "127.0.0.1", "port": port})
 serve.run(Ingress.bind())

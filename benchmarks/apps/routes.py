@@ -1,4 +1,4 @@
-"""What every contender that serves FastAPI serves: one endpoint for each measure."""
+"""The routes of all contenders that serve FastAPI, one for each measure."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator

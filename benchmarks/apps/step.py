@@ -1,4 +1,4 @@
-"""What every contender of the load step serves, how its replicas follow the load, and how it tells of them."""
+"""Options of the autoscaling benchmark's contenders, and the recording of their replicas."""
 
 import json
 import signal
@@ -23,11 +23,11 @@ FOLLOWS: dict[str, dict[str, Any]] = {
 }
 LOOK_S = 0.05
 REPLICAS = "replicas.jsonl"
-"""Each line says when there were how many; in the folder in which a contender is started."""
+"""The file in the working directory of the contender. Each line has the replica counts and their time."""
 
 
 def tell(look: Callable[[], tuple[int, int]]) -> None:
-    """Write down how many replicas start and how many run, whenever that has changed, until a SIGTERM."""
+    """Record each change of the number of starting and running replicas until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     told = None
     with open(REPLICAS, "w", buffering=1) as file:

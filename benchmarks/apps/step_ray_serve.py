@@ -1,4 +1,4 @@
-"""The same on Ray Serve: step_ray_serve.py PORT HOW"""
+"""The autoscaled app on Ray Serve: step_ray_serve.py PORT HOW"""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ port, how = int(sys.argv[1]), sys.argv[2]
 class Step:
     async def __call__(self, request: Request) -> JSONResponse:
         await asyncio.sleep(step.HANDLER_S)
-        return JSONResponse(os.getpid())  # of a plain number it makes a chunked answer
+        return JSONResponse(os.getpid())  # a plain number would become a chunked response
 
 
 def look() -> tuple[int, int]:

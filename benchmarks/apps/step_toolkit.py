@@ -1,4 +1,4 @@
-"""Replicas of app_toolkit that follow the load: step_toolkit.py PORT HOW"""
+"""The autoscaled app on app_toolkit: step_toolkit.py PORT HOW"""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The same app on app_toolkit, with a deadline for every request; limits, access log and counters are on by default."""
+"""The same app on app_toolkit, with a deadline for each request. Limits, access log and counters are on by default."""
 
 from routes import router
 

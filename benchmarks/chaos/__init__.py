@@ -1,1 +1,1 @@
-"""What becomes of requests when things go wrong: scenarios that hurt a running app_toolkit, and judge what they saw."""
+"""Fault injection: scenarios that disturb a running app_toolkit, and measure how its requests fare."""

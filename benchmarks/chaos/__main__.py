@@ -1,10 +1,10 @@
-"""Hurt a running app_toolkit, and judge what becomes of its requests.
+"""Inject faults into a running app_toolkit, and compare the outcomes of its requests with bounds.
 
-python -m benchmarks.chaos --write-docs          # everything, in the long forms: about a quarter of an hour
-python -m benchmarks.chaos B1 B9 --short         # two scenarios, of about ten seconds each
-python -m benchmarks.chaos --read --write-docs   # measure nothing, write the page again
+python -m benchmarks.chaos --write-docs          # all scenarios in the long form: about half an hour
+python -m benchmarks.chaos B1 B9 --short         # two scenarios in the short form, about ten seconds each
+python -m benchmarks.chaos --read --write-docs   # write the page from the recorded results, without measuring
 
-Ends with 1 where a bound is missed. What is measured replaces what was known of the same scenarios.
+The exit status is 1 if a bound is missed. New results replace the recorded ones of the same scenarios.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
             "versions": {"Python": platform.python_version()}
             | {name: version(name) for name in ("app-toolkit", "ray", "fastapi", "uvicorn", "uvloop")},
         }
-        for scenario in chosen:  # each is kept at once: the next may never end
+        for scenario in chosen:  # save each result at once, in case the next scenario hangs
             found[scenario.bar] = measure(scenario, options.short)
             results["scenarios"] = [found[each.bar] for each in SCENARIOS if each.bar in found]
             options.out.write_text(json.dumps(results, indent=1) + "\n")
@@ -60,24 +60,24 @@ def _options() -> argparse.Namespace:
         "python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     bars = sorted({scenario.bar.partition(" ")[0] for scenario in SCENARIOS})
-    parser.add_argument("bars", nargs="*", metavar="BAR", help=f"of {', '.join(bars)}; by default all")
-    parser.add_argument("--short", action="store_true", help="about ten seconds each")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--read", action="store_true", help="take what was measured before")
+    parser.add_argument("bars", nargs="*", metavar="BAR", help=f"scenarios to run: {', '.join(bars)} (default: all)")
+    parser.add_argument("--short", action="store_true", help="run the short form, about ten seconds per scenario")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of the recorded results")
+    parser.add_argument("--read", action="store_true", help="read the recorded results, without measuring")
     parser.add_argument("--write-docs", action="store_true", help="write docs/reliability.md")
     options = parser.parse_args()
     if unknown := set(options.bars) - set(bars):
-        parser.error(f"no scenario is called {', '.join(sorted(unknown))}: there are {', '.join(bars)}")
+        parser.error(f"unknown scenario {', '.join(sorted(unknown))}; the scenarios are {', '.join(bars)}")
     return options
 
 
 def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
-    """A scenario against a system of its own; also what keeps it from being measured is a result."""
+    """Run a scenario against a new system. If it cannot be measured, the result contains the reason."""
     print(f"{scenario.bar}: {scenario.title} ...", flush=True)
     rows: list[dict[str, Any]] = []
     failed, began = _missing(scenario.options), time.monotonic()
     if failed is None:
-        # What the clients keep grows; to look through it stops them for 0.2 s, which they would take for a slow answer.
+        # A garbage collection would pause the clients for 0.2 s, which they would measure as latency.
         gc.disable()
         try:
             with launched(*scenario.options) as system:
@@ -85,10 +85,10 @@ def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
                 rows = [plain(row) for row in asyncio.run(scenario.run(system, short))]
         except CannotStart as error:
             print(error, file=sys.stderr)
-            failed = "the victim did not come up"
-        except Exception as error:  # one scenario that breaks does not take the others along
+            failed = "the application did not start"
+        except Exception as error:  # continue with the other scenarios
             sys.excepthook(type(error), error, error.__traceback__)
-            failed = f"the scenario broke off with {type(error).__name__}"
+            failed = f"the scenario failed with {type(error).__name__}"
         finally:
             gc.enable()
     entry = {
@@ -106,11 +106,11 @@ def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
 
 
 def _missing(options: Sequence[str]) -> str | None:
-    """Which option `run` does not have."""
-    said = subprocess.run(
+    """Return a message if `app-toolkit run` lacks one of these options."""
+    text = subprocess.run(
         [sys.executable, "-m", "app_toolkit.cli", "run", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
-    absent = [option for option in options if option.startswith("--") and option not in said]
+    absent = [option for option in options if option.startswith("--") and option not in text]
     return f"`app-toolkit run` has no {absent[0]}" if absent else None
 
 

@@ -1,4 +1,4 @@
-"""Several callers, and a replica that has one slot: whether it rests while they wait, and whether all wait alike."""
+"""Several proxies share a replica with one request slot: is it busy while requests wait, and are all waits equal?"""
 
 import asyncio
 import itertools
@@ -14,15 +14,15 @@ from benchmarks.chaos.shared import lost
 from benchmarks.chaos.system import System
 
 NARROW = "narrow"
-"""The application of one replica with one slot."""
+"""An application with one replica, which has one request slot."""
 
 CLIENTS = 4
-"""Of each caller: as soon as one was answered, it asks again."""
+"""Clients per proxy. Each sends its next request as soon as it has received a response."""
 
 SERVICE_S = 0.02
 
 MOST_TRIES = 100
-"""Connections, for each caller, until the kernel has given it its clients."""
+"""Maximum number of connections per proxy that are opened until every proxy has its clients."""
 
 
 async def callers_share_a_slot(system: System, short: bool) -> list[Row]:
@@ -35,13 +35,21 @@ async def callers_share_a_slot(system: System, short: bool) -> list[Row]:
         found = list(itertools.chain.from_iterable(await asyncio.gather(*loops)))
     entries = system.ledger.of(done.id for done in found)
     waits_ms = [wait * 1e3 for wait in mean_waits_s(ok(found), entries)]
-    told = f"{len(callers)} proxies of {CLIENTS} clients each, {SERVICE_S * 1e3:g} ms for a request"
+    setup = f"{len(callers)} proxies with {CLIENTS} clients each, {SERVICE_S * 1e3:g} ms per request"
     return [
         lost("GET", found),
-        Row("the slot: in use", in_use(entries.values()) * 100, 95, "%", at_least=True, saw=told, clocked=True),
-        Row("proxies that were asked", len(waits_ms), len(callers), at_least=True),
         Row(
-            "mean wait of the caller that waits longest, of the shortest",
+            "share of the time in which the replica was busy",
+            in_use(entries.values()) * 100,
+            95,
+            "%",
+            at_least=True,
+            saw=setup,
+            clocked=True,
+        ),
+        Row("proxies that received requests", len(waits_ms), len(callers), at_least=True),
+        Row(
+            "longest mean wait at a proxy relative to the shortest",
             max(waits_ms) / min(waits_ms),
             2,
             "×",
@@ -51,13 +59,13 @@ async def callers_share_a_slot(system: System, short: bool) -> list[Row]:
 
 
 def in_use(entries: Collection[Entry]) -> float:
-    """For which part of the time, from the first start to the last end, handlers ran; one at a time."""
+    """Return the share of the time from the first start to the last end in which a handler ran, one at a time."""
     busy = sum(entry.ended - entry.started for entry in entries)
     return busy / (max(entry.ended for entry in entries) - min(entry.started for entry in entries))
 
 
 def mean_waits_s(found: Sequence[Done], entries: Mapping[str, Entry]) -> list[float]:
-    """From when a request was sent until its handler started: of each caller."""
+    """Return the mean time from sending a request until its handler started, for each proxy."""
     waits: dict[str, list[float]] = {}
     for done in found:
         waits.setdefault(done.proxy, []).append(entries[done.id].started - done.sent)
@@ -65,7 +73,7 @@ def mean_waits_s(found: Sequence[Done], entries: Mapping[str, Entry]) -> list[fl
 
 
 async def _clients_of_each(system: System, callers: int, stack: AsyncExitStack) -> list[Client]:
-    """`CLIENTS` for each proxy. They share a port, and which one has a connection is the kernel's choice."""
+    """Connect `CLIENTS` clients to each proxy. The proxies share a port; the kernel assigns the connections."""
     found: dict[str, list[Client]] = {}
     for _ in range(callers * MOST_TRIES):
         if sum(map(len, found.values())) == callers * CLIENTS:

@@ -1,7 +1,7 @@
-"""The client's side: requests on a fixed schedule, each with an id of its own, and what became of each.
+"""Load clients: send requests with unique IDs, and record the outcome of each.
 
-Open loop: a request is sent when it is due, whether or not those before it were answered, and its latency counts from
-when it was due. So a server that stalls cannot hide it by keeping its clients from asking.
+In an open loop, each request is sent at its scheduled time, whether or not earlier responses have arrived, and its
+latency is measured from that time. So a stalled server cannot hide its latency by delaying later requests.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from benchmarks.load import percentile
 
 OK, WRONG, RESET, TRUNCATED, TIMEOUT, REFUSED = "OK", "WRONG", "RESET", "TRUNCATED", "TIMEOUT", "REFUSED"
-"""What becomes of a request; any status that is no success is an outcome, too, as its number.
+"""Outcomes of a request. For a response without a 2xx status, the outcome is the status as a string.
 
-WRONG: not what this request asks for. RESET: the connection broke before the answer began; TRUNCATED: after.
-REFUSED: nobody listens.
+WRONG: the body is not the expected one. RESET: the connection was lost before the response began. TRUNCATED: the
+connection was lost during the response. REFUSED: no process listens.
 """
 
 VERSION = b"x-version"
-"""The field in which an answer says which version of an app it is of."""
+"""The response header with the version of the application."""
 
 REQUEST_ID = b"x-request-id"
-"""The field of the proxy's own id for the request: what is before the dash is the proxy's."""
+"""The response header with the request ID that the proxy assigned. The part before the dash identifies the proxy."""
 
 IDLE_S = 2.0
-"""An idle connection is not used again after this: well below the server's own patience."""
+"""A connection is not reused after it was idle for this long. The server's keep-alive timeout is much longer."""
 
 ANSWER_S = 10.0
-"""How long a client waits for a WebSocket to open, and for what it said to be said back."""
+"""How long a client waits for a WebSocket to open and for each echoed message."""
 
 _process = secrets.token_hex(4)
 _numbers = itertools.count(1)
@@ -52,7 +52,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One request and what became of it. Times are `time.monotonic()`."""
+    """A request and its outcome. Times are `time.monotonic()`."""
 
     id: str
     outcome: str
@@ -60,11 +60,11 @@ class Done:
     sent: float
     answered: float
     retry_after: bool = False
-    """Whether the answer says when to come again."""
+    """Whether the response has a Retry-After header."""
     version: str = ""
-    """Which version of an app the answer says that it is of."""
+    """The version of the application according to the response."""
     proxy: str = ""
-    """Which proxy has answered."""
+    """The proxy that responded."""
 
     @property
     def latency_s(self) -> float:
@@ -72,7 +72,7 @@ class Done:
 
 
 class Broken(Exception):
-    """The connection ended before the answer did."""
+    """The connection ended before the response was complete."""
 
     def __init__(self, began: bool) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Answer:
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time."""
+    """An HTTP/1.1 connection with one request at a time."""
 
     def __init__(self) -> None:
         self.idle_since = 0.0
@@ -99,7 +99,7 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
 
     async def ask(self, request: bytes) -> Answer:
-        """Raises `Broken`."""
+        """Send a request and return its response. Raises `Broken`."""
         self._parser = httptools.HttpResponseParser(self)
         self._began, self._fields, self._body = False, dict[bytes, bytes](), bytearray()
         self._answer = asyncio.get_running_loop().create_future()
@@ -133,7 +133,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Client:
-    """Asks one server over as many connections as it takes."""
+    """Sends requests to one server, over as many connections as are needed at once."""
 
     def __init__(self, address: tuple[str, int], prefix: str = "", patience_s: float = 10.0) -> None:
         self.address = address
@@ -152,7 +152,7 @@ class Client:
         await asyncio.sleep(0)
 
     async def get(self, due: float | None = None, *, path: str = "/") -> Done:
-        """`/` answers with the id, and is checked; of other paths only the status is."""
+        """Send a GET request. The body of a response from `/` must contain the ID; other bodies are not checked."""
         id = new_id()
         return await self.ask("GET", path, id, due, expected=b'{"id":"%b"}' % id.encode() if path == "/" else None)
 
@@ -161,7 +161,7 @@ class Client:
         return await self.ask("POST", path, id, due, expected=b'{"id":"%b"}' % id.encode() if path == "/tx" else None)
 
     async def ask(self, method: str, path: str, id: str, due: float | None, *, expected: bytes | None) -> Done:
-        """Whatever becomes of it is told, never raised."""
+        """Send a request and return its outcome, also if it fails."""
         sent = time.monotonic()
         retry_after, version, proxy = False, "", ""
         try:
@@ -218,7 +218,7 @@ Ask = Callable[[float], Awaitable[Done]]
 
 
 async def open_loop(ask: Ask, rate: float, seconds: float, over: asyncio.Event | None = None) -> list[Done]:
-    """So many requests a second, each sent when it is due, for so many seconds or until it is over."""
+    """Send `rate` requests per second, each at its scheduled time, for `seconds` or until `over` is set."""
 
     async def one(due: float) -> Done:
         return await ask(due)
@@ -237,7 +237,7 @@ async def open_loop(ask: Ask, rate: float, seconds: float, over: asyncio.Event |
 
 
 async def closed_loop(ask: Callable[[], Awaitable[Done]], clients: int, seconds: float) -> list[Done]:
-    """Each client asks as soon as it was answered."""
+    """Let each client send its next request as soon as it has received a response, for `seconds`."""
     until = time.monotonic() + seconds
     found: list[Done] = []
 
@@ -260,27 +260,27 @@ def ok(found: Sequence[Done]) -> list[Done]:
 
 
 def latency_ms(found: Sequence[Done], percent: float) -> float | None:
-    """None of nobody."""
+    """Return a percentile of the latencies in ms, or None if there are no requests."""
     return percentile([done.latency_s for done in found], percent) * 1e3 if found else None
 
 
-# Clients that talk
+# WebSocket clients
 
 
 @dataclass(slots=True)
 class Dialogue:
-    """One WebSocket from its opening to its end."""
+    """The messages and the end of one WebSocket."""
 
     opened: float
     messages: list[Done] = field(default_factory=list)
-    """What was said, and whether it was said back. What a close left unanswered is not among them."""
+    """The sent messages with their outcomes, without a message that was not echoed because the WebSocket closed."""
     closed: str = ""
-    """The code of its end, by whichever side; or, as of a request, why it was never opened."""
+    """The close code, from either side, or the outcome of the opening handshake if it failed."""
     ended: float = math.inf
 
 
 async def talk(address: tuple[str, int], path: str, every_s: float, over: asyncio.Event) -> Dialogue:
-    """Say something again and again until it is over, and wait each time for it to be said back with a version."""
+    """Send a message every `every_s` seconds until `over` is set, and wait each time for its echo with a version."""
     dialogue = Dialogue(time.monotonic())
     host, port = address
     try:
@@ -309,7 +309,7 @@ async def talk(address: tuple[str, int], path: str, every_s: float, over: asynci
 
 
 async def _said_back(socket: ClientConnection) -> Done:
-    """Raises `ConnectionClosed`."""
+    """Send a message and wait for its echo. Raises `ConnectionClosed`."""
     id, sent, version, outcome = new_id(), time.monotonic(), "", TIMEOUT
     await socket.send(id)
     with contextlib.suppress(TimeoutError):
@@ -319,11 +319,11 @@ async def _said_back(socket: ClientConnection) -> Done:
     return Done(id, outcome, sent, sent, time.monotonic(), version=version)
 
 
-# Clients that do not behave
+# Misbehaving clients
 
 
 async def connected(address: tuple[str, int], window: int | None = None) -> socket.socket:
-    """A bare connection; `window` is how many bytes the kernel may take in advance, in either direction."""
+    """Open a TCP connection. `window` is the size of its kernel buffers in bytes; None: the system's default."""
     bare = socket.socket()
     bare.setblocking(False)
     try:
@@ -338,14 +338,14 @@ async def connected(address: tuple[str, int], window: int | None = None) -> sock
 
 
 def hang_up(connection: socket.socket, reset: bool) -> None:
-    """Close, politely or not."""
+    """Close the connection. With `reset`, send RST instead of FIN."""
     if reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
 async def read_slowly(connection: socket.socket, rate: int, over: asyncio.Event) -> int | None:
-    """Bytes that were read, `rate` a second, until it is over; None where the server ended it."""
+    """Read `rate` bytes per second until `over` is set. Return the number of bytes, or None if the server closed."""
     loop, read = asyncio.get_running_loop(), 0
     while not over.is_set():
         with contextlib.suppress(ConnectionError):
@@ -362,9 +362,9 @@ async def read_slowly(connection: socket.socket, rate: int, over: asyncio.Event)
 async def closes_after(
     connection: socket.socket, seconds: float, drip: bytes = b"", begun: float = 0.0
 ) -> float | None:
-    """Seconds since `begun` until the server ends the connection; None where it does not within `seconds`.
+    """Return the seconds from `begun` until the server closes the connection; None if it does not within `seconds`.
 
-    Meanwhile one byte a second of `drip` is sent.
+    Meanwhile, one byte of `drip` is sent per second.
     """
     loop = asyncio.get_running_loop()
 

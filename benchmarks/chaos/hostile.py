@@ -1,4 +1,4 @@
-"""Clients that are slow on purpose, flood a WebSocket, or do not wait; and a replica without file descriptors."""
+"""Clients that upload slowly, flood a WebSocket or disconnect early, and a replica without file descriptors."""
 
 import asyncio
 import math
@@ -15,22 +15,22 @@ from benchmarks.chaos.system import System, Watch, seconds_until
 from benchmarks.chaos.traffic import PROPER
 
 LONELY = "lonely"
-"""The application of one replica with 100 slots, and probes every half second."""
+"""An application with one replica, which has 100 request slots and a health check every half second."""
 
 CROWDED = "crowded"
-"""The application of one replica with four slots, and a long queue."""
+"""An application with one replica, which has four request slots and a long wait queue."""
 
 UPLOADS = 105
 UPLOAD_RATE = 650
-"""Bytes a second of each; more than `min_body_rate`."""
+"""Bytes per second of each upload; more than `min_body_rate`."""
 STEP_S = 0.1
 
 FLOODS = {"empty fragments": (0x01, 0x00), "pings": (0x89, 0x89), "pongs": (0x8A, 0x8A)}
-"""By kind: the first byte of the first frame, and of all others."""
+"""By kind: the first byte of the first frame, and of every other frame."""
 AT_ONCE = 5_000
-"""Frames of a flood that are sent at once."""
+"""Frames per write."""
 CLOSED_S = 5.0
-"""Until a flood is closed."""
+"""Maximum time in seconds until the server closes a flood."""
 MASK = bytes(4)
 
 PATIENCE_S = 1.0
@@ -58,18 +58,18 @@ async def slow_uploads(system: System, short: bool) -> list[Row]:
     quiet = await seconds_until(system.is_quiet, 5)
     return [
         lost("GET", found),
-        Row("GET: the slowest", latency_ms(found, 100), 1_000, "ms", clocked=True),
-        Row("uploads that occupied a slot", begun, 0),
-        Row("uploads that were refused although they were fast enough", UPLOADS - still_there, 0),
-        Row("until nothing of them was left", quiet, 3, "s", clocked=True),
+        Row("GET: maximum latency", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        Row("uploads whose handler started before the body was complete", begun, 0),
+        Row("uploads rejected although they were fast enough", UPLOADS - still_there, 0),
+        Row("time until no request was waiting or in flight", quiet, 3, "s", clocked=True),
     ]
 
 
 async def _drip(connection: socket.socket, over: asyncio.Event) -> bool:
-    """Whether the server has said nothing until it is over."""
+    """Send the body slowly until `over` is set. Return whether the server neither responded nor closed by then."""
     began, sent = time.monotonic(), 0
     while not over.is_set():
-        due = round((time.monotonic() - began + STEP_S) * UPLOAD_RATE)  # also where this client was late
+        due = round((time.monotonic() - began + STEP_S) * UPLOAD_RATE)  # catches up after a delay of this client
         await _send(connection, b"s" * (due - sent))
         sent = due
         with suppress(TimeoutError):
@@ -106,19 +106,19 @@ async def floods(system: System, short: bool) -> list[Row]:
         after = await asyncio.to_thread(app.replicas, "app")
     seen = ", ".join(f"{count} {code}" for code, count in codes.most_common())
     return [
-        Row("floods", len(closed_s), len(FLOODS), at_least=True),
-        Row("floods that ended other than with 1008", codes.total() - codes["1008"], 0, saw=seen),
-        Row("until a flood was closed, the slowest", max(closed_s), CLOSED_S, "s", clocked=True),
-        lost("GET meanwhile", found),
-        Row("GET: the slowest", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        Row("floods that were sent", len(closed_s), len(FLOODS), at_least=True),
+        Row("floods closed without code 1008", codes.total() - codes["1008"], 0, saw=seen),
+        Row("maximum time until a flood was closed", max(closed_s), CLOSED_S, "s", clocked=True),
+        lost("GET during the floods", found),
+        Row("GET: maximum latency", latency_ms(found, 100), 1_000, "ms", clocked=True),
         lost("messages over another WebSocket", dialogue.messages),
-        Row("another WebSocket that ended", dialogue.closed not in PROPER, 0, saw=dialogue.closed),
-        Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
+        Row("another WebSocket: ended abnormally", dialogue.closed not in PROPER, 0, saw=dialogue.closed),
+        Row("replica processes that started or ended", len(set(before.values()) ^ set(after.values())), 0),
     ]
 
 
 async def _flood(system: System, client: Client, first: int, others: int) -> str:
-    """The code with which the server closes the WebSocket; empty if it does so without one."""
+    """Return the code with which the server closes the WebSocket; empty if it sends none, "never" on a timeout."""
     loop = asyncio.get_running_loop()
     fields = ("upgrade: websocket", "connection: Upgrade", "sec-websocket-version: 13")
     key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
@@ -154,7 +154,7 @@ async def _flood(system: System, client: Client, first: int, others: int) -> str
 
 
 def _close_code(frames: bytes) -> str:
-    """Of the close frame among short frames of a server."""
+    """Return the code of the close frame in the server's frames; each frame has a length of one byte."""
     at = 0
     while at + 1 < len(frames):
         length = frames[at + 1]
@@ -175,9 +175,9 @@ async def no_descriptors(system: System, short: bool) -> list[Row]:
         named = any("RLIMIT_NOFILE" in str(look.status) for look in watch.looks)
         found = await open_loop(client.get, 20, 1 if short else 10)
     return [
-        lost("the request after which there were none", [done]),
-        Row("the status named the limit", named, 1, at_least=True),
-        Row("until another replica served", replaced, 30, "s", clocked=True),
+        lost("the request that exhausts the file descriptors", [done]),
+        Row("the status names the limit", named, 1, at_least=True),
+        Row("time until another replica ran", replaced, 30, "s", clocked=True),
         lost("GET afterwards", found),
     ]
 
@@ -200,13 +200,21 @@ async def impatient_clients(system: System, short: bool) -> list[Row]:
         quiet = await seconds_until(app.is_quiet, 5)
     served = len(ok(found))
     return [
-        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 at a time, 50 ms each"),
-        Row("goodput, of C", served / seconds / capacity, 0.7, "×", at_least=True, saw=counted(found), clocked=True),
-        Row("handlers whose client was still there, of those that began", served / begun, 0.5, "×", at_least=True),
-        Row("until nobody waited and nothing was ongoing", quiet, 3, "s", clocked=True),
+        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 concurrent requests of 50 ms"),
+        Row(
+            "goodput relative to C",
+            served / seconds / capacity,
+            0.7,
+            "×",
+            at_least=True,
+            saw=counted(found),
+            clocked=True,
+        ),
+        Row("share of started handlers whose client was still connected", served / begun, 0.5, "×", at_least=True),
+        Row("time until no request was waiting or in flight", quiet, 3, "s", clocked=True),
     ]
 
 
 async def _send(connection: socket.socket, data: bytes) -> None:
-    with suppress(OSError):  # the server had enough; what it said is still to be read
+    with suppress(OSError):  # the server may close early; its response is read afterwards
         await asyncio.get_running_loop().sock_sendall(connection, data)

@@ -1,4 +1,4 @@
-"""The victim's ledger: the one source of truth for what its handlers did."""
+"""The victim's ledger, which records what its handlers did."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Entry:
-    """What is written of one id."""
+    """The events of one request ID."""
 
     starts: int = 0
     ends: int = 0
@@ -16,8 +16,9 @@ class Entry:
     chunks: int = 0
     pids: set[int] = field(default_factory=set)
     started: float = 0.0
-    """When it started last, and when it was over: `time.monotonic()`."""
+    """When it last started: `time.monotonic()`."""
     ended: float = 0.0
+    """When it last ended or was cancelled: `time.monotonic()`."""
 
     @property
     def over(self) -> bool:
@@ -25,7 +26,7 @@ class Entry:
 
 
 class Ledger:
-    """Reads what is new each time it is asked."""
+    """Reads the new lines of the file at each access."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +34,7 @@ class Ledger:
         self._entries: defaultdict[str, Entry] = defaultdict(Entry)
 
     def of(self, ids: Iterable[str]) -> dict[str, Entry]:
-        """Those that a handler has begun to serve, as it is now."""
+        """Return the current entries of those IDs for which a handler has started."""
         self._catch_up()
         return {id: replace(self._entries[id]) for id in ids if id in self._entries}
 
@@ -66,5 +67,5 @@ def executed_twice(entries: Iterable[Entry]) -> int:
 
 
 def unended(entries: Iterable[Entry]) -> int:
-    """Handlers that began and of whose end nothing is written."""
+    """Return how many handlers started without an end in the ledger."""
     return sum(not entry.over for entry in entries)

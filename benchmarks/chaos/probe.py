@@ -1,4 +1,4 @@
-"""What processes hold, looked at again and again: memory, /dev/shm, file descriptors."""
+"""Sample the memory, /dev/shm usage and file descriptors of processes."""
 
 import asyncio
 import shutil
@@ -21,20 +21,20 @@ SHARED_MEMORY = "/dev/shm"
 class Sample:
     at: float
     rss: Mapping[str, int]
-    """Bytes by process."""
+    """Resident memory in bytes, by process."""
     fds: Mapping[str, int]
     shared: int
-    """Bytes of /dev/shm that the whole machine uses."""
+    """Bytes of /dev/shm that all processes of the machine use."""
 
     def memory(self, names: Collection[str] | None = None) -> int:
-        """Of these processes; of all of them, and of /dev/shm, where none are named."""
+        """Return the memory of these processes in bytes. None: all processes and /dev/shm."""
         if names is None:
             return sum(self.rss.values()) + self.shared
         return sum(self.rss[name] for name in names)
 
 
 class Probe:
-    """Samples processes for as long as a `with` lasts, and once at either end of it."""
+    """Sample processes during a `with` block, and once at its start and its end."""
 
     def __init__(self, pids: Mapping[str, int], every_s: float = 1.0) -> None:
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
@@ -53,12 +53,12 @@ class Probe:
         self._look()
 
     def growth(self, names: Collection[str] | None = None) -> float:
-        """MB between the first sample and the highest."""
+        """Return the difference between the highest and the first sample in MB."""
         held = [sample.memory(names) for sample in self.samples]
         return (max(held) - held[0]) / 1e6
 
     def slope(self) -> float:
-        """MB a second from the middle on, after what is allocated once has been."""
+        """Return the growth in MB/s in the second half, after one-time allocations."""
         late = self.samples[len(self.samples) // 2 :]
         return slope([(sample.at, sample.memory() / 1e6) for sample in late])
 
@@ -79,7 +79,7 @@ class Probe:
 
 
 def queued(port: int) -> dict[int, int]:
-    """Bytes that the kernel holds between the server at this port and its clients, by the client's port. IPv4."""
+    """Return the bytes in kernel socket buffers from the server at this port to its clients, by client port. IPv4."""
     found: Counter[int] = Counter()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, here, there, _, queues, *_ = line.split()
@@ -93,6 +93,6 @@ def queued(port: int) -> dict[int, int]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The median of the slopes between any two points, which few outliers do not move; 0.0 for less than two."""
+    """Return the median of the slopes between all pairs of points, which is robust to outliers; 0.0 without a pair."""
     found = [(y - x) / (later - at) for (at, x), (later, y) in combinations(points, 2) if later > at]
     return median(found) if found else 0.0

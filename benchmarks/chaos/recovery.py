@@ -1,4 +1,4 @@
-"""The controller dies, or is stopped: what runs goes on, and what was under way is completed."""
+"""The controller is killed or stopped: running replicas continue to serve, and updates in progress complete."""
 
 import asyncio
 import math
@@ -14,24 +14,25 @@ from benchmarks.chaos.report import Row
 from benchmarks.chaos.shared import GONE_S, RESTORED_S, Death, capacity_of, counted, killed, lost, ratio, unhurt
 from benchmarks.chaos.system import Look, System, Watch, seconds_until
 from benchmarks.chaos.traffic import PROPER, Traffic, ends, traffic
-from benchmarks.chaos.updates import BAD, CALM_S, GOOD, WANTED, Step, Update, make, replaced, taken, versions
+from benchmarks.chaos.updates import BAD, CALM_S, GOOD, REPLICAS, Step, Update, make, replaced, taken, versions
 
 LATER = "later"
-"""The application that is deployed afterwards."""
+"""The application that is deployed after the updates."""
 
 REACHED_S = 60.0
-"""How long one waits for the point at which the controller is struck."""
+"""How long to wait for the point of an update at which the controller is killed or stopped."""
 
 BACK_S = 10.0
+"""Maximum time in seconds until a controller responds again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What becomes of the controller in an update, and when."""
+    """What happens to the controller during an update, and when."""
 
     when: Callable[[Look], bool]
     stopped_s: float = 0.0
-    """For so long; 0: it is killed."""
+    """How long SIGSTOP stops the controller. 0: SIGKILL ends it."""
     with_a_replica: bool = False
 
 
@@ -57,19 +58,19 @@ def it_is_taken_back(look: Look) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What was done, and what came of it."""
+    """An update during which the controller was killed or stopped."""
 
     step: Step
     death: Death | None
-    """Of a replica, where one was killed."""
+    """When a replica was killed, too. None: no replica was killed."""
     needed: int
-    """How many replicas the update had to start."""
+    """The number of replicas that the update had to start."""
     began: float
-    """When the controller was killed, or woken."""
+    """When the controller was killed, or continued with SIGCONT."""
     back: float
-    """When a controller answered."""
+    """When a controller responded again."""
     same: bool
-    """Whether that is the process that was struck."""
+    """Whether the same controller process responded."""
 
 
 async def the_controller_is_struck(system: System, short: bool) -> list[Row]:
@@ -102,31 +103,35 @@ async def the_controller_is_struck(system: System, short: bool) -> list[Row]:
     return [
         lost("GET", found.gets),
         *_only_hurt(found, [each.death for each in struck if each.death is not None]),
-        Row("POST that was executed twice", executed_twice(written.values()), 0),
+        Row("POST: executed more than once", executed_twice(written.values()), 0),
         *taken(steps),
         *replaced(found, steps),
         Row(
-            "replicas that an update started beyond those that it had to",
+            "maximum number of unneeded replicas that an update started",
             max(_started(each, watch.looks) - each.needed for each in struck if not each.step.update.fails),
             0,
         ),
-        Row("until there was no replica that no controller knows", forgotten, GONE_S, "s"),
-        Row("replicas of another application, and proxies, that are not those of before", _changed(before, after), 0),
+        Row("time until no replica ran that the controller did not know", forgotten, GONE_S, "s"),
         Row(
-            "until a controller answered again, the slowest",
+            "processes of proxies and of another application's replicas that started or ended",
+            _changed(before, after),
+            0,
+        ),
+        Row(
+            "maximum time until a controller responded again",
             max(each.back - each.began for each in struck),
             BACK_S,
             "s",
             clocked=True,
         ),
         Row(
-            "of those that were stopped, controllers that went on when they were woken",
+            "stopped controllers that continued after SIGCONT",
             sum(each.same for each in stopped),
             len(stopped),
             at_least=True,
-            saw="Ray starts no other while the process is there",
+            saw="Ray starts no other controller while the process exists",
         ),
-        lost("GET of an application that was deployed later, each over a connection of its own", reached),
+        lost("GET of an application deployed afterwards, each over a new connection", reached),
     ]
 
 
@@ -136,7 +141,7 @@ async def _struck(app: System, watch: Watch, update: Update, blow: Blow) -> Stru
     async with asyncio.TaskGroup() as group:
         making = group.create_task(make(app, watch, update))
         reached = await watch.until(lambda look: look.status["revision"] > revision and blow.when(look), REACHED_S)
-        assert math.isfinite(reached), f"{update.version}: it never came about that {blow.when.__name__}"
+        assert math.isfinite(reached), f"{update.version}: the condition {blow.when.__name__} was never met"
         death = None
         if blow.with_a_replica:
             death = group.create_task(killed(max((await asyncio.to_thread(app.replicas, "app")).values())))
@@ -153,16 +158,16 @@ async def _struck(app: System, watch: Watch, update: Update, blow: Blow) -> Stru
         await asyncio.to_thread(app.status)
         back = time.monotonic()
     same = await asyncio.to_thread(app.controller) == controller
-    needed = 2 * WANTED + blow.with_a_replica
+    needed = 2 * REPLICAS + blow.with_a_replica
     return Struck(making.result(), None if death is None else death.result(), needed, began, back, same)
 
 
 def _only_hurt(found: Traffic, deaths: Sequence[Death]) -> list[Row]:
-    """Nothing is lost but what the replica had that was killed."""
+    """Check that only requests and WebSockets of killed replicas failed."""
     cut = [dialogue for dialogue in found.dialogues if dialogue.closed not in PROPER]
     return [
         Row(
-            f"{what} that failed and were not under way when a replica died",
+            f"{what}: failed although not in flight when a replica was killed",
             len(unhurt(kind, deaths)),
             0,
             saw=counted(kind),
@@ -174,7 +179,7 @@ def _only_hurt(found: Traffic, deaths: Sequence[Death]) -> list[Row]:
         )
     ] + [
         Row(
-            "WebSockets that were cut and not open when a replica died",
+            "WebSockets: closed abnormally although not open when a replica was killed",
             sum(not any(death.meets(each.opened, each.ended) for death in deaths) for each in cut),
             0,
             saw=ends(found),
@@ -183,9 +188,10 @@ def _only_hurt(found: Traffic, deaths: Sequence[Death]) -> list[Row]:
 
 
 def _started(struck: Struck, looks: Sequence[Look]) -> int:
-    """How many replicas of its own version an update has ever started.
+    """Return how many replicas of its own version an update has started.
 
-    One that was to start as the controller died may never have come to be: the next controller does not know it then.
+    A replica that was starting when the controller was killed may never have been created. It counts only if the next
+    controller knows it.
     """
     seen = struck.step.within(looks)
     revisions = {group["name"]: group["revision"] for group in seen[-1].status["deployments"]}
@@ -202,7 +208,7 @@ def _started(struck: Struck, looks: Sequence[Look]) -> int:
 
 
 def _forgotten(app: System, watch: Watch) -> list[str]:
-    """Replicas that were there once, that live, and of which nothing is told any more."""
+    """Return the replicas that are still alive but no longer in the status."""
     seen = {id for look in watch.looks for id in _ids(look)}
     return app.living(seen - _ids(app.look()))
 
@@ -216,7 +222,7 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> int:
 
 
 async def _reached_later(system: System) -> list[Done]:
-    """GET of an application that is new, over so many connections that no proxy is left out."""
+    """Send GET requests to a new application, over so many connections that every proxy receives some."""
     async with system.deployed(LATER, "one") as later:
         found = []
         for _ in range(40):
@@ -244,7 +250,13 @@ async def the_controller_dies(system: System, short: bool) -> list[Row]:
     after = await asyncio.to_thread(system.processes)
     return [
         lost("GET", found),
-        Row("GET: p99, of the one before", ratio(latency_ms(found, 99), latency_ms(usual, 99)), 2, "×", clocked=True),
-        Row("replicas and proxies that are not those of before", _changed(before, after), 0),
-        Row("until all was known to be well again, the slowest", max(back), RESTORED_S, "s", clocked=True),
+        Row(
+            "GET: p99 latency relative to the baseline",
+            ratio(latency_ms(found, 99), latency_ms(usual, 99)),
+            2,
+            "×",
+            clocked=True,
+        ),
+        Row("replica and proxy processes that started or ended", _changed(before, after), 0),
+        Row("maximum time until the status was healthy again", max(back), RESTORED_S, "s", clocked=True),
     ]

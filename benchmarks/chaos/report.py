@@ -1,4 +1,4 @@
-"""What was seen, judged, and told. Pure: no clock, no process, no file."""
+"""Compare measurements with their bounds, and write the page. Pure functions: no clock, no process, no file."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,24 +7,24 @@ from typing import Any
 
 from benchmarks.report import number, table
 
-WORDS = {True: "holds", False: "**missed**"}
+WORDS = {True: "met", False: "**missed**"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was measured, and its bound."""
+    """A measurement and its bound."""
 
     says: str
     value: float | None
-    """None: it never came about, which no bound allows."""
+    """None: the event never occurred, so the bound is missed."""
     limit: float
     unit: str = ""
     at_least: bool = False
-    """The bound is the least that is wanted, not the most."""
+    """The bound is a minimum. False: it is a maximum."""
     saw: str = ""
-    """What else is worth knowing of it."""
+    """Details that the page shows in parentheses."""
     clocked: bool = False
-    """A speed, a latency, or how often one could look: it depends on who else uses the machine."""
+    """The value depends on what else runs on the machine, such as a throughput or a latency."""
 
     @property
     def holds(self) -> bool:
@@ -33,18 +33,18 @@ class Row:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     @property
-    def wanted(self) -> str:
+    def required(self) -> str:
         return f"{'≥' if self.at_least else '≤'} {_figure(self.limit)} {self.unit}".rstrip()
 
 
 def plain(row: Row) -> dict[str, Any]:
-    """As JSON can say it."""
+    """Return the row as a JSON object. A value that is not finite becomes None."""
     value = None if row.value is None or not math.isfinite(row.value) else round(row.value, 4)
     return {**asdict(row), "value": value}
 
 
 def holds(entry: Mapping[str, Any]) -> bool:
-    """Whether a scenario was measured, and all its rows hold."""
+    """Whether the scenario was measured and all its bounds are met."""
     return entry["failed"] is None and bool(entry["rows"]) and all(Row(**row).holds for row in entry["rows"])
 
 
@@ -57,22 +57,22 @@ def verdict(entry: Mapping[str, Any]) -> str:
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
     found = [Row(**row) for row in rows]
     return table(
-        ("what", "wanted", "measured", "verdict"),
+        ("measurement", "required", "measured", "result"),
         [
-            (row.says + (f" ({row.saw})" if row.saw else ""), row.wanted, _figure(row.value), WORDS[row.holds])
+            (row.says + (f" ({row.saw})" if row.saw else ""), row.required, _figure(row.value), WORDS[row.holds])
             for row in found
         ],
     )
 
 
 def summary(results: Mapping[str, Any]) -> str:
-    """A line for each scenario."""
+    """Return a table with one row per scenario."""
     return table(
-        ("scenario", "bounds", "verdict"),
+        ("scenario", "bounds", "result"),
         [
             (
                 f"{entry['bar']}: {entry['title']}",
-                f"{sum(Row(**row).holds for row in entry['rows'])} of {len(entry['rows'])} hold",
+                f"{sum(Row(**row).holds for row in entry['rows'])} of {len(entry['rows'])} met",
                 verdict(entry),
             )
             for entry in results["scenarios"]
@@ -81,7 +81,7 @@ def summary(results: Mapping[str, Any]) -> str:
 
 
 def document(results: Mapping[str, Any]) -> str:
-    """`docs/reliability.md`."""
+    """Return the text of `docs/reliability.md`."""
     return "\n\n".join(_paragraphs(results)) + "\n"
 
 
@@ -89,22 +89,22 @@ def _paragraphs(results: Mapping[str, Any]) -> Iterator[str]:
     machine = results["machine"]
     yield "# Reliability"
     yield (
-        "What becomes of requests when processes die, clients misbehave and too much is asked. This page is written by "
-        "`python -m benchmarks.chaos --write-docs`; no figure in it was typed by hand. What was measured is in "
+        "This page shows how app_toolkit behaves when processes are killed, when clients misbehave, and when the load "
+        "exceeds the capacity. `python -m benchmarks.chaos --write-docs` generates it from the measurements in "
         "`benchmarks/chaos/results.json`."
     )
     yield (
-        "Each scenario starts `app-toolkit run` anew on a Ray of its own, with an ordinary app whose handlers write "
-        "into a ledger when they start, end or are cancelled. Requests are sent on a fixed schedule, each with an id "
-        "of its own; a latency counts from when its request was due. *C* is how many requests a second the client and "
-        "the system, which share the machine, manage in a closed loop right before."
+        "Each scenario starts `app-toolkit run` with its own Ray instance. The handlers of the application write to a "
+        "file, the ledger, when they start, end or are cancelled. The client sends requests, each with a unique ID, on "
+        "a fixed schedule, and measures latencies from the scheduled time. *C* is the capacity in requests per second, "
+        "measured in a closed loop at the start of the scenario; client and system share the machine."
     )
     yield (
         f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
         f"{machine['system']}. " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     )
     yield "```bash\npython -m benchmarks.chaos --write-docs\n```"
-    yield "## In short"
+    yield "## Summary"
     yield summary(results)
     for entry in results["scenarios"]:
         yield f"## {entry['bar']}: {entry['title']}"
@@ -112,7 +112,7 @@ def _paragraphs(results: Mapping[str, Any]) -> Iterator[str]:
         if entry["failed"] is not None:
             yield f"Not measured: {entry['failed']}."
             continue
-        yield f"Measured on {entry['date']}, in its {entry['form']} form, {entry['seconds']:.0f} s."
+        yield f"Measured on {entry['date']} in the {entry['form']} form, which took {entry['seconds']:.0f} s."
         yield rows_table(entry["rows"])
 
 

@@ -1,4 +1,4 @@
-"""The scenarios: each hurts a system and gives rows, measured and with the bound that they are to keep."""
+"""The scenarios. Each disturbs a running system and returns the measurements with their bounds."""
 
 import asyncio
 import hashlib
@@ -57,11 +57,11 @@ from benchmarks.chaos.updates import scale_down, updates, wrong_updates
 
 MB = 1_000_000
 CHUNK = 65_536
-"""What a stream of the victim's consists of."""
+"""Bytes per chunk of the victim's endless streams."""
 SEED = 1
 
 STEADY_MB_S = 0.5
-"""Memory that grows faster than this, from the middle of a run to its end, leaks."""
+"""Faster memory growth than this in the second half of a run counts as a leak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Scenario:
     bar: str
     title: str
     says: str
-    """What it does, in one sentence."""
+    """A description for the page."""
     run: Callable[[System, bool], Coroutine[Any, Any, list[Row]]]
-    """Takes also whether it is to be short."""
+    """The second argument is True for the short form."""
     options: tuple[str, ...] = ()
-    """Of `app-toolkit run`."""
+    """Options of `app-toolkit run`."""
 
 
-# Processes die
+# Processes are killed
 
 
 async def replicas_die(system: System, short: bool) -> list[Row]:
@@ -103,17 +103,17 @@ async def replicas_die(system: System, short: bool) -> list[Row]:
     lost_posts = not_ok(posts)
     return [
         lost("GET", gets),
-        Row("GET: the slowest", latency_ms(gets, 100), 5_000, "ms"),
+        Row("GET: maximum latency", latency_ms(gets, 100), 5_000, "ms"),
         Row(
-            "POST that ended other than with success, 502 or 503",
+            "POST: outcomes other than success, 502 or 503",
             sum(done.outcome not in ("502", "503") for done in lost_posts),
             0,
             saw=counted(posts),
         ),
-        Row("POST that failed and was not in flight when a replica died", len(unhurt(posts, deaths)), 0),
-        Row("POST that was executed twice", executed_twice(written.values()), 0),
-        Row("POST that succeeded and is not in the ledger", sum(done.id not in written for done in ok(posts)), 0),
-        Row("until three replicas ran again, the slowest", max(restored_s), RESTORED_S, "s"),
+        Row("POST: failed although not in flight when a replica was killed", len(unhurt(posts, deaths)), 0),
+        Row("POST: executed more than once", executed_twice(written.values()), 0),
+        Row("POST: successful, but not in the ledger", sum(done.id not in written for done in ok(posts)), 0),
+        Row("maximum time until three replicas ran again", max(restored_s), RESTORED_S, "s"),
     ]
 
 
@@ -141,19 +141,19 @@ async def the_proxy_dies(system: System, short: bool) -> list[Row]:
         after = await asyncio.to_thread(system.replicas, "app")
         later = await open_loop(client.get, 50, 2 if short else 10)
     return [
-        Row("until a new connection is served", served - began, 5, "s"),
-        Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
+        Row("time until a new connection was served", served - began, 5, "s"),
+        Row("replica processes that started or ended", len(set(before.values()) ^ set(after.values())), 0),
         Row("orphaned handlers", len(system.ledger.of(orphans)), len(orphans), at_least=True),
-        Row("until the last of them was cancelled", cancelled, 5, "s"),
+        Row("time until every orphaned handler was cancelled", cancelled, 5, "s"),
         lost("GET afterwards", later),
     ]
 
 
 async def _served_again(system: System, at_most: float) -> float:
-    """When a connection that was new was first served; infinite for never."""
+    """Return when a new connection was first served; infinity if none was within `at_most` seconds."""
     until = time.monotonic() + at_most
     while time.monotonic() < until:
-        async with system.client(patience_s=1) as client:  # each has a connection of its own
+        async with system.client(patience_s=1) as client:  # a new client opens a new connection
             done = await client.get()
         if done.outcome == outcome.OK:
             return done.answered
@@ -181,11 +181,16 @@ async def one_of_two_proxies_dies(system: System, short: bool) -> list[Row]:
     late = [done for done in found if done.sent > killed + 1]
     after = await asyncio.to_thread(system.replicas, "app")
     return [
-        Row("proxies", len(proxies), 2, at_least=True),
-        Row("new connections refused later than 1 s after", count_of(late, outcome.REFUSED), 0, saw=counted(found)),
-        lost("GET later than 1 s after", late),
-        Row("until there were two again", restored, RESTORED_S, "s"),
-        Row("replicas that are not those of before", len(set(before.values()) ^ set(after.values())), 0),
+        Row("proxies at the start", len(proxies), 2, at_least=True),
+        Row(
+            "new connections refused more than 1 s after the kill",
+            count_of(late, outcome.REFUSED),
+            0,
+            saw=counted(found),
+        ),
+        lost("GET more than 1 s after the kill", late),
+        Row("time from the end of the traffic until two proxies ran", restored, RESTORED_S, "s"),
+        Row("replica processes that started or ended", len(set(before.values()) ^ set(after.values())), 0),
     ]
 
 
@@ -228,17 +233,17 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
         after = await _medians(client)
     posts = system.ledger.of(started["POST"]).values()
     return [
-        Row("clients that hung up", len(ids), 300, at_least=True, saw=f"{len(written)} handlers had begun"),
-        Row("until nobody waited and nothing was ongoing", quiet, 3, "s", saw=f"in the end: {left}"),
-        Row("until every handler that had begun was over", ended, 3, "s"),
+        Row("clients that disconnected", len(ids), 300, at_least=True, saw=f"{len(written)} handlers started"),
+        Row("time until no request was waiting or in flight", quiet, 3, "s", saw=f"at the end: {left}"),
+        Row("time until every started handler ended", ended, 3, "s"),
         Row("handlers whose end is not in the ledger", unended(written.values()), 0),
-        Row("POST handlers that did not run to their end", sum(entry.cancels for entry in posts), 0),
-        Row("next 200 GET: median, of the one before", ratio(after, before), 2, "×", clocked=True),
+        Row("POST handlers that were cancelled", sum(entry.cancels for entry in posts), 0),
+        Row("next 200 GET: median latency relative to the baseline", ratio(after, before), 2, "×", clocked=True),
     ]
 
 
 async def _hang_up_soon(system: System, request: bytes, rng: Random) -> None:
-    """Ask, and hang up at a random moment within half a second."""
+    """Send a request, and disconnect after a random time of up to half a second."""
     patience_s, reset = rng.uniform(0, 0.5), rng.random() < 0.5
     connection = await connected(system.address)
     try:
@@ -254,21 +259,23 @@ async def _medians(client: Client) -> float:
 
 async def clients_hang_up_behind_calls(system: System, short: bool) -> list[Row]:
     paths = ("/call/sleep/20", "/call/nap", "/call/write", "/call/in-a-thread")
-    return await _hang_up_behind(system, short, paths, ("in_proxies", "in_handles", "in_line", "ongoing"))
+    return await _hang_up_behind(system, short, paths, ("in_proxies", "in_handles", "in_wait_queues", "ongoing"))
 
 
 async def clients_hang_up_behind_batches(system: System, short: bool) -> list[Row]:
     paths = ("/batch/sleep", "/batch/nap", "/batch/write", "/batch/at-both-ends")
-    return await _hang_up_behind(system, short, paths, ("in_proxies", "in_handles", "in_line", "ongoing", "buffered"))
+    return await _hang_up_behind(
+        system, short, paths, ("in_proxies", "in_handles", "in_wait_queues", "ongoing", "buffered")
+    )
 
 
 async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], places: Sequence[str]) -> list[Row]:
-    """Clients of these paths hang up; some of them are to be in each of these places."""
+    """Let clients of these paths disconnect; expect that requests are observed in each of these places."""
     rng = Random(SEED)
     ids: list[str] = []
     seen = NOBODY
     quiet = ended = 0.0
-    # As many as an ingress lets in and keeps waiting that has less room than the model.
+    # The ingress "other" runs and queues 20 requests; it runs fewer requests than the model.
     kinds = [*["/other/call/sleep/20"] * 20, *islice(cycle(paths), 380)]
 
     async def look() -> None:
@@ -301,21 +308,21 @@ async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], pla
         after = await _called(client)
     calls = sum(id.endswith("/model") for id in written)
     return [
-        Row("clients that hung up", len(ids) // 2, len(kinds), at_least=True),
-        Row("handlers that had begun", len(written) - calls, 1, at_least=True),
-        Row("calls that had begun", calls, 1, at_least=True),
+        Row("clients that disconnected", len(ids) // 2, len(kinds), at_least=True),
+        Row("handlers that started", len(written) - calls, 1, at_least=True),
+        Row("calls that started", calls, 1, at_least=True),
         Row(
-            "of the places where one can be, those where somebody was",
+            "places in which requests or calls were observed",
             sum(getattr(seen, place) > 0 for place in places),
             len(places),
             at_least=True,
             saw=f"at most {seen}",
-            clocked=True,  # on a busy machine one cannot look often
+            clocked=True,  # on a busy machine, few snapshots are taken
         ),
-        Row("until nobody was anywhere, the slowest", quiet, 2, "s", clocked=True),
-        Row("until all that had begun was over, the slowest", ended, 2, "s", clocked=True),
+        Row("maximum time until no request or call was waiting or in flight", quiet, 2, "s", clocked=True),
+        Row("maximum time until every started handler and call ended", ended, 2, "s", clocked=True),
         Row(
-            "of all these places, those where somebody is left",
+            "places in which requests or calls remained",
             sum(each > 0 for each in astuple(left)),
             0,
             saw=str(left),
@@ -323,7 +330,7 @@ async def _hang_up_behind(system: System, short: bool, paths: Sequence[str], pla
         Row("handlers and calls whose end is not in the ledger", unended(written.values()), 0),
         lost("next 200 calls", after),
         Row(
-            "next 200 calls: median, of the one before",
+            "next 200 calls: median latency relative to the baseline",
             ratio(latency_ms(after, 50), latency_ms(before, 50)),
             2,
             "×",
@@ -362,12 +369,12 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
                 ports.append(connection.getsockname()[1])
                 readings.append(read_slowly(connection, 1_024, over))
         reading = asyncio.gather(*readings)
-        # At first every stream fills the buffers on its way, as fast as the machine can.
+        # At first, every stream fills the buffers between handler and client at full speed.
         halted = await seconds_until(_Halted(system.ledger, ids), 10)
         during = await open_loop(client.get, rate, seconds)
         over.set()
         read = await reading
-        # What the kernel holds is bounded by the kernel, per connection, and is nobody's memory.
+        # The kernel bounds its socket buffers per connection; they are not memory of the processes.
         held = queued(system.address[1])
         written = system.ledger.of(ids)
     ended = await seconds_until(lambda: unended(system.ledger.of(ids).values()) == 0, 5)
@@ -377,31 +384,31 @@ async def slow_readers(system: System, short: bool) -> list[Row]:
         if consumed is not None and (entry := written.get(id))
     ]
     return [
-        Row("readers that were served and not cut off", len(ahead), 3 * readers, at_least=True),
-        Row("until no stream produced any more than was read", halted, 10, "s"),
+        Row("readers that were served until the end", len(ahead), 3 * readers, at_least=True),
+        Row("time until the streams produced no more than the clients read", halted, 10, "s"),
         Row("memory of all processes and /dev/shm: growth", probe.growth(), 64, "MB", saw=_by_process(probe)),
-        # Two seconds tell nothing of a leak.
+        # A few seconds are too short to detect a leak.
         *([] if short else [_steady(probe)]),
         Row(
-            "produced beyond what was read or waits in the client's connection, the most of a stream",
+            "maximum data of a stream that was neither read nor in a kernel socket buffer",
             max(ahead, default=math.inf) / MB,
             4,
             "MB",
         ),
         lost("other traffic, GET", during),
         Row(
-            "other traffic: p99, of the one before",
+            "other traffic: p99 latency relative to the baseline",
             ratio(latency_ms(during, 99), latency_ms(before, 99)),
             2,
             "×",
             clocked=True,
         ),
-        Row("until every stream was over after they left", ended, 5, "s"),
+        Row("time until every stream ended after the clients disconnected", ended, 5, "s"),
     ]
 
 
 class _Halted:
-    """Whether streams produce next to nothing any more: a reader of 1 KB/s is worth a chunk a minute."""
+    """Whether the streams have nearly stopped producing: a client that reads 1 KB/s consumes a chunk per minute."""
 
     def __init__(self, ledger: Ledger, ids: Sequence[str]) -> None:
         self._ledger, self._ids = ledger, ids
@@ -427,20 +434,20 @@ async def big_upload(system: System, short: bool) -> list[Row]:
                 upload = _Upload(size)
                 right = await upload.run(system.address, client, f"/upload?{query}", look_after=after * 0.8)
             rows += [
-                Row(f"{title}: the SHA-256 is right", right, 1, at_least=True),
-                Row(f"{title}: growth of the proxy", probe.growth(proxies), 64, "MB"),
+                Row(f"{title}: correct SHA-256", right, 1, at_least=True),
+                Row(f"{title}: memory growth of the proxy", probe.growth(proxies), 64, "MB"),
                 Row(
-                    f"{title}: growth of a replica",
+                    f"{title}: maximum memory growth of a replica",
                     max(probe.growth((id,)) for id in pids if id not in proxies),
                     128,
                     "MB",
                 ),
             ]
-    return [*rows, Row("taken from the client before anybody reads", upload.taken_early / MB, 8, "MB")]
+    return [*rows, Row("data accepted from the client before the handler read", upload.taken_early / MB, 8, "MB")]
 
 
 class _Upload:
-    """Bytes that are random and different in every piece, from a client that keeps none of them."""
+    """An upload of random bytes that differ in every piece. The client does not keep the pieces."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -448,9 +455,9 @@ class _Upload:
         self.taken_early = 0
 
     async def run(self, address: tuple[str, int], client: Client, path: str, look_after: float) -> bool:
-        """Whether the answer has the right digest. Notes what was taken `look_after` seconds after the start."""
+        """Return whether the response has the correct digest. Record after `look_after` seconds what was accepted."""
         loop, rng, sha = asyncio.get_running_loop(), Random(SEED), hashlib.sha256()
-        # What lies in the client's own kernel has not been taken from it.
+        # A small send buffer: bytes in the client's kernel have not been accepted by the server.
         connection = await connected(address, window=65_536)
         look = loop.call_later(look_after, self._look)
         try:
@@ -481,45 +488,45 @@ class _Upload:
         self.taken_early = self._sent
 
 
-async def dawdlers(system: System, short: bool) -> list[Row]:
+async def slow_connections(system: System, short: bool) -> list[Row]:
     share = 5 if short else 1
     head_s, body_s = HTTPOptions().head_timeout_s, HTTPOptions().body_grace_s
     upgrade = "upgrade: websocket\r\nconnection: Upgrade\r\ncontent-length: 100000\r\n\r\n"
     crowd: dict[str, tuple[int, bytes, bytes, float]] = {
-        # How many, what they say at once, what they add byte by byte, and how long that is borne.
-        "half a head": (500 // share, b"GET / HTTP/1.1\r\nHost: ", b"a" * 30, head_s),
-        "slow bodies": (
+        # Number of connections, data sent at once, data sent byte by byte, timeout of the server in seconds.
+        "incomplete request heads": (500 // share, b"GET / HTTP/1.1\r\nHost: ", b"a" * 30, head_s),
+        "slow request bodies": (
             100 // share,
             b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n",
             b"a" * 30,
             body_s,
         ),
-        "silent": (100 // share, b"", b"", head_s),
-        "POST with an Upgrade": (50 // share, f"POST /upload HTTP/1.1\r\nHost: a\r\n{upgrade}".encode(), b"", 0),
+        "idle": (100 // share, b"", b"", head_s),
+        "POST with an Upgrade header": (50 // share, f"POST /upload HTTP/1.1\r\nHost: a\r\n{upgrade}".encode(), b"", 0),
     }
     pids = await asyncio.to_thread(system.proxies)
     async with system.client() as client:
-        await capacity_of(client, short=True)  # so that what is opened once is open
+        await capacity_of(client, short=True)  # open the file descriptors that stay open before counting
         before = _fds(pids)
         tasks: dict[str, list[asyncio.Task[float | None]]] = {}
         async with asyncio.TaskGroup() as group:
             traffic = group.create_task(open_loop(client.get, 50, max(head_s, body_s) + 2))
-            for kind, (count, said, drip, borne_s) in crowd.items():
+            for kind, (count, start, drip, timeout_s) in crowd.items():
                 for _ in range(count):
                     connection = await connected(system.address)
-                    await _send(connection, said.replace(b" /upload", f" {system.prefix}/upload".encode()))
-                    closing = closes_after(connection, borne_s + 10, drip, begun=time.monotonic())
+                    await _send(connection, start.replace(b" /upload", f" {system.prefix}/upload".encode()))
+                    closing = closes_after(connection, timeout_s + 10, drip, begun=time.monotonic())
                     tasks.setdefault(kind, []).append(group.create_task(closing))
         back = await seconds_until(lambda: _fds(pids) <= before + SOME, 5)
     rows = []
-    for kind, (count, _, _, borne_s) in crowd.items():
+    for kind, (count, _, _, timeout_s) in crowd.items():
         seconds = [task.result() for task in tasks[kind]]
         slowest = None if None in seconds else max(each for each in seconds if each is not None)
-        rows.append(Row(f"{kind}, {count} connections: the last was closed after", slowest, borne_s + 2, "s"))
+        rows.append(Row(f"{kind}, {count} connections: time until all were closed", slowest, timeout_s + 2, "s"))
     return [
         *rows,
         lost("other traffic, GET", traffic.result()),
-        Row(f"until the proxy had its file descriptors back, give or take {SOME}", back, 5, "s"),
+        Row(f"time until the proxy had at most {SOME} more file descriptors than before", back, 5, "s"),
     ]
 
 
@@ -527,23 +534,23 @@ def _fds(pids: dict[str, int]) -> int:
     return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids.values())
 
 
-async def header_bombs(system: System, short: bool) -> list[Row]:
+async def oversized_heads(system: System, short: bool) -> list[Row]:
     start = f"GET {system.prefix}/".encode()
     end = b" HTTP/1.1\r\nHost: a\r\n"
-    bombs: dict[str, Iterable[bytes]] = {
-        "45 MB of fields": (start + end, *(b"x-%d: %b\r\n" % (n, b"a" * 1_000) for n in range(45_000))),
-        "one value of 25 MB": (start + end + b"x: ", *(b"a" * MB for _ in range(25))),
+    heads: dict[str, Iterable[bytes]] = {
+        "45 MB of headers": (start + end, *(b"x-%d: %b\r\n" % (n, b"a" * 1_000) for n in range(45_000))),
+        "a header value of 25 MB": (start + end + b"x: ", *(b"a" * MB for _ in range(25))),
         "a URL of 25 MB": (start, *(b"a" * MB for _ in range(25))),
-        "101 fields": (start + end, *(b"x-%d: 1\r\n" % n for n in range(101)), b"\r\n"),
+        "101 headers": (start + end, *(b"x-%d: 1\r\n" % n for n in range(101)), b"\r\n"),
     }
     rows = []
     async with Probe(await asyncio.to_thread(system.proxies), every_s=0.05) as probe:
         for _ in range(1 if short else 10):
-            for kind, pieces in bombs.items():
-                status, seconds = await asyncio.to_thread(_throw, system.address, pieces)
+            for kind, pieces in heads.items():
+                status, seconds = await asyncio.to_thread(_send_head, system.address, pieces)
                 rows += [
-                    Row(f"{kind}: refused", status in (400, 414, 431), 1, at_least=True, saw=str(status)),
-                    Row(f"{kind}: until the answer", seconds, 1, "s"),
+                    Row(f"{kind}: rejected", status in (400, 414, 431), 1, at_least=True, saw=str(status)),
+                    Row(f"{kind}: time until the response", seconds, 1, "s"),
                 ]
     worst: dict[str, Row] = {}
     for row in rows:
@@ -558,8 +565,8 @@ async def header_bombs(system: System, short: bool) -> list[Row]:
         ]
 
 
-def _throw(address: tuple[str, int], pieces: Iterable[bytes]) -> tuple[int | None, float | None]:
-    """The status of the answer, and after how many seconds it was there; a client that sends all that is taken."""
+def _send_head(address: tuple[str, int], pieces: Iterable[bytes]) -> tuple[int | None, float | None]:
+    """Send as much as the server accepts. Return the status of the response and the seconds until it was received."""
     began = time.monotonic()
     with socket.create_connection(address, timeout=10) as connection:
         answer = b""
@@ -574,7 +581,7 @@ def _throw(address: tuple[str, int], pieces: Iterable[bytes]) -> tuple[int | Non
         return int(answer[9:12]), time.monotonic() - began
 
 
-# Too much is asked
+# Overload
 
 
 async def overload(system: System, short: bool) -> list[Row]:
@@ -598,17 +605,30 @@ async def overload(system: System, short: bool) -> list[Row]:
     accepted, rejected = ok(found), not_ok(found)
     polite = [done for done in rejected if done.outcome == "503" and done.retry_after]
     return [
-        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 at a time, 50 ms each"),
-        Row("goodput, of C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True, clocked=True),
-        Row("rejected other than by 503 with Retry-After", len(rejected) - len(polite), 0, saw=counted(found)),
-        Row("rejected: p99", latency_ms(rejected, 99), 250, "ms", clocked=True),
-        Row("accepted: p99", latency_ms(accepted, 99), 1.5 * (bound / capacity + service_s) * 1e3, "ms", clocked=True),
+        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 concurrent requests of 50 ms"),
+        Row("goodput relative to C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True, clocked=True),
+        Row("rejections other than 503 with Retry-After", len(rejected) - len(polite), 0, saw=counted(found)),
+        Row("rejected requests: p99 latency", latency_ms(rejected, 99), 250, "ms", clocked=True),
+        Row(
+            "accepted requests: p99 latency",
+            latency_ms(accepted, 99),
+            1.5 * (bound / capacity + service_s) * 1e3,
+            "ms",
+            clocked=True,
+        ),
         Row("memory of all processes: growth", probe.growth(), 50, "MB"),
-        Row("until p99 was as before", back, 5, "s", saw="within one and a half times", clocked=True),
+        Row(
+            "time until p99 latency was near the baseline again",
+            back,
+            5,
+            "s",
+            saw="at most 1.5 times the baseline",
+            clocked=True,
+        ),
     ]
 
 
-# What the rig has to notice, or it notices nothing
+# Controls: faults that the measurement must detect
 
 
 async def controls(system: System, short: bool) -> list[Row]:
@@ -620,21 +640,25 @@ async def controls(system: System, short: bool) -> list[Row]:
         sound = [await client.post() for _ in range(5)]
     lossy = await requests_to_a_lossy_server(3_000)
     return [
-        Row("a leak of 1 MB/s is flagged", not _steady(probe).holds, 1, at_least=True, saw=f"{probe.slope():.2f} MB/s"),
+        Row("detected: a leak of 1 MB/s", not _steady(probe).holds, 1, at_least=True, saw=f"{probe.slope():.2f} MB/s"),
         Row(
-            "of 5 transactions that were executed twice are flagged",
+            "detected, of 5 transactions that were executed twice",
             executed_twice(system.ledger.of(done.id for done in doubled).values()),
             5,
             at_least=True,
         ),
-        Row("of 5 that were not, are flagged", executed_twice(system.ledger.of(done.id for done in sound).values()), 0),
-        Row("of 3 answers in 3,000 that were lost are flagged", len(not_ok(lossy)), 3, at_least=True),
-        Row("more are flagged than were lost", len(not_ok(lossy)) - 3, 0),
+        Row(
+            "wrongly detected, of 5 transactions that were executed once",
+            executed_twice(system.ledger.of(done.id for done in sound).values()),
+            0,
+        ),
+        Row("detected, of 3 lost responses in 3,000", len(not_ok(lossy)), 3, at_least=True),
+        Row("wrongly detected, of the other responses", len(not_ok(lossy)) - 3, 0),
     ]
 
 
 async def requests_to_a_lossy_server(count: int, every: int = 1_000) -> list[Done]:
-    """An open loop against a server that closes instead of answering, once in so many requests."""
+    """Send `count` requests in an open loop to a server that closes the connection for one request in `every`."""
     numbers = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -651,7 +675,7 @@ async def requests_to_a_lossy_server(count: int, every: int = 1_000) -> list[Don
         writer.close()
 
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        group.create_task(serve(reader, writer))  # which ends when the client leaves
+        group.create_task(serve(reader, writer))  # ends when the client disconnects
 
     async with (
         await asyncio.start_server(accepted, "127.0.0.1", 0) as server,
@@ -661,11 +685,11 @@ async def requests_to_a_lossy_server(count: int, every: int = 1_000) -> list[Don
         return await open_loop(client.get, 1_000, count / 1_000)
 
 
-# What they share
+# Shared by several scenarios
 
 
 async def _send(connection: socket.socket, data: bytes) -> None:
-    with suppress(ConnectionError):  # the server had enough; what it said is still to be read
+    with suppress(ConnectionError):  # the server may close early; its response is read afterwards
         await asyncio.get_running_loop().sock_sendall(connection, data)
 
 
@@ -674,92 +698,99 @@ def _by_process(probe: Probe) -> str:
 
 
 def _steady(probe: Probe) -> Row:
-    return Row("memory of all processes from the middle on: growth", probe.slope(), STEADY_MB_S, "MB/s")
+    return Row("memory of all processes in the second half: growth", probe.slope(), STEADY_MB_S, "MB/s")
 
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "B1",
-        "replicas die",
-        "Under 0.3 C of GET and ten POST a second, one of three replicas is killed with SIGKILL, again and again.",
+        "replicas are killed",
+        "SIGKILL repeatedly ends one of three replicas, while clients send GET requests at 0.3 C and ten POST "
+        "requests per second.",
         replicas_die,
     ),
     Scenario(
         "B2",
-        "the proxy dies",
-        "The one proxy is killed with SIGKILL while twenty handlers run for its clients.",
+        "the only proxy is killed",
+        "SIGKILL ends the only proxy, while twenty handlers run for its clients.",
         the_proxy_dies,
     ),
     Scenario(
         "B2 (two)",
-        "one of two proxies dies",
-        "Two proxies share a port, one is killed with SIGKILL, and fifty new connections a second go on.",
+        "one of two proxies is killed",
+        "Two proxies share a port. SIGKILL ends one of them, while clients open fifty new connections per second.",
         one_of_two_proxies_dies,
         options=("--proxies-per-node", "2"),
     ),
     Scenario(
         "B3",
-        "the controller dies",
-        "Under 0.3 C of GET the controller is killed with SIGKILL, again and again.",
+        "the controller is killed",
+        "SIGKILL repeatedly ends the controller, while clients send GET requests at 0.3 C.",
         the_controller_dies,
     ),
     Scenario(
         "B4",
-        "the controller dies in the middle of updates",
-        "The timeline of B7, under the same traffic. In the first update the controller is killed while new replicas "
-        "start; in the second one, together with a new replica, once one serves; in the third one it is stopped with "
-        "SIGSTOP while old ones drain, and woken 40 s later; in the bad ones it is killed after the first failure, "
-        "while what is bad is taken back, and while it hangs. There are two proxies.",
+        "the controller is killed during updates",
+        "The updates and the traffic are those of B7; there are two proxies. In the first successful update, the "
+        "controller is killed while new replicas start; in the second one, it is killed together with a new replica "
+        "after a new replica runs; in the third one, SIGSTOP stops it for 40 s while old replicas drain. In the "
+        "failing updates, the controller is killed after the first failure, during the rollback, and while a "
+        "constructor hangs.",
         the_controller_is_struck,
         options=("--proxies-per-node", "2"),
     ),
     Scenario(
         "B7",
-        "updates, good and bad",
-        "An application of two deployments, of which one calls the other, is deployed again and again with `deploy "
-        "--wait`: three good versions back to back, one whose constructor raises, one whose health check fails after "
-        "3 s, and one that never finishes its start. Meanwhile there are a third of C of GET, ten POST a second, a new "
-        "stream of 15 s every second, and eight WebSockets that are echoed to.",
+        "successful and failing updates",
+        "`deploy --wait` repeatedly updates an application of two deployments, one of which calls the other: first to "
+        "three working versions in succession, then to one whose constructor raises, one whose health check fails "
+        "after 3 s, and one whose constructor never returns. Meanwhile, clients send GET requests at a third of C and "
+        "ten POST requests per second, open a new stream of 15 s every second, and exchange messages over eight "
+        "WebSockets.",
         updates,
     ),
     Scenario(
         "B8",
-        "scale down",
-        "Under the traffic of B7, a deployment of four replicas is scaled to one.",
+        "scaling down",
+        "A deployment is scaled from four replicas to one under the traffic of B7.",
         scale_down,
     ),
     Scenario(
         "B9",
-        "clients hang up",
-        "300 clients at once ask for handlers that sleep, wait in a queue, block a thread, read an upload or stream, "
-        "and hang up at a random moment within half a second; half of them reset the connection.",
+        "clients disconnect",
+        "300 concurrent clients send requests whose handlers sleep, wait in a queue, block a thread, read an upload "
+        "or stream. Each client disconnects after a random time of up to half a second; half of them reset the "
+        "connection.",
         clients_hang_up,
     ),
     Scenario(
         "B9 (calls)",
-        "clients hang up behind calls",
-        "400 clients at once ask for handlers that call a model, which sleeps, blocks a thread or streams, and hang up "
-        "at a random moment within half a second; some while they wait in a proxy, in a handle or in a replica.",
+        "clients disconnect during calls",
+        "400 concurrent clients send requests whose handlers call a model, which sleeps, blocks a thread or streams. "
+        "Each client disconnects after a random time of up to half a second; some requests are then waiting in a "
+        "proxy, in a handle or at a replica.",
         clients_hang_up_behind_calls,
     ),
     Scenario(
         "B9 (batches)",
-        "clients hang up behind batches",
-        "The same where the model works on batches, and one of the handlers does, too; also while they wait for a "
-        "batch to close.",
+        "clients disconnect during batched calls",
+        "As in B9 (calls), but the model processes batches, and so does one of the handlers. Some clients disconnect "
+        "while their requests wait for a batch to close.",
         clients_hang_up_behind_batches,
     ),
     Scenario(
         "B10",
         "slow readers",
-        "Twenty readers each of a stream, of server-sent events and of a WebSocket, all endless, take 1 KB a second.",
+        "Sixty clients read at 1 KB per second: twenty of them an endless stream, twenty endless server-sent events, "
+        "and twenty an endless series of WebSocket messages.",
         slow_readers,
     ),
     Scenario(
         "streams",
         "more open streams than request slots",
-        "Three times as many silent event streams as three replicas have request slots stay open under 0.3 C of GET. "
-        "Then all their clients hang up; half of them reset the connection.",
+        "Three replicas have 300 request slots. Clients open three times as many event streams, which stay silent "
+        "after their first event, and other clients send GET requests at 0.3 C. Then all streaming clients "
+        "disconnect; half of them reset the connection.",
         idle_streams,
     ),
     Scenario(
@@ -778,73 +809,78 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "B11",
-        "big uploads",
-        "One body goes to a handler that reads 20 MB a second, and one to a handler that at first does not read.",
+        "large uploads",
+        "A client uploads one body to a handler that reads 20 MB per second, and one to a handler that starts to read "
+        "after a delay.",
         big_upload,
     ),
     Scenario(
         "B12",
         "overload",
-        "A handler of 50 ms, of which four run and sixteen wait, so that these limits and not the machine are the "
-        "capacity, is asked ten times as often as it can answer.",
+        "A handler takes 50 ms. At most four requests run and sixteen wait, so that these limits determine the "
+        "capacity, not the machine. Clients send ten times as many requests as the capacity.",
         overload,
     ),
     Scenario(
         "fair",
-        "callers share a slot",
-        "Eight proxies share a port and one replica that serves one request at a time; the clients of each want more.",
+        "proxies share one replica",
+        "Eight proxies share a port and forward to one replica that serves one request at a time. Four clients per "
+        "proxy send requests without a pause.",
         callers_share_a_slot,
         options=("--proxies-per-node", "8"),
     ),
     Scenario(
         "B13",
-        "dawdlers",
-        "Connections that never finish a head, drip a body, say nothing, or hide a body behind an upgrade.",
-        dawdlers,
+        "slow and idle connections",
+        "Clients open connections that never complete a request head, send a body one byte at a time, send nothing, "
+        "or send an upgrade request with a body.",
+        slow_connections,
     ),
     Scenario(
         "B14",
-        "header bombs",
-        "Heads of 45 MB, a field of 25 MB, a URL of 25 MB, and 101 fields.",
-        header_bombs,
+        "oversized request heads",
+        "Clients send request heads with 45 MB of headers, a header value of 25 MB, a URL of 25 MB, and 101 headers.",
+        oversized_heads,
     ),
     Scenario(
         "B15",
         "slow uploads",
-        "105 clients send a small body at 650 bytes a second each, to the one replica of an app, which has 100 slots.",
+        "105 clients upload a small body at 650 bytes per second each to an application with one replica, which has "
+        "100 request slots.",
         slow_uploads,
     ),
     Scenario(
         "B16",
-        "floods of frames",
-        "A client sends empty fragments, pings or pongs on a WebSocket as fast as it can, and comes again whenever it "
-        "is closed. The app has one replica.",
+        "floods of WebSocket frames",
+        "A client sends empty fragments, pings or pongs over a WebSocket as fast as possible, and reconnects whenever "
+        "the server closes the connection. The application has one replica.",
         floods,
     ),
     Scenario(
         "B16 (files)",
-        "no file descriptors",
-        "The one replica of an app uses up its file descriptors.",
+        "a replica without file descriptors",
+        "The only replica of an application exhausts its file descriptors.",
         no_descriptors,
     ),
     Scenario(
         "B17",
-        "impatient clients",
-        "A handler of 50 ms, of which four run, is asked 3.75 times as often as it can answer, by clients that "
-        "disconnect after one second.",
+        "clients with short timeouts",
+        "A handler takes 50 ms, and at most four requests run. Clients send 3.75 times as many requests as the "
+        "capacity, and disconnect after one second.",
         impatient_clients,
     ),
     Scenario(
         "control (updates)",
-        "updates made wrong on purpose",
-        "An update that is not waited for, and one whose old replicas are killed instead of drained, judged as in B7.",
+        "deliberately broken updates",
+        "One update is deployed without waiting for it, and in another one the old replicas are killed instead of "
+        "drained. Both are measured as in B7.",
         wrong_updates,
     ),
     Scenario(
         "control",
-        "what the rig must notice",
-        "A handler that leaks 1 MB a second, transactions that are executed twice, and a server that loses one answer "
-        "in a thousand: a rig that does not flag these shows nothing.",
+        "faults that the measurement must detect",
+        "A handler leaks 1 MB per second, transactions are executed twice, and a server loses one response in a "
+        "thousand. The results of the other scenarios are only valid if the measurement detects these faults.",
         controls,
     ),
 )

@@ -1,4 +1,4 @@
-"""What several scenarios measure, or judge, in the same way."""
+"""Measurements and checks that several scenarios share."""
 
 import math
 import os
@@ -16,27 +16,27 @@ from benchmarks.chaos.report import Row
 from benchmarks.chaos.system import seconds_until
 
 SMALLEST_MS = 10.0
-"""A time below this counts as this much where two are compared: the ratio of two tiny ones is noise."""
+"""Ratios treat a shorter time as this long: the ratio of two very short times is noise."""
 
 GONE_S = 10.0
-"""How long a process that was killed may take to be gone."""
+"""How long a killed process may take to end."""
 
 RESTORED_S = 15.0
-"""Until all that had died is there again, and known to be well, while requests go on."""
+"""Maximum time in seconds until killed processes are replaced and reported healthy under load."""
 
 SOME = 16
-"""Clients of a closed loop."""
+"""The number of clients in a closed loop."""
 
 
 async def capacity_of(client: Client, short: bool) -> float:
-    """C: what this client and this system, on this machine, manage together."""
+    """Measure the capacity C in requests per second. Client and system share the machine."""
     seconds = 1 if short else 15
     await closed_loop(client.get, SOME, 0.5)
     return len(ok(await closed_loop(client.get, SOME, seconds))) / seconds
 
 
 def lost(what: str, found: Sequence[Done]) -> Row:
-    return Row(f"{what}: without the right answer", len(not_ok(found)), 0, saw=counted(found))
+    return Row(f"{what}: failed or wrong responses", len(not_ok(found)), 0, saw=counted(found))
 
 
 def counted(found: Sequence[Done]) -> str:
@@ -45,18 +45,18 @@ def counted(found: Sequence[Done]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Of a process: from when it was killed until it was gone. On a busy machine its sockets still take something."""
+    """The time from killing a process until it ended. On a busy machine, its sockets accept data meanwhile."""
 
     began: float
     ended: float
 
     def meets(self, began: float, ended: float) -> bool:
-        """Whether something else was going on meanwhile."""
+        """Whether this time overlaps with the time from `began` to `ended`."""
         return began <= self.ended and ended >= self.began
 
 
 async def killed(pid: int) -> Death:
-    """Kill it, and wait until it is gone."""
+    """Kill the process, and wait until it has ended."""
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     await seconds_until(lambda: not _is_alive(pid), GONE_S)
@@ -70,7 +70,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def unhurt(found: Sequence[Done], deaths: Collection[Death]) -> list[Done]:
-    """Those that failed, and were not under way when something died."""
+    """Return the failed requests that were not in flight during any of these deaths."""
     return [done for done in not_ok(found) if not any(death.meets(done.sent, done.answered) for death in deaths)]
 
 
@@ -79,7 +79,7 @@ def count_of(found: Sequence[Done], what: str) -> int:
 
 
 def ratio(value: float | None, to: float | None) -> float:
-    """Infinite where either was not measured."""
+    """Return infinity if either value is None."""
     if value is None or to is None:
         return math.inf
     return max(value, SMALLEST_MS) / max(to, SMALLEST_MS)

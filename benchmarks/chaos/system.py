@@ -1,4 +1,4 @@
-"""The victim while it is served: where it is, which processes it has, and how much is going on in them."""
+"""The running victim: its address, its processes, and the requests in flight."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -31,35 +31,38 @@ VICTIM = Path(__file__).parent / "victim.py"
 LEDGER = "VICTIM_LEDGER"
 LOOK_S = 0.05
 NEWS_S = 0.5
-"""How long one waits for news of an application."""
+"""How long to wait for a change of an application's status."""
 ANSWER_S = 5.0
-"""How long a process may take to say how it is."""
+"""How long an actor may take to answer a question about its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many requests and calls are in which place."""
+    """The number of requests and calls in each place."""
 
     in_proxies: int = 0
-    """Waiting for a turn."""
+    """Requests in the wait queues of proxies."""
     in_handles: int = 0
-    """Waiting for a turn."""
-    in_line: int = 0
-    """Callers that wait at replicas that others filled."""
+    """Calls in the wait queues of handles."""
+    in_wait_queues: int = 0
+    """Callers in the wait queues of replicas."""
     ongoing: int = 0
-    """At proxies, at replicas, and under way from handles: each of them counts."""
+    """In flight in proxies, in replicas and from handles. A request counts in each of them."""
     buffered: int = 0
-    """Of those: waiting for a batch to close."""
+    """The ones among them that wait for a batch to close."""
 
     def __add__(self, other: "Places") -> "Places":
         return Places(*map(operator.add, astuple(self), astuple(other)))
 
     def __or__(self, other: "Places") -> "Places":
-        """The larger of each."""
+        """Return the larger number for each place."""
         return Places(*map(max, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
-        return ", ".join(f"{getattr(self, field.name)} {field.name.replace('_', ' ')}" for field in fields(self))
+        return (
+            f"{self.in_proxies} waiting in proxies, {self.in_handles} in handles, {self.in_wait_queues} at replicas, "
+            f"{self.ongoing} in flight, {self.buffered} in open batches"
+        )
 
 
 NOBODY = Places()
@@ -67,7 +70,7 @@ NOBODY = Places()
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What came of a command. Times are `time.monotonic()`."""
+    """The exit status and the output of a command. Times are `time.monotonic()`."""
 
     code: int
     output: str
@@ -77,13 +80,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How an application was told to be at one moment."""
+    """A snapshot of an application's status."""
 
     at: float
     status: Mapping[str, Any]
 
     def replicas(self, phase: str, *, new: bool) -> int:
-        """How many in this phase are of the revision that is to run, or are not."""
+        """Return the number of replicas in this phase that are of the current revision, or of an older one."""
         return sum(
             replica["phase"] == phase and (replica["revision"] == group["revision"]) is new
             for group in self.status["deployments"]
@@ -92,7 +95,7 @@ class Look:
 
 
 class System:
-    """An application that serves the victim. What is no coroutine blocks: it is called on a thread of its own."""
+    """A deployed application of the victim. The methods that are not coroutines block: call them in a thread."""
 
     def __init__(self, client: "RayClient", application: str, ledger: Path) -> None:
         self._client = client
@@ -101,19 +104,19 @@ class System:
         place = urlsplit(client.execute(GetStatus()).url or "")
         assert place.hostname is not None
         assert place.port is not None
-        #: Where the proxies listen; also while none does.
+        #: The address of the proxies. It stays the same while no proxy runs.
         self.address = (place.hostname, place.port)
         self.prefix = str(self.status()["route_prefix"]).rstrip("/")
 
     def beside(self, application: str) -> "System":
-        """Another application of the same instance."""
+        """Return another application of the same instance."""
         return System(self._client, application, self.ledger.path)
 
     def client(self, patience_s: float = 10.0) -> Client:
         return Client(self.address, self.prefix, patience_s)
 
     def replicas(self, ingress: str) -> dict[str, int]:
-        """The running ones: pid by id."""
+        """Return the process IDs of this ingress's running replicas, by replica ID."""
         groups = {str(group["name"]).rpartition("/")[2]: group for group in self.status()["deployments"]}
         return self._running(groups[ingress])
 
@@ -121,40 +124,40 @@ class System:
         return {id: pid for group in self._whole()["proxies"] for id, pid in self._running(group).items()}
 
     def processes(self) -> dict[str, int]:
-        """Proxies and replicas."""
+        """Return the process IDs of the proxies and of this application's replicas."""
         found = self.proxies()
         for group in self.status()["deployments"]:
             found |= self._running(group)
         return found
 
     def controller(self) -> int:
-        """The process that decides."""
+        """Return the process ID of the controller."""
         from app_toolkit.engines.ray.actors import CONTROLLER
 
         return int(self._ask(CONTROLLER, "here"))
 
     def living(self, ids: Collection[str]) -> list[str]:
-        """Those of which there is an actor, whether or not a controller knows it."""
+        """Return the IDs for which a Ray actor exists, whether or not the controller knows it."""
         import ray
 
         from app_toolkit.engines.ray.actors import NAMESPACE
 
         found = []
         for id in ids:
-            with suppress(ValueError):  # there is none of this name
+            with suppress(ValueError):  # no actor has this name
                 ray.get_actor(id, namespace=NAMESPACE)
                 found.append(id)
         return found
 
     async def deploy(self, application: str, version: str, *options: str) -> Said:
-        """`app-toolkit deploy` one of the victim's apps under this name, and as its prefix."""
+        """Run `app-toolkit deploy` for one of the victim's apps. The application's name is also its route prefix."""
         target = (f"{VICTIM}:{version}", "--app-dir", str(VICTIM.parent))
         named = ("--name", application, "--route-prefix", f"/{application}")
         return await self.command("deploy", *target, *named, *options)
 
     @asynccontextmanager
     async def deployed(self, application: str, version: str, *options: str) -> AsyncIterator["System"]:
-        """One of the victim's apps, served until the end of the block."""
+        """Deploy one of the victim's apps, and delete it at the end of the block."""
         said = await self.deploy(application, version, "--wait", *options)
         assert said.code == 0, said.output
         try:
@@ -167,7 +170,7 @@ class System:
         assert said.code == 0, said.output
 
     async def command(self, *words: str) -> Said:
-        """`app-toolkit`, in a process of its own."""
+        """Run an `app-toolkit` command in a subprocess."""
         import ray
 
         address = ray.get_runtime_context().gcs_address
@@ -192,12 +195,12 @@ class System:
         return Look(time.monotonic(), self.status())
 
     def news(self, after: int) -> tuple[int, Look]:
-        """How it is once that may have changed since this number, or after `NEWS_S`; and the number of that."""
+        """Wait until the status changes after this change number, at most `NEWS_S`. Return both."""
         status = asdict(self._client.execute(GetStatus(after, NEWS_S)))
         return status["change"], Look(time.monotonic(), self._application_of(status))
 
     def going_on(self) -> Places:
-        """Where requests and calls are."""
+        """Count the requests and calls in each place."""
         status = self._whole()
         proxies, replicas = _ids(status["proxies"]), _ids(self._application_of(status)["deployments"])
         everybody = [(id, "statistics") for id in (*proxies, *replicas)]
@@ -207,7 +210,7 @@ class System:
             found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
         for each in answers[len(proxies) : len(everybody)]:
             ongoing = max(each.ongoing, each.running) + each.websockets
-            found += Places(in_line=each.waiting_callers, ongoing=ongoing, buffered=each.buffered)
+            found += Places(in_wait_queues=each.waiting_callers, ongoing=ongoing, buffered=each.buffered)
         for calling in answers[len(everybody) :]:
             for called in calling.values():
                 found += Places(in_handles=called.waiting, ongoing=called.ongoing)
@@ -217,16 +220,16 @@ class System:
         return self.going_on() == NOBODY
 
     def is_whole(self) -> bool:
-        """Whether everything that is wanted runs."""
+        """Whether the application and all proxies are healthy."""
         status = self._whole()
         return all(each["status"] == "healthy" for each in (self.status(), *status["proxies"]))
 
     def status(self) -> Mapping[str, Any]:
-        """The application, as it is told to be."""
+        """Return the status of the application."""
         return self._application_of(self._whole())
 
     def _whole(self) -> dict[str, Any]:
-        """The instance, as it is told to be."""
+        """Return the status of the instance."""
         return asdict(self._client.execute(GetStatus()))
 
     def _application_of(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,7 +241,7 @@ class System:
         found = {}
         for replica in group["replicas"]:
             if replica["phase"] == "running":
-                with suppress(Exception):  # it has just died; the status will say so in a moment
+                with suppress(Exception):  # it may have just died; the status shows that shortly after
                     found[str(replica["id"])] = int(self._ask(replica["id"], "here"))
         return found
 
@@ -247,8 +250,8 @@ class System:
         return answer
 
     def _ask_all(self, *questions: tuple[str, str]) -> list[Any]:
-        """Actors by name, and what each is asked."""
-        # Imported here: what Ray is told by the environment is told by then.
+        """Call these methods of actors, given as pairs of actor and method name, and return the results."""
+        # Ray reads environment variables when it is imported, so `launched` must set them first.
         import ray
 
         from app_toolkit.engines.ray.actors import NAMESPACE
@@ -259,7 +262,7 @@ class System:
 
 
 class Watch:
-    """All that an application is told to be, for as long as a `with` lasts."""
+    """Records each change of an application's status during a `with` block."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -278,7 +281,7 @@ class Watch:
             await self._watching
 
     async def until(self, condition: Callable[[Look], bool], at_most: float) -> float:
-        """When it was true of something that was told from now on; infinite for never."""
+        """Wait until a new snapshot meets the condition. Return its time, or infinity after `at_most` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most), self._news:
                 await self._news.wait()
@@ -295,12 +298,12 @@ class Watch:
 
 
 def _ids(groups: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The running ones."""
+    """Return the IDs of the running replicas."""
     return [str(each["id"]) for group in groups for each in group["replicas"] if each["phase"] == "running"]
 
 
 async def seconds_until(condition: Callable[[], bool], at_most: float) -> float:
-    """How long it took to come about; infinite where it did not in time."""
+    """Return the seconds until the condition was met; infinity if it was not met within `at_most` seconds."""
     began = time.monotonic()
     while time.monotonic() - began < at_most:
         if await asyncio.to_thread(condition):
@@ -311,9 +314,9 @@ async def seconds_until(condition: Callable[[], bool], at_most: float) -> float:
 
 @contextmanager
 def launched(*options: str) -> Iterator[System]:
-    """The victim as `app-toolkit run` serves it, on a Ray of its own, until the end of the block.
+    """Start `app-toolkit run` for the victim with its own Ray instance, and stop it at the end of the block.
 
-    Raises `CannotStart`, with what the command printed.
+    Raises `CannotStart` with the output of the command.
     """
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "ledger"
@@ -331,7 +334,7 @@ def launched(*options: str) -> Iterator[System]:
             says="Serving ",
             environ={LEDGER: str(ledger), "PYTHONPATH": str(ROOT)},
         )
-        # Ray reads it when it is imported. What the victim logs is not for this terminal.
+        # Do not print the victim's logs to this terminal. Ray reads the variable when it is imported.
         os.environ["RAY_LOG_TO_DRIVER"] = "0"
         with started(contender) as server:
             from app_toolkit.engines.ray.client import RayClient
@@ -341,11 +344,11 @@ def launched(*options: str) -> Iterator[System]:
 
 
 def _cluster_of(server: Server) -> str:
-    """HOST:PORT of the Ray that it started; others may run on this machine."""
+    """Return HOST:PORT of the Ray instance that the server started; others may run on this machine."""
     for process in server.of_role("raylet"):
         with suppress(psutil.NoSuchProcess):
             for word in process.cmdline():
                 name, _, value = word.partition("=")
                 if name == "--gcs-address":
                     return value
-    raise AssertionError("the victim serves, and has no raylet")
+    raise AssertionError("the server has no raylet process")

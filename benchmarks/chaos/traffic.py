@@ -1,4 +1,4 @@
-"""Traffic of all four kinds at once, for as long as something is done to the app that it goes to."""
+"""Background traffic of four kinds: GET, POST, streams and WebSockets."""
 
 import asyncio
 import math
@@ -15,27 +15,27 @@ from benchmarks.chaos.shared import capacity_of, lost
 from benchmarks.chaos.system import System
 
 SHORT_RATE = 50.0
-"""GET a second at most in a short form: others use the machine then, and a capacity that was measured in one second may
-be a tenth of that in the next minute."""
+"""Maximum GET requests per second in the short form. Other processes use the machine then, so the capacity can drop to
+a tenth of the value that was measured in one second."""
 
 POSTS = 10.0
-"""A second."""
+"""POST requests per second."""
 
 STREAMS = 1.0
-"""Begun a second."""
+"""New streams per second."""
 
 TALKERS = 8
 TALK_EVERY_S = 0.2
 AGAIN_S = 0.1
-"""How long a client waits before it opens a WebSocket once more."""
+"""How long a client waits before it opens its next WebSocket."""
 
 PROPER = ("1000", "1001", "1012")
-"""How a WebSocket may end: it is over, the server goes, the server restarts."""
+"""The expected close codes of a WebSocket: normal closure, going away, service restart."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What became of it, once it is over."""
+    """The outcomes of all requests and WebSockets; complete after the end of the traffic."""
 
     gets: list[Done] = field(default_factory=list)
     posts: list[Done] = field(default_factory=list)
@@ -49,10 +49,10 @@ class Traffic:
 
 @asynccontextmanager
 async def traffic(system: System, short: bool) -> AsyncIterator[Traffic]:
-    """GET at a third of capacity, and beside it POST, streams and WebSockets; to an app that has versions.
+    """Send GET at a third of the capacity, POST, streams and WebSocket messages to an app that reports its versions.
 
-    In a short form GET is at `SHORT_RATE` at most. At the end of the block nothing new begins; all that has begun is
-    waited for.
+    In the short form, the rate of GET is at most `SHORT_RATE`. At the end of the block, no new request starts, and all
+    requests in flight are awaited.
     """
     stream_s = 2 if short else 15
     over, found = asyncio.Event(), Traffic()
@@ -78,24 +78,24 @@ async def _count(client: Client, seconds: int, due: float) -> Done:
 
 
 async def _talk_on(system: System, over: asyncio.Event, dialogues: list[Dialogue]) -> None:
-    """One WebSocket after the other."""
+    """Open one WebSocket after the other until `over` is set."""
     while not over.is_set():
         dialogues.append(await talk(system.address, f"{system.prefix}/echo", TALK_EVERY_S, over))
         await asyncio.sleep(AGAIN_S)
 
 
 def nothing_lost(found: Traffic, ledger: Ledger) -> list[Row]:
-    """Every request has its answer, every POST was executed once, no stream ends early, no WebSocket is cut."""
+    """Check that each request got its response, each POST ran once, and no stream or WebSocket ended early."""
     written = ledger.of(done.id for done in found.posts)
     return [
         lost("GET", found.gets),
         lost("POST", found.posts),
-        Row("POST that was executed twice", executed_twice(written.values()), 0),
-        Row("POST that succeeded and is not in the ledger", sum(done.id not in written for done in ok(found.posts)), 0),
+        Row("POST: executed more than once", executed_twice(written.values()), 0),
+        Row("POST: successful, but not in the ledger", sum(done.id not in written for done in ok(found.posts)), 0),
         lost("streams", found.streams),
         lost("messages over WebSockets", found.messages),
         Row(
-            f"WebSockets that ended other than with {', '.join(PROPER[:-1])} or {PROPER[-1]}",
+            f"WebSockets: ended without close code {', '.join(PROPER[:-1])} or {PROPER[-1]}",
             sum(dialogue.closed not in PROPER for dialogue in found.dialogues),
             0,
             saw=ends(found),
@@ -104,6 +104,6 @@ def nothing_lost(found: Traffic, ledger: Ledger) -> list[Row]:
 
 
 def ends(found: Traffic) -> str:
-    """How often WebSockets ended in which way."""
+    """Return the number of WebSockets by close code."""
     codes = Counter(dialogue.closed for dialogue in found.dialogues)
     return ", ".join(f"{count} {code}" for code, count in codes.most_common())

@@ -1,4 +1,4 @@
-"""Updates under traffic: a timeline of versions, good and bad, and what became of the requests meanwhile."""
+"""Updates under traffic: deploy working and failing versions in sequence, and check the responses meanwhile."""
 
 import asyncio
 import math
@@ -18,27 +18,27 @@ from benchmarks.chaos.system import Look, Said, System, Watch, seconds_until
 from benchmarks.chaos.traffic import PROPER, Traffic, nothing_lost, traffic
 
 VERSIONS = "versions"
-"""The application that is updated. It has two deployments, of `WANTED` replicas each."""
-WANTED = 2
+"""The application that is updated. It has two deployments with `REPLICAS` replicas each."""
+REPLICAS = 2
 FIRST = "one"
 
 TAKEN_BACK_S = 60.0
-"""How long one waits until nothing of a bad version is asked any more."""
+"""How long to wait until no replica of a failing version receives requests."""
 
 LATE_S = 2.0
-"""How soon nobody asks a replica any more that was told to go."""
+"""How long after the scale command a stopping replica may still receive requests."""
 
 DRAIN_S = DeploymentConfig.model_fields["graceful_shutdown_timeout_s"].default
 
 CALM_S = 2.0
-"""How long traffic goes on after the last update."""
+"""How long the traffic continues after the last update."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     version: str
     fails: str = ""
-    """With what `deploy --wait` ends where the version does not hold; nothing: it holds."""
+    """The error that `deploy --wait` must report for this version. Empty: the version works."""
 
 
 GOOD = (Update("two"), Update("three"), Update("four"))
@@ -51,38 +51,39 @@ BAD = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An update that was made."""
+    """An update that was deployed."""
 
     update: Update
     said: Said
     settled: float
-    """When nothing of what had to go was to answer any more: `deploy --wait` had ended, or what was bad had gone."""
+    """From then on, no response may come from the replaced or failed version: `deploy --wait` ended, or the rollback
+    completed."""
 
     @property
     def is_right(self) -> bool:
-        """Whether the command ended as it should."""
+        """Whether the command ended with the expected status and output."""
         if not self.update.fails:
             return self.said.code == 0
         return self.said.code == 2 and self.update.fails in " ".join(self.said.output.split())
 
     def within(self, looks: Iterable[Look]) -> list[Look]:
-        """Those of its time."""
+        """Return the snapshots that were taken during the update."""
         return [look for look in looks if self.said.began <= look.at <= self.settled]
 
 
 def versions(system: System, *options: str) -> AbstractAsyncContextManager[System]:
-    """The application, in its first version, until the end of the block; with these options of `deploy`."""
+    """Deploy the first version of the application with these options, and delete it at the end of the block."""
     return system.deployed(VERSIONS, FIRST, *options)
 
 
 async def make(system: System, watch: Watch, update: Update) -> Step:
-    """Deploy a version, and wait until it is there, or was taken back."""
+    """Deploy a version, and wait until it runs or the rollback completed."""
     said = await system.deploy(VERSIONS, update.version, "--wait")
     return Step(update, said, await watch.until(_is_taken_back, TAKEN_BACK_S) if update.fails else said.ended)
 
 
 def _is_taken_back(look: Look) -> bool:
-    """Once nothing of it is asked any more; of what a new controller has found and does not know yet it may be."""
+    """Whether no replica of the failed version receives requests. A recovering replica could be of that version."""
     return look.status["status"] == "rolled_back" and all(
         group["status"] == "healthy" and "recovering" not in group["counts"] for group in look.status["deployments"]
     )
@@ -103,10 +104,16 @@ async def updates(system: System, short: bool) -> list[Row]:
 
 
 def taken(steps: Sequence[Step]) -> Iterator[Row]:
-    """Who deploys is told what came of it."""
+    """Check what `deploy --wait` reported."""
     for kind, of_kind in (
-        ("good updates of which it was told that all is up", [step for step in steps if not step.update.fails]),
-        ("bad updates of which it was told why they were taken back", [step for step in steps if step.update.fails]),
+        (
+            "successful updates that `deploy --wait` reported as complete",
+            [step for step in steps if not step.update.fails],
+        ),
+        (
+            "failing updates that `deploy --wait` reported as rolled back, with the reason",
+            [step for step in steps if step.update.fails],
+        ),
     ):
         if of_kind:
             wrong = [step.update.version for step in of_kind if not step.is_right]
@@ -115,40 +122,43 @@ def taken(steps: Sequence[Step]) -> Iterator[Row]:
 
 
 def replaced(found: Traffic, steps: Sequence[Step]) -> Iterator[Row]:
-    """Who answered, and when."""
+    """Check which versions responded, and when."""
     gone = _gone(steps)
     requests = [(done.version, done.sent) for done in (*found.gets, *found.posts, *found.streams)]
-    # One that was opened before may end with the replica that it belongs to.
+    # A WebSocket that was opened before the update may stay open until its replica stops.
     said = [(message.version, dialogue.opened) for dialogue in found.dialogues for message in dialogue.messages]
     yield Row(
-        "answers of a version that was to be gone, to whoever asked later",
+        "responses from a version after it was replaced or rolled back",
         sum(_is_of(gone, version, since) for version, since in (*requests, *said)),
         0,
-        saw=f"versions that answered: {', '.join(sorted({version for version, _ in (*requests, *said) if version}))}",
+        saw=f"versions that responded: {', '.join(sorted({version for version, _ in (*requests, *said) if version}))}",
     )
     yield has_left(found)
     silence = max(_silences(found.gets, steps), default=0.0)
-    yield Row("the longest without an answer of the good version during bad updates", silence, 5, "s")
+    yield Row("longest time without a response from the working version during a failing update", silence, 5, "s")
 
 
 def has_left(found: Traffic) -> Row:
-    """That there were WebSockets for which it mattered."""
+    """Check that replicas with open WebSockets were stopped, so that the other rows about WebSockets are meaningful."""
     left = sum(dialogue.closed in PROPER[1:] for dialogue in found.dialogues)
-    return Row("WebSockets that had to leave a replica", left, 1, at_least=True)
+    return Row("WebSockets that the server closed with 1001 or 1012", left, 1, at_least=True)
 
 
 def paced(steps: Sequence[Step], looks: Sequence[Look]) -> Iterator[Row]:
-    """How updates go that nothing else disturbs."""
+    """Check the replicas and durations of updates. They apply only if no process is killed."""
     good = [look for step in steps if not step.update.fails for look in step.within(looks)]
     yield Row(
-        "replicas of a deployment that served during good updates, the fewest", _fewest(good), WANTED, at_least=True
+        "minimum number of running replicas of a deployment during successful updates",
+        _fewest(good),
+        REPLICAS,
+        at_least=True,
     )
     slowest = max((step.said.ended - step.said.began for step in steps if step.update.fails), default=0.0)
-    yield Row("until it was told that a bad update was taken back, the slowest", slowest, 30, "s", clocked=True)
+    yield Row("maximum time until the rollback of a failing update was reported", slowest, 30, "s", clocked=True)
 
 
 def _gone(steps: Iterable[Step]) -> dict[str, float]:
-    """Since when nothing of a version is to answer any more."""
+    """Return the time by version after which it may not respond."""
     gone: dict[str, float] = {}
     good = FIRST
     for step in steps:
@@ -161,12 +171,12 @@ def _gone(steps: Iterable[Step]) -> dict[str, float]:
 
 
 def _is_of(gone: Mapping[str, float], version: str, since: float) -> bool:
-    """Whether any part of an answer is of what was gone by then."""
+    """Whether the response to a request of this time contains a part of a replaced or rolled-back version."""
     return any(since > gone.get(part, math.inf) for part in version.split("/"))
 
 
 def _fewest(looks: Iterable[Look]) -> int:
-    """Of any deployment at any time. Who is found by a new controller serves all the time."""
+    """Return the lowest count of any deployment at any time. A recovering replica also serves requests."""
     return min(
         sum(replica["phase"] in ("running", "recovering") for replica in group["replicas"])
         for look in looks
@@ -175,7 +185,7 @@ def _fewest(looks: Iterable[Look]) -> int:
 
 
 def _silences(gets: Sequence[Done], steps: Iterable[Step]) -> Iterator[float]:
-    """The longest of each bad update: of its model, which is what is bad."""
+    """Yield the longest silence of the working version's model in each failing update; the model is what fails."""
     good = FIRST
     for step in steps:
         if not step.update.fails:
@@ -203,31 +213,32 @@ async def scale_down(system: System, short: bool) -> list[Row]:
         return [
             *nothing_lost(found, app.ledger),
             has_left(found),
-            Row("replicas that had to go", len(left), 3, at_least=True),
+            Row("replicas that were stopped", len(left), 3, at_least=True),
             Row(
-                f"POST that came to one of them, sent {LATE_S:g} s later",
+                f"POST: handled by one of these replicas although sent more than {LATE_S:g} s after the command",
                 sum(bool(each.pids & left) for each in late.values()),
                 0,
             ),
-            Row("until their processes were gone", gone_s, DRAIN_S + 5, "s"),
+            Row("time until the processes of these replicas ended", gone_s, DRAIN_S + 5, "s"),
         ]
 
 
 async def wrong_updates(system: System, short: bool) -> list[Row]:
-    """Made wrong on purpose, and judged as all others are: of these rows none may hold.
+    """Deploy updates incorrectly on purpose, and check that each of these measurements misses its bound.
 
-    WebSockets are not among them: the proxy closes those of a killed replica with 1012, as a good update does.
+    The rows about WebSockets are left out: the proxy closes a WebSocket of a killed replica with 1012, as it does in a
+    correct update.
     """
-    wrong = ("streams", "answers of a version", "replicas of a deployment")
+    wrong = ("streams", "responses from a version", "minimum number of running replicas")
     async with versions(system) as app:
         async with Watch(app) as watch, traffic(app, short) as found:
             said = await app.deploy(VERSIONS, "two")
-            hurried = Step(Update("two"), said, said.ended)  # it is not waited for
+            hurried = Step(Update("two"), said, said.ended)  # without --wait
             await watch.until(lambda look: look.status["status"] == "healthy", TAKEN_BACK_S)
             async with asyncio.TaskGroup() as group:
                 making = group.create_task(make(app, watch, Update("three")))
                 await watch.until(lambda look: look.replicas("starting", new=True) > 0, TAKEN_BACK_S)
-                for deployment in ("app", "oracle"):  # they are not drained
+                for deployment in ("app", "oracle"):  # killed instead of drained
                     for pid in (await asyncio.to_thread(app.replicas, deployment)).values():
                         os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(CALM_S)
@@ -235,6 +246,6 @@ async def wrong_updates(system: System, short: bool) -> list[Row]:
         rows = [*nothing_lost(found, app.ledger), *replaced(found, steps), *paced(steps, watch.looks)]
     judged = [row for row in rows if row.says.startswith(wrong)]
     return [
-        Row(f"is flagged: {row.says}", not row.holds, 1, at_least=True, saw=f"{row.value:g}, {row.saw}".rstrip(", "))
+        Row(f"detected: {row.says}", not row.holds, 1, at_least=True, saw=f"{row.value:g}, {row.saw}".rstrip(", "))
         for row in judged
     ]

@@ -1,9 +1,9 @@
-"""An app that tells who it is, that can be made to suffer, and that keeps a ledger of what its handlers did.
+"""The applications that the scenarios disturb. Their handlers record what they did in a file, the ledger.
 
-The ledger is the file that `VICTIM_LEDGER` names. A handler whose request names an id in `x-ledger-id` appends to it:
-`EVENT ID PID TIME`, with the events `start`, `chunk` (of a stream, after it was handed over), and `end` or `cancel`
-(cut short, by whatever). What a model does for the request it notes as `ID/model`. Times are `time.monotonic()`, which
-all processes of a machine share.
+The environment variable `VICTIM_LEDGER` names the file. A handler whose request has the header `x-ledger-id` appends
+lines `EVENT ID PID TIME`. The events are `start`, `chunk` (a chunk of a stream was sent), and `end` or `cancel` (the
+handler raised or was cancelled). The model records its part of the request as `ID/model`. Times are
+`time.monotonic()`, which all processes of a machine share.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ app = Toolkit(
     deployment=DeploymentConfig(name="app", num_replicas=3, health_check_period_s=0.5, graceful_shutdown_timeout_s=5),
 )
 other = APIRouter(prefix="/other")
-"""Narrow: what it can do is decided by its limits and its handlers, not by the machine."""
+"""Routes of a deployment with low limits. The limits and the handlers determine its capacity, not the machine."""
 
-# One write of a line to a file opened so is one step, also between processes.
+# With O_APPEND, processes can write lines to the same file concurrently.
 _ledger = os.open(os.environ.get("VICTIM_LEDGER", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 _leaked: list[bytes] = []
 
@@ -58,9 +58,10 @@ def noted(id: str | None) -> Iterator[None]:
 
 
 async def noted_request(id: Id = None) -> AsyncIterator[None]:
-    """For streams: from the handler's start until its response is over.
+    """Record a streaming request from the start of its handler until its response ends.
 
-    The generator's own end says less: of a client that hung up FastAPI leaves it to the garbage collector.
+    The end of the generator is no substitute: after a client disconnects, FastAPI leaves the generator to the garbage
+    collector.
     """
     with noted(id):
         yield
@@ -112,7 +113,7 @@ async def boom() -> None:
 
 @app.api_route("/tx", methods=["POST", "PUT"])
 async def transaction(id: Id = None, pause: float = 0.005) -> dict[str, str | None]:
-    """Must not be executed twice when it is a POST."""
+    """A transaction. As a POST request, it must not be executed twice."""
     with noted(id):
         await asyncio.sleep(pause)
     return {"id": id}
@@ -120,7 +121,7 @@ async def transaction(id: Id = None, pause: float = 0.005) -> dict[str, str | No
 
 @app.get("/stream", dependencies=[Depends(noted_request)])
 async def stream(id: Id = None) -> StreamingResponse:
-    """Without end."""
+    """An endless stream."""
 
     async def chunks() -> AsyncIterator[bytes]:
         while True:
@@ -132,7 +133,7 @@ async def stream(id: Id = None) -> StreamingResponse:
 
 @app.get("/sse", response_class=EventSourceResponse, dependencies=[Depends(noted_request)])
 async def events(id: Id = None) -> AsyncIterator[ServerSentEvent]:
-    """Without end."""
+    """An endless stream of events."""
     while True:
         yield ServerSentEvent(raw_data=TEXT)
         note("chunk", id)
@@ -140,14 +141,14 @@ async def events(id: Id = None) -> AsyncIterator[ServerSentEvent]:
 
 @app.get("/idle", response_class=EventSourceResponse, dependencies=[Depends(noted_request)])
 async def idle() -> AsyncIterator[ServerSentEvent]:
-    """One event, and then nothing as long as the client stays."""
+    """Send one event, and then nothing until the client disconnects."""
     yield ServerSentEvent(raw_data="hello")
     await asyncio.Event().wait()
 
 
 @app.websocket("/ws", dependencies=[Depends(noted_request)])
 async def frames(socket: WebSocket, id: Id = None) -> None:
-    """Without end."""
+    """An endless series of messages."""
     await socket.accept()
     with suppress(WebSocketDisconnect):
         while True:
@@ -157,7 +158,7 @@ async def frames(socket: WebSocket, id: Id = None) -> None:
 
 @app.post("/upload")
 async def upload(request: Request, id: Id = None, after: float = 0, rate: float | None = None) -> dict[str, str | int]:
-    """Begins to read `after` seconds, and reads `rate` bytes a second."""
+    """Start to read after `after` seconds, and read `rate` bytes per second; None: no limit."""
     with noted(id):
         await asyncio.sleep(after)
         sha, size, since = hashlib.sha256(), 0, time.monotonic()
@@ -169,11 +170,11 @@ async def upload(request: Request, id: Id = None, after: float = 0, rate: float 
     return {"sha256": sha.hexdigest(), "size": size}
 
 
-# What calls a model
+# Handlers that call a model
 
 
 class Model(Deployment, num_replicas=2, max_ongoing_requests=24, ray_actor_options={"num_cpus": 0.1}):
-    """Narrow, too. What runs in a thread or in a batch cannot always be stopped, and takes 0.2 s."""
+    """A deployment with low limits. Methods in a thread or a batch cannot always be cancelled, so they take 0.2 s."""
 
     async def sleep(self, id: str | None, seconds: float) -> int:
         with noted(_here(id)):
@@ -186,7 +187,7 @@ class Model(Deployment, num_replicas=2, max_ongoing_requests=24, ray_actor_optio
         return os.getpid()
 
     async def write(self, id: str | None) -> AsyncIterator[str]:
-        """Without end."""
+        """An endless stream."""
         with noted(_here(id)):
             while True:
                 yield TEXT
@@ -205,7 +206,7 @@ class Model(Deployment, num_replicas=2, max_ongoing_requests=24, ray_actor_optio
 
     @batch(batch_wait_timeout_s=0.05)
     async def write_together(self, ids: list[str | None]) -> AsyncIterator[list[str]]:
-        """Without end."""
+        """An endless stream."""
         with _all_noted(ids):
             while True:
                 yield [TEXT for _ in ids]
@@ -275,19 +276,19 @@ async def batch_at_both_ends(
     return await asyncio.gather(*(model.sleep_together(id) for id in ids))
 
 
-# What a rig has to notice
+# Faults that the measurement must detect
 
 
 @app.get("/leak/{size}")
 async def leak(size: int) -> int:
-    """Keeps so many bytes for ever, and uses them, so that they are really there."""
+    """Allocate this many bytes and never free them. Writing to them makes them resident."""
     _leaked.append(b"x" * size)
     return len(_leaked)
 
 
 @app.post("/twice")
 async def twice(id: Id = None) -> None:
-    """A transaction that is executed twice, by mistake."""
+    """Execute a transaction twice by mistake."""
     await transaction(id)
     await transaction(id)
 
@@ -317,14 +318,14 @@ async def echo(socket: WebSocket) -> None:
 app.include_router(other, deployment=DeploymentConfig(name="other", max_ongoing_requests=4, max_queued_requests=16))
 
 
-# An app that serves one after the other
+# An app that serves one request at a time
 
 
 narrow = Toolkit(title="Narrow", deployment=DeploymentConfig(name="app", max_ongoing_requests=1))
 narrow.get("/sleep/{seconds}")(sleep)
 
 
-# Apps of one replica, whose clients are hostile or in a hurry
+# Apps with one replica, for slow, flooding and impatient clients
 
 
 crowded = Toolkit(title="Crowded", deployment=DeploymentConfig(name="app", max_ongoing_requests=4))
@@ -344,16 +345,16 @@ async def echo_as_lonely(socket: WebSocket) -> None:
 
 @lonely.post("/no-more-files")
 async def no_more_files() -> None:
-    """The process keeps those that are open, and gets no others."""
+    """Lower the limit of file descriptors, so that the process can open no more."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
 
 
-# Another app, in several versions
+# An app in several versions
 
 
 WELL_S = 3.0
-"""How long the version that turns sick is well."""
+"""How long the health check of the version "sickens" succeeds."""
 
 
 class Oracle(
@@ -363,7 +364,7 @@ class Oracle(
     health_check_failure_threshold=2,
     ray_actor_options={"num_cpus": 0.1},
 ):
-    """Knows its version, which decides what is wrong with it."""
+    """A model with a version. The version determines how it fails."""
 
     def __init__(self, version: str) -> None:
         if version == "raises":
@@ -386,39 +387,39 @@ class Oracle(
 
 
 def version(name: str, startup_timeout_s: float = 60) -> Toolkit:
-    """Each answer tells the versions of both that have a part in it, as `APP/ORACLE`."""
+    """Return the app in this version. Each response names the versions of both deployments, as `APP/ORACLE`."""
     oracle = Oracle.options(startup_timeout_s=startup_timeout_s).bind(name)
     versioned = Toolkit(
         title="Versions", deployment=DeploymentConfig(name="app", num_replicas=2, health_check_period_s=0.5)
     )
     ToOracle = Annotated[Oracle, Depends(oracle)]
 
-    async def told(oracle: ToOracle) -> str:
+    async def versions(oracle: ToOracle) -> str:
         return f"{name}/{await oracle.version()}"
 
-    Told = Annotated[str, Depends(told)]
+    Versions = Annotated[str, Depends(versions)]
 
     @versioned.get("/")
-    async def ok(response: Response, told: Told, id: Id = None) -> dict[str, str | None]:
-        response.headers["x-version"] = told
+    async def ok(response: Response, versions: Versions, id: Id = None) -> dict[str, str | None]:
+        response.headers["x-version"] = versions
         return {"id": id}
 
     @versioned.post("/tx")
-    async def transaction(response: Response, told: Told, id: Id = None) -> dict[str, str | None]:
-        response.headers["x-version"] = told
+    async def transaction(response: Response, versions: Versions, id: Id = None) -> dict[str, str | None]:
+        response.headers["x-version"] = versions
         with noted(id):
             await asyncio.sleep(0.005)
         return {"id": id}
 
     @versioned.get("/count/{seconds}")
-    async def count(seconds: float, told: Told, oracle: ToOracle) -> StreamingResponse:
-        return StreamingResponse(oracle.count(seconds), headers={"x-version": told})
+    async def count(seconds: float, versions: Versions, oracle: ToOracle) -> StreamingResponse:
+        return StreamingResponse(oracle.count(seconds), headers={"x-version": versions})
 
     @versioned.websocket("/echo")
     async def echo(socket: WebSocket, oracle: ToOracle) -> None:
         await socket.accept()
         async for text in socket.iter_text():
-            await socket.send_text(f"{await told(oracle)} {text}")
+            await socket.send_text(f"{await versions(oracle)} {text}")
 
     return versioned
 

@@ -5,6 +5,8 @@ python -m benchmarks.conformance tutorial --write-docs
 python -m benchmarks.conformance tutorial --only test_websockets
 python -m benchmarks.conformance ecosystem --write-docs
 python -m benchmarks.conformance ecosystem --only mcp_app socketio_app
+python -m benchmarks.conformance clients --write-docs
+python -m benchmarks.conformance clients --only openai_client --forms uvicorn
 """
 
 import argparse
@@ -15,13 +17,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.conformance import autobahn, ecosystem, tutorial
-from benchmarks.conformance.report import autobahn_table, document, ecosystem_table, tutorial_table, with_ecosystem
+from benchmarks.conformance import autobahn, clients, ecosystem, tutorial
+from benchmarks.conformance.report import (
+    autobahn_table,
+    clients_table,
+    document,
+    ecosystem_table,
+    tutorial_table,
+    with_ecosystem,
+)
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "conformance.md"
 PARITY = ROOT / "docs" / "parity.md"
-TABLES = {"autobahn": autobahn_table, "tutorial": tutorial_table, "ecosystem": ecosystem_table}
+TABLES = {
+    "autobahn": autobahn_table,
+    "tutorial": tutorial_table,
+    "ecosystem": ecosystem_table,
+    "clients": clients_table,
+}
+MERGED = {"ecosystem": ecosystem, "clients": clients}
+"""Suites that merge what they find with what is known."""
 RESULTS = ROOT / "benchmarks" / "conformance" / "results.json"
 
 
@@ -30,7 +46,7 @@ def main() -> int:
     known: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     found: dict[str, Any] = {}
     for found in _run(options, known.get(options.suite, {})):
-        if options.suite == "ecosystem" or not options.only:
+        if options.suite in MERGED or not options.only:
             known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
             options.out.write_text(json.dumps(known, indent=1) + "\n")
     if options.write_docs:
@@ -44,9 +60,10 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The results of the suite; of the ecosystem's after each package, with those that are known already."""
-    if options.suite == "ecosystem":
-        yield from ecosystem.run(known, options.only or (), options.forms)
+    """The results of the suite; of those that merge theirs, whenever there are more."""
+    if (merging := MERGED.get(options.suite)) is not None:
+        forms = [each for each in merging.FORMS if each in (options.forms or merging.FORMS)]
+        yield from merging.run(known, options.only or (), forms)
         return
     if options.suite == "tutorial":
         yield tutorial.run(options.only or ())
@@ -65,14 +82,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        help="cases (7.1.*), folders of test_tutorial, or modules of packages (only these are kept)",
+        help="cases (7.1.*), folders of test_tutorial, or modules of packages and clients (only these are kept)",
     )
     parser.add_argument(
         "--forms",
         nargs="+",
-        choices=tuple(ecosystem.FORMS),
-        default=tuple(ecosystem.FORMS),
-        help="ecosystem: only these",
+        choices=tuple({**ecosystem.FORMS, **clients.FORMS}),
+        help="ecosystem and clients: only these",
     )
     parser.add_argument("--all", action="store_true", help="autobahn: also all cases on compression, which take long")
     parser.add_argument("--ray", action="store_true", help="autobahn: also on Ray, with two replicas")

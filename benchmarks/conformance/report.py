@@ -1,9 +1,11 @@
-"""From results to what people read. Pure: a JSON in, text out."""
+"""Write the pages of results: pure functions from the JSON document to text."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.conformance.clients import FORMS as CLIENT_FORMS
+from benchmarks.conformance.clients import NOT_SERVED, PASSED
 from benchmarks.conformance.ecosystem import FORMS
 from benchmarks.report import table
 
@@ -23,41 +25,43 @@ GROUPS = {
 
 
 def document(results: Mapping[str, Any]) -> str:
-    """The page, of whichever suites were run."""
+    """Return the page with the suites that the results have."""
     return "\n\n".join(_document(results)) + "\n"
 
 
 def _document(results: Mapping[str, Any]) -> Iterator[str]:
     yield "# Conformance"
     yield (
-        "Test suites that others wrote, run against plain uvicorn and against us, and compared case by case. It is not "
-        "the score that counts but that it is the same: whatever uvicorn does, the app does behind our proxy, too. "
-        "Written by these commands, which end with 1 where something differs:"
+        "This page compares app_toolkit with plain uvicorn, case by case, in public test suites. The goal is the same "
+        "result in each case. These commands write the page, and end with status 1 if a case differs:"
     )
     yield (
         "```bash\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"
-        "python -m benchmarks.conformance tutorial --write-docs\n```"
+        "python -m benchmarks.conformance tutorial --write-docs\n"
+        "python -m benchmarks.conformance clients --write-docs      # needs Node and npm, too\n```"
     )
     yield (
-        "Our side is a proxy and one replica without Ray; both sides run on threads of one process, over real sockets, "
-        "with httptools and websockets-sansio."
+        "In the first two suites, a proxy and one replica run without Ray on the side of app_toolkit. Both sides run "
+        "in threads of one process, over real sockets, with httptools and websockets-sansio."
     )
     if "autobahn" in results:
         yield from _autobahn(results["autobahn"])
     if "tutorial" in results:
         yield from _tutorial(results["tutorial"])
+    if "clients" in results:
+        yield from _clients(results["clients"])
 
 
 def _autobahn(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## WebSockets: the Autobahn test suite"
-    yield f"`{results['suite']}`, its fuzzing client against an app that echoes, on {results['date']}."
+    yield f"The fuzzing client of `{results['suite']}` against an app that echoes, on {results['date']}."
     yield autobahn_table(results)
     unsteady = [case for case, said in results["cases"].items() if any(len(each) > 1 for each in said.values())]
     if unsteady:
         yield (
-            f"The verdict of {', '.join(unsteady)} depends on timing, on plain uvicorn as well (bytes are sent one by "
-            "one, and what was echoed before the connection failed is looked at): a case that differs is run again, "
-            "and counts as different where we did what plain uvicorn never did."
+            f"The verdict of {', '.join(unsteady)} depends on timing, also on plain uvicorn: the client sends single "
+            "bytes and checks what was echoed before the connection failed. A case that differs is run again. It "
+            "counts as different if app_toolkit did something that plain uvicorn never did."
         )
     if results["differences"]:
         yield "What differs, as [behaviour, behaviour at the close, close code]:"
@@ -65,11 +69,11 @@ def _autobahn(results: Mapping[str, Any]) -> Iterator[str]:
             f"- {case}: " + "; ".join(f"{form} {seen}" for form, seen in results["cases"][case].items())
             for case in results["differences"]
         )
-    yield "INFORMATIONAL and NON-STRICT are the suite's own words for what it allows."
+    yield "The suite calls results that it allows INFORMATIONAL or NON-STRICT."
 
 
 def autobahn_table(results: Mapping[str, Any]) -> str:
-    """A row per group of cases."""
+    """Return the table of the Autobahn suite, with one row for each group of cases."""
     groups: dict[str, list[str]] = {}
     for case in results["cases"]:
         groups.setdefault(case.partition(".")[0], []).append(case)
@@ -100,19 +104,19 @@ def _verdicts(seen: list[list[list[Any]]]) -> str:
 def _tutorial(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## HTTP: the tests of FastAPI's tutorial"
     yield (
-        f"From the source distribution of FastAPI {results['fastapi']}, on {results['date']}. The tests run as they "
-        "are; in the place of `TestClient` is a client that sends their requests over a socket and writes down every "
-        "answer: status, headers, body, messages and close codes of WebSockets. After them, every path of every app's "
-        "own description is asked with values from a seeded generator, right and wrong, and for HEAD, OPTIONS, methods "
-        "that it lacks, a slash too many or too few."
+        f"From the source distribution of FastAPI {results['fastapi']}, on {results['date']}. The tests run unchanged. "
+        "Instead of `TestClient`, a client sends their requests over a socket and records each response: status, "
+        "headers and body, or messages and close code of a WebSocket. After the tests, a seeded generator sends "
+        "requests to every path in the OpenAPI document of each app: with valid and invalid values, with HEAD, OPTIONS "
+        "and methods that the path does not have, and with a missing or an additional slash."
     )
     yield tutorial_table(results)
     yield (
-        "The headers `date`, `server` and `x-request-id` are not compared, nor is the order of keys in a JSON object. "
-        "An answer is unsteady where two runs on plain uvicorn differ (a time, a token, a random id)."
+        "The comparison leaves out the headers `date`, `server` and `x-request-id`, and the order of keys in JSON "
+        "objects. A response is unsteady if two runs on plain uvicorn differ, for example in a time or a random id."
     )
     if results["intended"]:
-        yield "Different on purpose:"
+        yield "Different by design:"
         yield "\n".join(f"- `{where}`: {why}." for where, why in results["intended"].items())
 
 
@@ -122,13 +126,45 @@ def tutorial_table(results: Mapping[str, Any]) -> str:
         ("tests", f"{results['tests']:,}"),
         ("tests that pass on plain uvicorn", f"{results['passed']['uvicorn']:,}"),
         ("tests that pass behind the proxy", f"{results['passed']['app_toolkit']:,}"),
-        ("answers compared", f"{results['compared']:,}"),
-        ("of these to generated requests", f"{results['probes']:,}"),
-        ("unsteady answers", f"{results['unsteady']:,}"),
-        ("different on purpose", f"{len(results['intended']):,}"),
+        ("responses compared", f"{results['compared']:,}"),
+        ("of these, to generated requests", f"{results['probes']:,}"),
+        ("unsteady responses", f"{results['unsteady']:,}"),
+        ("different by design", f"{len(results['intended']):,}"),
         ("**differences**", f"{len(results['differences']):,}"),
     ]
     return table(("", "number"), rows)
+
+
+def _clients(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Chat clients"
+    yield (
+        "The clients that people use, each from its own package and in an environment of its own, against one app with "
+        "`openai_router`, `ai_sdk_router`, a resumable route and a WebSocket route. `run -n 2` is two replicas on Ray "
+        f"with a shared stream log. On {results['date']}."
+    )
+    yield clients_table(results)
+    yield (
+        "Abort: the model must have stopped within 2 s. Reconnect: a relay cuts each connection after some hundred "
+        "bytes, and every event must arrive exactly once."
+    )
+    for each in results["differences"]:
+        yield "- " + "; ".join(each.values())
+
+
+def clients_table(results: Mapping[str, Any]) -> str:
+    """A row per case of each client."""
+    cases = results["cases"]
+    shown = [form for form in CLIENT_FORMS if any(form in each for of in cases.values() for each in of.values())]
+    rows = [
+        (f"{title} {results['versions'][title]}: {case}", *(_verdict(verdicts.get(form, "")) for form in shown))
+        for title, of_client in cases.items()
+        for case, verdicts in of_client.items()
+    ]
+    return table(("case", *shown), rows)
+
+
+def _verdict(verdict: str) -> str:
+    return verdict if verdict in ("", PASSED, NOT_SERVED) else "**failed**"
 
 
 BEGIN, END = "<!-- python -m benchmarks.conformance ecosystem --write-docs -->", "<!-- end -->"

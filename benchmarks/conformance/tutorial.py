@@ -27,8 +27,7 @@ NOT_NEEDED = ("ruff", "mypy", "ty", "coverage", "pytest-codspeed", "pytest-xdist
 RUN_S = 900
 INTENDED = {
     "tests/test_tutorial/test_request_body_limits/test_tutorial001.py::test_item_limit: POST /items": (
-        "a `connection: close` more: the proxy says that it closes after an answer to a body of more than 1 MiB that "
-        "nobody has read"
+        "an additional `connection: close`: the proxy closes after a response if more than 1 MiB of the body is unread"
     )
 }
 """Where we differ on purpose, and why."""

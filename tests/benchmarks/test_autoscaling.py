@@ -1,4 +1,4 @@
-"""How a step of the load is walked, what comes of it, and that its page is true to it."""
+"""The load of the autoscaling benchmark, its figures and its page."""
 
 import asyncio
 import json
@@ -39,13 +39,13 @@ QUICK = {"BEFORE_S": 0.2, "AFTER_S": 0.2, "STEP_S": 5.0, "EMPTY_S": 5.0, "REST_S
 
 
 class Ground:
-    """A server of two replicas, the second of which answers from the third client on; it writes down what it has."""
+    """A server with two replicas, which records its replicas. The second one responds if there are three clients."""
 
     def __init__(self, folder: Path) -> None:
         self.file = (folder / autoscaling.step.REPLICAS).open("w", buffering=1)
         self.inside = self.most = self.asked = 0
         self.fails = 0
-        """So many of the next requests."""
+        """The number of requests that fail next."""
 
     def tell(self, starting: int, running: int) -> None:
         self.file.write(json.dumps({"at": time.time(), "starting": starting, "running": running}) + "\n")
@@ -89,7 +89,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("quick")
-async def test_one_client_becomes_many_then_one_then_none_and_one_asks_again(tmp_path: Path) -> None:
+async def test_the_load_has_one_client_then_many_then_one_then_none_and_one_more_request(tmp_path: Path) -> None:
     async with ground(tmp_path) as (url, there):
         walked = await walk(url, tmp_path, 2, to_zero=True)
         assert there.most == 4
@@ -102,12 +102,12 @@ async def test_one_client_becomes_many_then_one_then_none_and_one_asks_again(tmp
     found = figures(walked, looks(tmp_path), 2)
     assert found["failed"] == 0
     assert 0 <= found["all_s"] < QUICK["STEP_S"]
-    assert abs(found["gone_s"]) < QUICK["EMPTY_S"], "this one has none as soon as nobody is there"
+    assert abs(found["gone_s"]) < QUICK["EMPTY_S"], "this server has no replica as soon as it has no client"
 
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("quick")
-async def test_who_is_refused_is_counted_and_comes_again(tmp_path: Path) -> None:
+async def test_a_rejected_client_is_counted_and_retries(tmp_path: Path) -> None:
     async with ground(tmp_path) as (url, there):
         there.fails = 3
         walked = await walk(url, tmp_path, 2, to_zero=False)
@@ -118,9 +118,7 @@ async def test_who_is_refused_is_counted_and_comes_again(tmp_path: Path) -> None
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("quick")
-async def test_where_too_few_ever_answer_the_step_ends_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_step_ends_even_if_too_few_replicas_respond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoscaling, "STEP_S", 0.1)
     async with ground(tmp_path) as (url, _):
         walked = await walk(url, tmp_path, 3, to_zero=False)
@@ -154,22 +152,22 @@ TOLD = [
 ]
 
 
-def test_a_start_up_is_from_the_first_order_until_one_more_runs() -> None:
+def test_a_start_up_lasts_from_the_first_request_until_one_more_replica_runs() -> None:
     assert start_up(TOLD, 10.0) == (11.0, 13.25)
     assert start_up(TOLD, 30.0) == (30.25, 33.75)
     assert start_up(TOLD[:3], 10.0) is None
     assert start_up(TOLD, 40.0) is None
 
 
-def test_one_that_was_never_seen_to_start_was_ordered_when_it_was_seen_to_run() -> None:
+def test_a_replica_that_was_not_recorded_while_starting_has_a_start_up_of_zero() -> None:
     assert start_up([Look(1.0, 0, 1), Look(5.0, 0, 2)], 3.0) == (5.0, 5.0)
 
 
-def test_what_was_ordered_before_is_not_what_the_step_ordered() -> None:
+def test_a_replica_that_was_requested_before_the_step_does_not_count() -> None:
     assert start_up([Look(1.0, 1, 1), Look(5.0, 0, 2), Look(6.0, 1, 2), Look(8.0, 0, 3)], 5.5) == (6.0, 8.0)
 
 
-def test_the_figures_of_a_walk_are_counted_from_the_step_and_from_the_first_request_from_zero() -> None:
+def test_times_count_from_the_step_and_from_the_first_request_to_zero_replicas() -> None:
     assert figures(STEP, TOLD, 3) == {
         "failed": 1,
         "first_ordered_s": 1.0,
@@ -187,7 +185,7 @@ def test_the_figures_of_a_walk_are_counted_from_the_step_and_from_the_first_requ
     }
 
 
-def test_the_timeline_has_seconds_before_the_step_and_none_after_the_clients_have_gone() -> None:
+def test_the_timeline_has_seconds_before_the_step_and_none_after_the_clients_stopped() -> None:
     assert timeline(STEP) == [
         (-1, 1, 1, 100.0),
         (0, 1, 1, 100.0),
@@ -216,7 +214,7 @@ def test_the_failures_of_one_round_are_not_hidden_by_the_others() -> None:
     assert failures({"figures": {}}, OURS) == 0
 
 
-def test_curves_are_drawn_where_their_points_are() -> None:
+def test_curves_are_drawn_through_their_points() -> None:
     drawn = ElementTree.fromstring(curves({"Requests": {"a": ("A & B", [(0, 0.0), (10, 5.0)])}}))
     (line,) = drawn.iter("{http://www.w3.org/2000/svg}polyline")
     (x0, y0), (x1, y1) = (tuple(map(float, point.split(","))) for point in line.attrib["points"].split())
@@ -225,7 +223,7 @@ def test_curves_are_drawn_where_their_points_are() -> None:
     assert "A & B" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_the_page_and_its_drawing_are_those_of_the_figures_there_are() -> None:
+def test_the_page_and_its_plot_are_generated_from_the_results() -> None:
     known = json.loads(RESULTS.read_text())
     assert DOCS.read_text() == document(known)
     assert DOCS.with_suffix(".svg").read_text() == drawing(known)

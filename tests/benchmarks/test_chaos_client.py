@@ -1,4 +1,4 @@
-"""The rig's client tells one misfortune from another, and hides none."""
+"""The load client distinguishes the outcomes of requests and hides no failure."""
 
 import asyncio
 import math
@@ -39,7 +39,7 @@ def echo(id: bytes) -> bytes:
 
 @asynccontextmanager
 async def answering(reply: Reply, pause_s: float = 0.0) -> AsyncIterator[Client]:
-    """A client of a server that says what `reply` gives for an id, and closes where that is not a whole answer."""
+    """A client of a server that sends what `reply` returns for an ID, and closes if that is no complete response."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -75,49 +75,49 @@ async def answering(reply: Reply, pause_s: float = 0.0) -> AsyncIterator[Client]
         (lambda id: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\ncut", TRUNCATED),
     ],
 )
-async def test_each_outcome_has_its_name(reply: Reply, outcome: str) -> None:
+async def test_each_outcome_is_distinguished(reply: Reply, outcome: str) -> None:
     async with answering(reply) as client:
         done = await client.get()
     assert done.outcome == outcome
     assert done.retry_after is (outcome == "503")
 
 
-async def test_who_is_not_answered_in_time_is_told_so() -> None:
+async def test_a_request_without_a_response_times_out() -> None:
     async with answering(echo, pause_s=1) as client:
         assert (await client.get()).outcome == TIMEOUT
 
 
-async def test_where_nobody_listens_the_request_was_refused() -> None:
+async def test_a_request_to_a_closed_port_is_refused() -> None:
     async with answering(echo) as client:
         pass
     assert (await Client(client.address).get()).outcome == REFUSED
 
 
-async def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again() -> None:
+async def test_a_connection_that_the_server_closed_is_not_reused() -> None:
     async with answering(lambda id: echo(id).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) as client:
         assert [(await client.get()).outcome for _ in range(3)] == ["OK"] * 3
 
 
-async def test_a_latency_counts_from_when_the_request_was_due() -> None:
+async def test_a_latency_counts_from_the_scheduled_time() -> None:
     async with answering(echo) as client:
         found = await open_loop(lambda due: client.get(due - 5), 200, 0.1)
     assert len(ok(found)) == 20
     assert all(done.latency_s > 5 > done.answered - done.sent for done in found)
 
 
-async def test_a_slow_server_is_asked_as_often_as_a_fast_one() -> None:
+async def test_a_slow_server_receives_as_many_requests_as_a_fast_one() -> None:
     async with answering(echo, pause_s=0.1) as client:
         found = await open_loop(client.get, 100, 0.2)
         assert len(found) == 20
         assert len(await closed_loop(client.get, 2, 0.2)) < 10
 
 
-async def test_one_lost_answer_in_a_thousand_is_found() -> None:
+async def test_one_lost_response_in_a_thousand_is_detected() -> None:
     found = await requests_to_a_lossy_server(200, every=100)
     assert [done.outcome for done in not_ok(found)] == [RESET, RESET]
 
 
-async def test_it_is_seen_when_the_server_closes_and_when_it_does_not() -> None:
+async def test_closes_after_detects_whether_the_server_closes() -> None:
     async with answering(lambda id: None) as client:
         loop = asyncio.get_running_loop()
         connection = await connected(client.address)
@@ -126,7 +126,7 @@ async def test_it_is_seen_when_the_server_closes_and_when_it_does_not() -> None:
         assert await closes_after(await connected(client.address), 0.05, drip=b"abc") is None
 
 
-async def test_an_open_loop_may_last_until_it_is_over() -> None:
+async def test_an_open_loop_can_run_until_an_event_is_set() -> None:
     over = asyncio.Event()
     async with answering(echo) as client:
         asking = asyncio.create_task(open_loop(client.get, 200, math.inf, over))
@@ -175,7 +175,7 @@ def refuse(socket: ServerConnection, request: Request) -> Response | None:
         (say_back, "/busy", set(), "503"),
     ],
 )
-async def test_how_a_websocket_ends_is_told_and_what_is_said_back(
+async def test_a_dialogue_records_the_echoes_and_the_close_code(
     reply: Talk, path: str, said: set[str], closed: str
 ) -> None:
     over = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What the rig saw is judged as it is: a leak, a second execution, a handler without an end, a bound that is missed."""
+"""The rig detects a leak, a second execution and a handler without an end, and reports a bound that is missed."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from benchmarks.chaos.scenarios import SCENARIOS
 def entry(*rows: Row, failed: str | None = None) -> dict[str, Any]:
     return {
         "bar": "B1",
-        "title": "replicas die",
+        "title": "replicas are killed",
         "says": "A replica is killed.",
         "date": "2026-01-01",
         "form": "short",
@@ -34,55 +34,55 @@ def results(*entries: dict[str, Any]) -> dict[str, Any]:
     return {"machine": machine, "versions": {"ray": "2.60.0"}, "scenarios": list(entries)}
 
 
-GOOD, BAD = Row("lost", 0, 0), Row("until it is back", 6.25, 5, "s", saw="slow")
+GOOD, BAD = Row("lost", 0, 0), Row("time until it is back", 6.25, 5, "s", saw="slow")
 
 
 @pytest.mark.parametrize(
-    ("value", "at_least", "kept"),
+    ("value", "at_least", "met"),
     [(5, False, True), (5.1, False, False), (5, True, True), (4.9, True, False), (None, False, False)],
 )
-def test_a_bound_is_kept_up_to_its_limit_and_never_by_what_did_not_come_about(
-    value: float | None, at_least: bool, kept: bool
+def test_a_bound_is_met_up_to_its_limit_and_never_by_an_event_that_did_not_occur(
+    value: float | None, at_least: bool, met: bool
 ) -> None:
-    assert Row("time", value, 5, at_least=at_least).holds is kept
+    assert Row("time", value, 5, at_least=at_least).holds is met
 
 
-def test_what_took_for_ever_is_missed_also_when_it_has_been_to_json_and_back() -> None:
-    row = Row("until it is back", math.inf, 5)
+def test_an_infinite_time_misses_its_bound_also_after_a_round_trip_through_json() -> None:
+    row = Row("time until it is back", math.inf, 5)
     again = Row(**json.loads(json.dumps(plain(row))))
     assert (row.holds, again.holds, again.value) == (False, False, None)
 
 
-def test_a_scenario_holds_where_all_of_it_does() -> None:
+def test_a_scenario_holds_if_all_its_rows_do() -> None:
     assert holds(entry(GOOD))
     assert not holds(entry(GOOD, BAD))
     assert not holds(entry())
-    assert verdict(entry(failed="the victim did not come up")) == "not measured: the victim did not come up"
+    assert verdict(entry(failed="the application did not start")) == "not measured: the application did not start"
 
 
-def test_the_page_tells_what_was_wanted_and_measured_and_what_was_not() -> None:
+def test_the_page_shows_the_bounds_and_the_measurements_and_the_scenarios_without_any() -> None:
     said = document(results(entry(GOOD, BAD), entry(failed="`app-toolkit run` has no --moon")))
-    assert "| until it is back (slow) | ≤ 5 s | 6.25 | **missed** |" in said
-    assert "| B1: replicas die | 1 of 2 hold | **missed** |" in said
+    assert "| time until it is back (slow) | ≤ 5 s | 6.25 | **missed** |" in said
+    assert "| B1: replicas are killed | 1 of 2 met | **missed** |" in said
     assert "Not measured: `app-toolkit run` has no --moon." in said
-    assert "in its short form" in said
+    assert "in the short form" in said
     assert "None" not in said
 
 
-def test_the_page_in_the_docs_is_made_of_the_results() -> None:
+def test_the_page_in_the_docs_is_generated_from_the_results() -> None:
     known = json.loads(RESULTS.read_text())
     assert (RESULTS.parents[2] / "docs" / "reliability.md").read_text() == document(known)
     assert {scenario.bar for scenario in SCENARIOS} == {entry["bar"] for entry in known["scenarios"]}
     assert summary(known) in document(known)
 
 
-def test_the_ledger_tells_who_ran_twice_and_who_never_ended(tmp_path: Path) -> None:
+def test_the_ledger_shows_which_handlers_ran_twice_and_which_never_ended(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     path.write_text("start a 1 0.1\nstart b 2 0.2\nend a 1 0.3\nsta")
     ledger = Ledger(path)
     before = ledger.of("ab")
     assert unended(before.values()) == 1
-    with path.open("a") as file:  # the rest of a line that was read in the middle
+    with path.open("a") as file:  # the rest of a line that was read before it was complete
         file.write("rt a 2 0.4\ncancel b 2 0.5\nchunk a 2 0.6\n")
     written = ledger.of(["a", "b", "never came"])
     assert (executed_twice(written.values()), unended(written.values())) == (1, 1)
@@ -91,7 +91,7 @@ def test_the_ledger_tells_who_ran_twice_and_who_never_ended(tmp_path: Path) -> N
     assert (written["a"].chunks, written["b"].over, set(written)) == (1, True, {"a", "b"})
 
 
-def test_a_late_jump_is_no_trend_and_a_slow_rise_is() -> None:
+def test_a_late_jump_has_no_slope_and_a_slow_rise_has_one() -> None:
     assert slope([(t, 30.0 if t > 8 else 0.0) for t in range(11)]) == 0
     assert slope([(t, t * 1.0 + (t % 2) * 0.2) for t in range(11)]) == pytest.approx(1.0, abs=0.1)
     assert slope([]) == slope([(0, 1)]) == 0
@@ -108,7 +108,7 @@ async def test_a_probe_sees_memory_and_files_grow() -> None:
     assert max(sample.fds["we"] for sample in probe.samples) > probe.samples[0].fds["we"]
 
 
-def test_what_waits_in_the_kernel_is_counted_by_the_clients_port() -> None:
+def test_bytes_in_kernel_buffers_are_counted_by_client_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         accepted, _ = server.accept()
         with accepted:

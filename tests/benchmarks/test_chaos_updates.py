@@ -1,4 +1,4 @@
-"""An update that loses something, or that leaves something behind, is told from one that does not."""
+"""The checks detect an update that loses requests or leaves an old version behind."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,16 +37,14 @@ SPOKEN = Dialogue(5, [done(19, "one/one"), done(21, "one/two")], closed="1012", 
 
 
 def judged(found: Traffic, looks: Sequence[Look] = LOOKS) -> dict[str, Row]:
-    return {
-        row.says.partition(",")[0].partition(":")[0]: row for row in (*replaced(found, STEPS), *paced(STEPS, looks))
-    }
+    return {row.says: row for row in (*replaced(found, STEPS), *paced(STEPS, looks))}
 
 
 def missed(rows: dict[str, Row]) -> set[str]:
     return {says for says, row in rows.items() if not row.holds}
 
 
-def test_an_update_that_leaves_nothing_behind_keeps_every_bound() -> None:
+def test_a_correct_update_meets_every_bound() -> None:
     rows = judged(Traffic(gets=[*GETS], dialogues=[SPOKEN]))
     assert len(rows) == 5
     assert not missed(rows)
@@ -56,28 +54,28 @@ def test_an_update_that_leaves_nothing_behind_keeps_every_bound() -> None:
     "late",
     [done(20.1, "one/one"), done(20.1, "two/one"), done(29, "one/two"), done(38.1, "two/raises")],
 )
-def test_an_answer_of_what_was_gone_is_found_whichever_part_of_it_is(late: Done) -> None:
-    said = "answers of a version that was to be gone"
+def test_a_response_with_a_part_of_a_replaced_version_is_detected(late: Done) -> None:
+    said = "responses from a version after it was replaced or rolled back"
     assert missed(judged(Traffic(gets=[*GETS, late], dialogues=[SPOKEN]))) == {said}
     assert missed(judged(Traffic(gets=[*GETS], streams=[late], dialogues=[SPOKEN]))) == {said}
     opened = Dialogue(late.sent, [late], closed="1000", ended=40)
     assert missed(judged(Traffic(gets=[*GETS], dialogues=[SPOKEN, opened]))) == {said}
 
 
-def test_it_is_seen_when_too_few_serve_when_nobody_had_to_leave_and_when_the_good_version_falls_silent() -> None:
+def test_too_few_replicas_no_closed_websocket_and_a_silent_version_are_detected() -> None:
     found = Traffic(gets=[*GETS], dialogues=[SPOKEN])
     assert missed(judged(found, [*LOOKS, look(18, "running", "draining", "starting")])) == {
-        "replicas of a deployment that served during good updates"
+        "minimum number of running replicas of a deployment during successful updates"
     }
-    assert missed(judged(found, [*LOOKS, look(25, "running")])) == set(), "of another time"
-    assert missed(judged(replace(found, dialogues=[]))) == {"WebSockets that had to leave a replica"}
+    assert missed(judged(found, [*LOOKS, look(25, "running")])) == set(), "a snapshot outside of the updates"
+    assert missed(judged(replace(found, dialogues=[]))) == {"WebSockets that the server closed with 1001 or 1012"}
     silent = [get for get in GETS if not 31 < get.sent < 37]
     assert missed(judged(replace(found, gets=silent))) == {
-        "the longest without an answer of the good version during bad updates"
+        "longest time without a response from the working version during a failing update"
     }
 
 
-def test_it_is_seen_when_something_is_lost(tmp_path: Path) -> None:
+def test_lost_requests_and_messages_are_detected(tmp_path: Path) -> None:
     (tmp_path / "ledger").write_text(
         "start a 1 0.1\nend a 1 0.2\nstart b 1 0.3\nend b 1 0.4\nstart b 2 0.5\nend b 2 0.6\n"
     )
@@ -88,20 +86,20 @@ def test_it_is_seen_when_something_is_lost(tmp_path: Path) -> None:
 
     sound = Traffic([done(1, "")], [done(1, "")], [done(1, "")], [SPOKEN])
     assert rows(sound) == set()
-    assert rows(replace(sound, gets=[done(1, "", "503")])) == {"GET: without the right answer"}
-    assert rows(replace(sound, posts=[done(1, "", id="b")])) == {"POST that was executed twice"}
-    assert rows(replace(sound, posts=[done(1, "", id="c")])) == {"POST that succeeded and is not in the ledger"}
-    assert rows(replace(sound, streams=[done(1, "", TRUNCATED)])) == {"streams: without the right answer"}
+    assert rows(replace(sound, gets=[done(1, "", "503")])) == {"GET: failed or wrong responses"}
+    assert rows(replace(sound, posts=[done(1, "", id="b")])) == {"POST: executed more than once"}
+    assert rows(replace(sound, posts=[done(1, "", id="c")])) == {"POST: successful, but not in the ledger"}
+    assert rows(replace(sound, streams=[done(1, "", TRUNCATED)])) == {"streams: failed or wrong responses"}
     for code in ("1006", "1011", "503", "TIMEOUT"):
         assert rows(replace(sound, dialogues=[Dialogue(1, closed=code)])) == {
-            "WebSockets that ended other than with 1000, 1001 or 1012"
+            "WebSockets: ended without close code 1000, 1001 or 1012"
         }
 
 
 @pytest.mark.parametrize(
     ("code", "output", "held"), [(2, "rolled back: Error: no", True), (0, "Error: no", False), (2, "Error: yes", False)]
 )
-def test_a_bad_update_is_right_where_it_is_told_why(code: int, output: str, held: bool) -> None:
+def test_a_failing_update_counts_only_if_its_reason_is_reported(code: int, output: str, held: bool) -> None:
     step = Step(Update("raises", "Error: no"), Said(code, output, 0, 1), 1)
     good, bad = taken([GOOD, step])
     assert good.holds

@@ -166,5 +166,5 @@ def test_what_differs_on_purpose_is_said_with_its_reason() -> None:
     found = {"fastapi": "0", "date": "d", **compare(*answers)}
     assert found["differences"] == []
     assert found["intended"] == INTENDED
-    assert "| different on purpose | 1 |" in tutorial_table(found)
+    assert "| different by design | 1 |" in tutorial_table(found)
     assert INTENDED[where] in document({"tutorial": found})

@@ -7,7 +7,7 @@ from benchmarks.controller import DEPLOYMENTS, document, measure, middle, report
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_a_controller_asks_and_writes_follows_what_changes_and_not_how_much_there_is() -> None:
+async def test_store_accesses_depend_on_the_changes_and_not_on_the_number_of_applications() -> None:
     few, many = await measure(2, 3), await measure(4, 3)
     assert [cost.title for cost in few] == [cost.title for cost in many]
     up, probed, died, anew, nothing, status = few

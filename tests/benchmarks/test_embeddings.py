@@ -1,4 +1,4 @@
-"""How the embeddings of contenders are asked for and compared."""
+"""The load of the embeddings benchmark, and its comparison of contenders."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ VECTOR = [0.5] * 384
 
 @asynccontextmanager
 async def answering(busy: float | None) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server whose model says that it computed for so many seconds more at each answer, and what it was asked."""
+    """A server whose model reports `busy` more seconds with each response, and the sentences that it received."""
     asked: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,36 +44,36 @@ def bodies() -> Iterator[str]:
 
 
 @pytest.mark.anyio
-async def test_clients_never_ask_for_the_same_and_the_model_is_busy_for_as_long_as_it_says() -> None:
+async def test_each_sentence_is_sent_once_and_the_busy_share_is_computed_from_the_responses() -> None:
     async with answering(busy=0.001) as (url, asked):
         found = await ask(url, bodies(), 3, 0.3, time.process_time, warm_up_s=0.05)
     assert len(asked) > found["rps"] * 0.3 > 3
     assert len(set(asked)) == len(asked)
-    # It says a millisecond for each answer: as many percent as there are answers in ten microseconds.
+    # The model reports 1 ms per response, so its busy share in percent is a tenth of the requests per second.
     assert found["busy_percent"] == pytest.approx(found["rps"] / 10, rel=0.25)
     assert 0 < found["p50_ms"] <= found["p99_ms"]
     assert found["cpu_ms"] > 0
 
 
 @pytest.mark.anyio
-async def test_an_answer_that_does_not_say_for_how_long_fails_the_measure() -> None:
+async def test_a_response_without_a_busy_time_fails_the_measurement() -> None:
     async with answering(busy=None) as (url, _):
-        with pytest.raises(Failed, match="no answer with a vector"):
+        with pytest.raises(Failed, match="no vector with a busy time"):
             await ask(url, bodies(), 1, 0.1, time.process_time, warm_up_s=0)
 
 
-def test_an_answer_without_a_whole_vector_is_none() -> None:
+def test_a_response_without_a_complete_vector_is_rejected() -> None:
     assert busy_s(json.dumps([{"busy_s": 1.5, "vector": VECTOR}]).encode()) == 1.5
-    with pytest.raises(Failed, match="no answer with a vector"):
+    with pytest.raises(Failed, match="no vector with a busy time"):
         busy_s(b'{"vector":[0.5],"busy_s":1.5}')
 
 
-def test_only_bentoml_is_asked_with_a_list() -> None:
+def test_only_requests_to_bentoml_contain_a_list() -> None:
     assert json.loads(body("bentoml", 'a "b"')) == {"texts": ['a "b"']}
     assert {body(name, "a") for name in (OURS, *PEERS) if name != "bentoml"} == {'{"text": "a"}'}
 
 
-def test_ours_is_held_against_the_best_of_the_peers_in_each_round() -> None:
+def test_app_toolkit_is_compared_with_the_best_peer_of_each_round() -> None:
     def of(rps: float, p99_ms: float, busy: float) -> dict[str, dict[str, list[float]]]:
         said = {"rps": rps, "p50_ms": 1.0, "p99_ms": p99_ms, "busy_percent": busy, "cpu_ms": 5.0, "others_percent": 1.0}
         return {NAME: {name: [value] for name, value in said.items()}}

@@ -22,24 +22,24 @@ Transfer/sec:      1.04MB
 """
 
 
-def test_what_wrk_prints_is_read_in_milliseconds() -> None:
+def test_the_output_of_wrk_is_parsed_to_milliseconds() -> None:
     found = parse_wrk(SAID)
     assert (found.requests, found.seconds, found.failed) == (14_426, 2.01, 0)
     assert (found.p50_ms, found.p99_ms) == pytest.approx((0.85, 1_020))
     assert found.rps == pytest.approx(7_177.1, abs=0.1)
 
 
-def test_whole_seconds_are_read_which_wrk_ends_with_a_space() -> None:
+def test_whole_seconds_with_a_trailing_space_are_parsed() -> None:
     assert parse_wrk(SAID.replace("1.02s", "1.97s ")).p99_ms == pytest.approx(1_970)
 
 
-def test_refused_requests_and_broken_connections_are_failures() -> None:
+def test_rejected_requests_and_lost_connections_are_failures() -> None:
     said = SAID + "  Socket errors: connect 1, read 2, write 3, timeout 4\n  Non-2xx or 3xx responses: 5\n"
     assert parse_wrk(said).failed == 15
 
 
-def test_anything_else_than_the_output_of_wrk_is_refused() -> None:
-    with pytest.raises(ValueError, match="not what wrk"):
+def test_text_that_is_not_the_output_of_wrk_raises() -> None:
+    with pytest.raises(ValueError, match="not the output of wrk"):
         parse_wrk("unable to connect to 127.0.0.1:8000 Connection refused\n")
 
 
@@ -69,7 +69,7 @@ async def answering(answer: bytes, then_close: bool = False) -> AsyncIterator[st
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("body", [None, "{}"])
-async def test_without_wrk_each_client_asks_again_when_it_is_answered(body: str | None) -> None:
+async def test_without_wrk_each_client_sends_its_next_request_after_a_response(body: str | None) -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n") as url:
         found = await asyncio_load(url, 4, 0.1, body)
     assert found.requests > 4
@@ -78,13 +78,13 @@ async def test_without_wrk_each_client_asks_again_when_it_is_answered(body: str 
 
 
 @pytest.mark.anyio
-async def test_without_wrk_too_a_refused_request_is_a_failure() -> None:
+async def test_without_wrk_a_rejected_request_is_a_failure() -> None:
     async with answering(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n") as url:
         found = await asyncio_load(url, 1, 0.05)
     assert found.failed == found.requests > 0
 
 
 @pytest.mark.anyio
-async def test_without_wrk_too_a_closed_connection_is_a_failure() -> None:
+async def test_without_wrk_a_closed_connection_is_a_failure() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", then_close=True) as url:
         assert (await asyncio_load(url, 2, 0.05)).failed == 2

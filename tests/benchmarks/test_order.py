@@ -1,4 +1,4 @@
-"""In which order contenders are measured."""
+"""The order in which contenders are measured."""
 
 import random
 
@@ -6,7 +6,7 @@ from benchmarks.__main__ import _order
 from benchmarks.contenders import CONTENDERS
 
 
-def test_all_are_measured_once_and_bare_beside_what_is_held_against_it() -> None:
+def test_each_contender_is_measured_once_and_bare_and_app_toolkit_are_adjacent() -> None:
     orders = [[each.name for each in _order(CONTENDERS, random.Random(seed))] for seed in range(50)]
     for names in orders:
         assert sorted(names) == sorted(each.name for each in CONTENDERS)

@@ -7,7 +7,7 @@ from benchmarks.servers import role_of
 LOOP = "Thread.run (threading.py:971);Runner.run (asyncio/runners.py:86)"
 
 
-def test_only_the_thread_that_serves_counts_and_only_its_innermost_function() -> None:
+def test_only_the_innermost_function_of_the_serving_thread_counts() -> None:
     found = shares(
         [
             f"{LOOP} 4",
@@ -53,6 +53,6 @@ def test_a_frame_belongs_to_its_package(frame: str, part: str) -> None:
         ("mosec", "/env/bin/mosec config.json", "server"),
     ],
 )
-def test_a_process_is_known_by_its_command_line(contender: str, command_line: str, role: str) -> None:
+def test_the_role_of_a_process_is_determined_by_its_command_line(contender: str, command_line: str, role: str) -> None:
     roles = next(each.roles for each in CONTENDERS if each.name == contender)
     assert role_of(command_line, roles) == role

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,15 @@ from app_toolkit import Toolkit
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ToolCallEvent, ToolResultEvent, ai_sdk_router
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.streaming import MemoryStreamLog
+from benchmarks.conformance.clients import PASSED, node_command
 from tests.patience import PATIENCE_S, until
 from tests.streaming.test_resumable import serving
 
-NODE = shutil.which("node")
 FOLDER = os.environ.get("APP_TOOLKIT_TEST_NODE_MODULES", "")
-SCRIPT = Path(__file__).parent / "ai_sdk.mjs"
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(NODE is None, reason="node is not installed"),
+    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
     pytest.mark.skipif(
         not FOLDER or not (Path(FOLDER) / "ai" / "package.json").is_file(),
         reason="APP_TOOLKIT_TEST_NODE_MODULES names no node_modules folder with the package ai",
@@ -36,19 +36,20 @@ pytestmark = [
 
 
 class Counted:
-    """An `EchoModel` that says how many of its responses run."""
+    """An `EchoModel` that says how many of its responses run, by the words of their prompts."""
 
     def __init__(self) -> None:
-        self.running = 0
+        self.running: Counter[str] = Counter()
         self._echo = EchoModel(period_s=0.01)
 
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
-        self.running += 1
+        words = request.prompt.split()
+        self.running.update(words)
         try:
             async for event in self._echo.chat(request):
                 yield event
         finally:
-            self.running -= 1
+            self.running.subtract(words)
 
 
 async def agent(request: ChatRequest) -> AsyncIterator[ChatEvent]:
@@ -60,10 +61,13 @@ async def agent(request: ChatRequest) -> AsyncIterator[ChatEvent]:
     yield TextEvent("I found one.")
 
 
-async def run_script(url: str) -> dict[str, Any]:
-    assert NODE is not None
+async def verdicts(url: str, folder: Path) -> dict[str, str]:
+    """What the package says of each case."""
     process = await asyncio.create_subprocess_exec(
-        NODE, SCRIPT, FOLDER, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *node_command(Path(FOLDER), folder, "ai_sdk.mjs"),
+        *(url, url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -73,90 +77,23 @@ async def run_script(url: str) -> dict[str, Any]:
             process.kill()
             await process.wait()
     assert process.returncode == 0, errors.decode()
-    seen: dict[str, Any] = json.loads(out)
+    seen: dict[str, str] = json.loads(out)
     return seen
 
 
-def parts(chat: dict[str, Any], number: int = -1) -> list[dict[str, Any]]:
-    """The parts of a message, with the keys that matter."""
-    keys = ("type", "text", "state", "input", "output", "errorText")
-    return [{key: part[key] for key in keys if part.get(key) is not None} for part in chat["messages"][number]["parts"]]
-
-
-def said(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text, "state": "done"}
-
-
-STEP = {"type": "step-start"}
-
-
 @pytest.mark.parametrize("kind", [FastAPI, Toolkit])
-async def test_the_chats_of_the_package_see_what_the_model_yields(kind: type[FastAPI]) -> None:
+async def test_the_chats_of_the_package_see_what_the_model_yields(kind: type[FastAPI], tmp_path: Path) -> None:
     model, app = Counted(), kind()
     models: dict[str, Any] = {"echo": model, "agent": agent}
     app.include_router(ai_sdk_router(models, log=MemoryStreamLog()), prefix="/api/chat")
     app.include_router(ai_sdk_router(models, resume=False, version=6), prefix="/plain")
+
+    @app.get("/running")
+    async def running(word: str) -> int:
+        return model.running[word]
+
     async with serving(app) as url:
-        seen = await run_script(url)
-        await until(lambda: not model.running)
-    check_responses(seen)
-    check_errors(seen)
-    check_streams_that_end_early(seen)
-
-
-def check_responses(seen: dict[str, Any]) -> None:
-    assert parts(seen["text"]) == [STEP, said("hello ä world")]
-    assert (seen["text"]["status"], seen["text"]["isError"]) == ("ready", False)
-    assert seen["text"]["messages"][1]["id"].startswith("msg_")
-    if not seen["version"].startswith("5."):
-        assert seen["version6"]["finishReason"] == "length"
-    assert parts(seen["reasoning"]) == [
-        STEP,
-        {"type": "reasoning", "text": "let me think ", "state": "done"},
-        said("yes"),
-    ]
-    assert [part.get("text") for message in seen["conversation"]["messages"] for part in message["parts"]] == [
-        "first",
-        None,
-        "first",
-        "second",
-        None,
-        "second",
-    ]
-    assert parts(seen["agent"]) == [
-        STEP,
-        said("I look."),
-        {"type": "tool-search", "state": "output-available", "input": {"query": "x"}, "output": {"found": [1]}},
-        {"type": "tool-search", "state": "output-error", "input": {}, "errorText": "nothing"},
-        STEP,
-        said("I found one."),
-    ]
-    assert len(seen["tool"]["messages"]) == 2
-    call, answer = parts(seen["tool"])[1], parts(seen["tool"])[-1]
-    assert (call["type"], call["output"]) == ("tool-weather", {"ok": {"text": "hello"}})
-    assert answer["text"] == 'the tool returned {"ok": {"text": "hello"}}'
-    assert [part["type"] for part in seen["reader"]["parts"]] == ["step-start", "text"]
-    assert seen["reader"]["parts"][1]["text"] == "one two"
-    assert parts(seen["textProtocol"]) == [STEP, said("plain words")]
-
-
-def check_errors(seen: dict[str, Any]) -> None:
-    assert (seen["refused"]["status"], seen["refused"]["error"]) == ("error", "the model was asked to fail")
-    assert (seen["broken"]["status"], seen["broken"]["error"]) == ("error", "the model was asked to break")
-    assert parts(seen["broken"]) == [STEP, said("word")]
-
-
-def check_streams_that_end_early(seen: dict[str, Any]) -> None:
-    resumed = seen["resumed"]
-    assert resumed["replayed"]
-    assert resumed["stop"] == {"success": True}
-    assert resumed["first"]["isAbort"]
-    assert resumed["first"]["messages"][1]["id"] == resumed["second"]["messages"][1]["id"]
-    assert len(resumed["second"]["messages"]) == 2
-    assert (resumed["second"]["status"], resumed["second"].get("error")) == ("ready", None)
-    assert parts(resumed["second"])[1]["state"] == "done"
-    assert (resumed["third"]["status"], resumed["third"]["messages"]) == ("ready", [])
-    replaced = seen["replaced"]
-    assert (replaced["first"]["status"], replaced["first"].get("error")) == ("ready", None)
-    assert parts(replaced["second"]) == [STEP, said("instead")]
-    assert (seen["aborted"]["status"], seen["aborted"]["isAbort"]) == ("ready", True)
+        seen = await verdicts(url, tmp_path)
+        await until(lambda: not model.running.total())
+    assert len(seen) > 10
+    assert set(seen.values()) == {PASSED}, seen

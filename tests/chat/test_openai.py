@@ -680,13 +680,13 @@ async def test_the_command_of_the_page_is_answered() -> None:
         path, headers = f"/{url.partition('/')[2]}", dict([header.split(": ")])
         response = await http.post(path, content=body, headers=headers)
         assert response.json()["choices"][0]["message"]["content"] == "HELLO "
-        for key, status in (("my-key", 200), ("other", 401)):
+        for key, status in (("replace-this-example-key", 200), ("other", 401)):
             response = await http.get("/protected/v1/models", headers={"authorization": f"Bearer {key}"})
             assert response.status_code == status
         assert response.json()["error"]["code"] == "invalid_api_key"
         response = await http.post("/protected/v1/embeddings", json={"model": "encoder", "input": "abc"})
         assert response.status_code == 401
-        key = {"authorization": "Bearer my-key"}
+        key = {"authorization": "Bearer replace-this-example-key"}
         response = await http.post("/protected/v1/embeddings", json={"model": "encoder", "input": "abc"}, headers=key)
         assert response.json()["data"][0]["embedding"] == [3.0, 1.0]
 
@@ -694,14 +694,24 @@ async def test_the_command_of_the_page_is_answered() -> None:
 def test_the_openapi_document_has_the_requests_responses_and_errors(model: Model) -> None:
     document = app_of(FastAPI, model).openapi()
     paths, schemas = document["paths"], document["components"]["schemas"]
-    assert list(paths) == ["/v1/models", "/v1/models/{model}", COMPLETIONS, "/v1/embeddings"]
+    assert list(paths) == [
+        "/v1/models",
+        "/v1/models/{model}",
+        COMPLETIONS,
+        "/v1/responses",
+        "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
+        "/v1/embeddings",
+    ]
     completions = paths[COMPLETIONS]["post"]
     assert completions["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(
         "/ChatCompletionRequest"
     )
     assert completions["responses"].keys() == {"200", "4XX", "5XX"}
     assert completions["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
-    assert {"ChatCompletion", "EmbeddingList", "ServedModels", "OpenAIErrorDocument"} <= schemas.keys()
+    assert {"ChatCompletion", "ResponseDocument", "EmbeddingList", "ServedModels", "OpenAIErrorDocument"} <= set(
+        schemas
+    )
     without = FastAPI()
     without.include_router(openai_router(scripted))
     assert "/embeddings" not in without.openapi()["paths"]

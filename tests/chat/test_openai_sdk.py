@@ -210,10 +210,10 @@ async def test_the_list_of_models(client: Any) -> None:
 
 async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     shown = page("docs/chat-openai.md")
-    (code,) = shown.shown("py")
+    code = "\n".join(shown.shown("py"))
     names: dict[str, Any] = {}
     async with served(shown.run()["app"]) as url:
         code = code.replace("http://127.0.0.1:8000", url)
         await asyncio.to_thread(exec, compile(code, shown.name, "exec"), names)
     names["client"].close()
-    assert capsys.readouterr().out == "HELLO \n"
+    assert capsys.readouterr().out == "HELLO \nTELL ME \nGO ON \n"

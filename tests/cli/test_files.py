@@ -101,6 +101,7 @@ def test_a_file_that_is_written_from_a_file_or_an_app_makes_the_same_specs(folde
     assert specs("shop.yaml") == [ApplicationSpec(**json.loads(done.stdout))]
 
 
+@pytest.mark.slow
 def test_what_is_said_on_the_command_line_is_written_also_where_it_is_the_default(folder: Path) -> None:
     (folder / "one" / "app.py").write_text(
         "from app_toolkit import DeploymentConfig, Toolkit\n"

@@ -119,6 +119,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "dev", "dev --no-reload", "run"])
 @pytest.mark.parametrize(("target", "sentence", "traceback"), REFUSED)
 def test_every_command_says_the_same_of_what_it_cannot_serve(

@@ -483,7 +483,6 @@ def exact(seconds):
     return round(seconds * 1_000_000)
 
 
-@pytest.mark.slow
 @WORLDS
 @given(seed=SEEDS)
 def test_in_any_world_each_decision_says_what_the_definitions_say(seed):

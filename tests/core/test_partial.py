@@ -87,7 +87,6 @@ def plans(draw, number):
     )
 
 
-@pytest.mark.slow
 @settings(derandomize=True, max_examples=120)
 @given(st.data())
 def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed(data):

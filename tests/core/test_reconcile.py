@@ -59,7 +59,6 @@ def another_live(rng):
     return replace(LIVE, user_config={"tone": rng.choice(["dry", "warm", "cold"])})
 
 
-@pytest.mark.slow
 @WORLDS
 @example(seed=925159)  # one that had to go was to take up options, too
 @example(seed=4669)  # one that starts was not to be reached by callers on other nodes
@@ -80,7 +79,6 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
     world.settle()
 
 
-@pytest.mark.slow
 @settings(WORLDS, max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_proxies_of_different_options_are_never_there_at_once(seed):
@@ -167,7 +165,6 @@ class Worlds(RuleBasedStateMachine):
         self.world.settle(steps=250)
 
 
-@pytest.mark.slow
 def test_no_few_steps_lead_to_a_wrong_one():
     run_state_machine_as_test(Worlds, settings=settings(WORLDS, max_examples=60, stateful_step_count=25))
 

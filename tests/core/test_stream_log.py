@@ -176,6 +176,16 @@ class RandomStreamLog(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.model)))
+        assert self.table.remove(id)
+        assert not self.table.remove(id)
+        self.readers = [reader for reader in self.readers if reader.stream != id]
+        del self.model[id]
+        self.keys = {key: found for key, found in self.keys.items() if found != id}
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
     def adopt(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.model)))
         stream = self.model[id]

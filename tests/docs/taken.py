@@ -10,8 +10,9 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from fastapi_cli.cli import app as fastapi_cli
 from uvicorn.main import main as uvicorn_cli
 
 from app_toolkit.cli import main as command_line
+from app_toolkit.cli.new import choose, read_answers, templates
 
 from .pages import ROOT, Command, Page
 
-THEIRS = {"createdb", "export", "git", "initdb", "mypy", "pg_ctl", "printf", "ray", "ruff", "venv"}
+THEIRS = {"createdb", "export", "git", "initdb", "mypy", "npm", "pg_ctl", "printf", "ray", "ruff", "venv"}
 """Programs of others, whose options are not held to anything here."""
 
 SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn(?! --)|python\S* -m|cd \S+ &&) \S")
@@ -75,6 +77,7 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(command_line, "serve_on_ray", lambda *_: None)
         patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
         patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
+        patched.setattr(command_line, "create_project", take_answers)
         patched.setattr(command_line, "connect", lambda _: Nobody())
         patched.setattr(sys, "path", list(sys.path))
         patched.setenv("WRITER_TOKEN", "of the file in docs/cli.md")
@@ -84,6 +87,12 @@ def only_taken(folder: Path) -> Iterator[None]:
         finally:
             os.environ.clear()
             os.environ.update(variables)
+
+
+def take_answers(name: str | None, words: Sequence[str], folder: Path, *, ask: bool) -> Path:
+    known = templates()
+    read_answers(choose(known, name or next(iter(known))), words)
+    return folder
 
 
 def take(command: Command, away: bool = False) -> None:
@@ -135,11 +144,22 @@ def _pip(command: Command) -> None:
 
 
 def _pytest(command: Command) -> None:
-    if command.arguments:
-        selects = [word for word in command.arguments if (ROOT / word.partition("::")[0]).exists() or "/" in word]
-        done = collect(*command.arguments, *(() if selects else [str(ROOT / "tests/docs/pages.py")]))
-        # pages.py has no tests, and pytest says so with 5: its options it took.
-        assert done.returncode == (0 if selects else 5), done.stdout + done.stderr
+    paths = [word for word in command.arguments if (ROOT / word.partition("::")[0]).exists() or "/" in word]
+    options = [word for word in command.arguments if word not in paths]
+    if "-k" in options or any("::" in path for path in paths):
+        done = collect(*command.arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    for path in paths:
+        assert any((ROOT / path).rglob("test_*.py")) or Path(path).name.startswith("test_"), f"{path} has no tests"
+    if options:
+        assert _pytest_takes(*options), f"pytest does not take {options}"
+
+
+@cache
+def _pytest_takes(*options: str) -> bool:
+    # The file has no tests, which pytest reports with status 5 if it accepts the options.
+    return collect(*options, str(ROOT / "tests/docs/pages.py")).returncode == 5
 
 
 def collect(*arguments: str) -> subprocess.CompletedProcess[str]:

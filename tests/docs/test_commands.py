@@ -58,6 +58,8 @@ def test_every_command_is_taken(page: Page, folder: Path, capsys: pytest.Capture
         "app-toolkit run --port 65536",
         "app-toolkit run missing.py",
         "app-toolkit dev -n 2",
+        "app-toolkit new missing",
+        "app-toolkit new api frontend=react",
         "app-toolkit plan --format xml",
         "app-toolkit scale",
         "cd examples && ../.venv/bin/python -m embeddings.missing",

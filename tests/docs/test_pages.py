@@ -38,6 +38,7 @@ SHOWN = {
     "docs/chat-openai.md console": "tests/chat/test_openai.py::test_the_command_of_the_page_is_answered",
     "docs/chat-openai.md py": "tests/chat/test_openai_sdk.py::test_the_sdk_reads_the_app_of_the_page",
     "docs/chat-openai.md yaml": DRAWING,  # of LibreChat
+    "docs/chat-websocket.md js": "tests/chat/test_websocket_node.py::test_the_client_of_the_page_continues",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",

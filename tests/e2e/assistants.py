@@ -8,6 +8,7 @@ from fastapi import Depends
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch
 from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, openai_router
+from app_toolkit.streaming import StreamLogDeployment
 
 
 class Assistant(Deployment, name="assistant", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=100):
@@ -35,8 +36,9 @@ class Assistant(Deployment, name="assistant", ray_actor_options={"num_cpus": 0.1
 
 
 assistant = Assistant.bind()
-app = Toolkit(deployment=DeploymentConfig(name="front", ray_actor_options={"num_cpus": 0.1}))
-app.include_router(openai_router({"assistant": assistant}, embeddings={"assistant": assistant}), prefix="/v1")
+app = Toolkit(deployment=DeploymentConfig(name="front", num_replicas=2, ray_actor_options={"num_cpus": 0.1}))
+router = openai_router({"assistant": assistant}, embeddings={"assistant": assistant}, log=StreamLogDeployment.bind())
+app.include_router(router, prefix="/v1")
 
 
 @app.get("/running")

@@ -1,4 +1,4 @@
-"""The short forms of `benchmarks.chaos` that end no proxy: the rig's own code, against the session's cluster."""
+"""The short forms of the scenarios of `benchmarks.chaos` that kill no proxy, against the session's cluster."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from tests.cluster import Served
 
 
 class Rig(System):
-    """Deploys each application once, and from this process: the command takes longer than most short forms."""
+    """Deploys each application once, from this process: the command takes longer than most short forms."""
 
     def __init__(self, victim: Served) -> None:
         super().__init__(victim.cluster.client, victim.spec.name, Path(os.environ[LEDGER]))
@@ -70,12 +70,12 @@ def system(victim: Served) -> Iterator[System]:
         floods,
         no_descriptors,
         impatient_clients,
-        pytest.param(updates, marks=pytest.mark.timeout(240)),
+        pytest.param(updates, marks=[pytest.mark.slow, pytest.mark.timeout(240)]),
     ],
 )
-def test_every_bound_is_kept(system: System, scenario: object) -> None:
+def test_every_bound_is_met(system: System, scenario: object) -> None:
     rows = asyncio.run(scenario(system, True))  # type: ignore[operator]
-    # Speeds are left to the rig: others use the machine of a test, too.
+    # Latencies and throughputs are not checked: other processes use the machine of a test, too.
     judged = [row for row in rows if not row.clocked]
     assert judged
     assert not [row for row in judged if not row.holds]

@@ -93,6 +93,7 @@ def answer(url: str, condition: Callable[[Any], bool]) -> Any:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_from(
     empty: tuple[str, Path], app: Path
@@ -127,6 +128,7 @@ def here(*arguments: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deploy = ("deploy", str(app / "stays.py"), "--name", "stays", "--route-prefix", "/stays")
     assert here(*deploy, "--wait") == 0

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
 from tests.running import Start
 
 
+@pytest.mark.slow
 def test_a_guest_takes_along_what_is_its_own_and_nothing_else(victim: Served, run: Start) -> None:
     address = victim.cluster.address()
     options = ("--address", address, "--route-prefix", "/guest", "--port", "0")

@@ -21,7 +21,7 @@ from app_toolkit.transport import hop
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import ROOT
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 class Nodes:

@@ -1,5 +1,6 @@
-"""The API of OpenAI on Ray: the router in one replica, the model in another."""
+"""The API of OpenAI on Ray: the router in two replicas, the model in another, and the stream log in a fourth."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.cluster import Cluster
 from tests.patience import wait_until
 
 COMPLETIONS = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +64,43 @@ def test_a_client_that_does_not_wait_stops_the_generator_in_the_other_replica(ht
 def test_the_texts_of_a_request_are_computed_in_batches(http: httpx.Client) -> None:
     response = http.post("/v1/embeddings", json={"model": "assistant", "input": ["a", "abc"] * 100})
     assert [each["embedding"] for each in response.json()["data"]] == [[1.0], [3.0]] * 100
+
+
+def test_a_response_in_the_background_is_followed_and_cancelled_through_any_replica(http: httpx.Client) -> None:
+    asked = {"model": "assistant", "input": "wait", "background": True}
+    ids = [http.post(RESPONSES, json=asked).json()["id"] for _ in range(4)]
+    wait_until(lambda: running(http) == 4)
+    for id in ids:
+        assert http.get(f"{RESPONSES}/{id}").json()["status"] in ("queued", "in_progress")
+        with http.stream("GET", f"{RESPONSES}/{id}?stream=true") as response:
+            lines = (line for line in response.iter_lines() if line.startswith("data: "))
+            events = (json.loads(line.removeprefix("data: ")) for line in lines)
+            assert "wait" in (event.get("delta") for event in events)
+            assert http.post(f"{RESPONSES}/{id}/cancel").json()["status"] == "cancelled"
+            assert [event["response"]["status"] for event in events] == ["cancelled"]
+    wait_until(lambda: not running(http))
+
+
+def test_a_stored_response_outlives_its_client_and_one_that_is_not_stored_does_not(http: httpx.Client) -> None:
+    ids = []
+    for store in (True, False):
+        asked = {"model": "assistant", "input": "wait", "stream": True, "store": store}
+        with http.stream("POST", RESPONSES, json=asked) as response:
+            first = next(line for line in response.iter_lines() if line.startswith("data: "))
+            ids.append(json.loads(first.removeprefix("data: "))["response"]["id"])
+    wait_until(lambda: running(http) == 1)
+    stored, other = ids
+    assert http.get(f"{RESPONSES}/{other}").status_code == 404
+    assert http.get(f"{RESPONSES}/{stored}").json()["status"] == "in_progress"
+    assert http.delete(f"{RESPONSES}/{stored}").json()["deleted"] is True
+    wait_until(lambda: not running(http))
+    assert http.get(f"{RESPONSES}/{stored}").status_code == 404
+
+
+def test_a_conversation_continues_in_any_replica(http: httpx.Client) -> None:
+    before = None
+    for word in ("a", "b", "c", "d"):
+        asked = {"model": "assistant", "input": word, "previous_response_id": before}
+        document = http.post(RESPONSES, json=asked).json()
+        assert document["output"][0]["content"][0]["text"] == word
+        before = document["id"]

@@ -132,6 +132,7 @@ def asked_all_the_time(url: str, *paths: str) -> Iterator[dict[str, list[int]]]:
             client.join()
 
 
+@pytest.mark.slow
 def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others_stay_as_they_are(
     parts: Parts, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +168,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
     assert set(statuses["/chat"][deleted:]) == {404}
 
 
+@pytest.mark.slow
 def test_what_was_deleted_is_created_again_and_the_next_whole_deploy_makes_all_of_one_code(parts: Parts) -> None:
     own = parts.told("/")
     assert here("delete", "parts/chat") == 0

@@ -55,6 +55,7 @@ def stopped(pid: int) -> Iterator[float]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_to_the_next(
     cluster: Cluster, victim: Served, epoch: int
 ) -> None:
@@ -88,6 +89,7 @@ def victim_replicas(status: Mapping[str, Any], victim: Served) -> list[Mapping[s
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["a caller", "an operator"])
 def test_a_controller_that_never_answers_begins_anew(
     cluster: Cluster, victim: Served, epoch: int, who: str, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +109,7 @@ def test_a_controller_that_never_answers_begins_anew(
     assert pids(processes(cluster.status())) == before
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_starts_nothing_twice(
     cluster: Cluster, victim: Served
 ) -> None:

@@ -35,6 +35,7 @@ LEFT_S = 5.0
 """Seconds until nothing of a run is left that ended by itself."""
 
 
+@pytest.mark.slow
 def test_a_signal_for_the_process_group_drains_what_is_served_over_tls_and_leaves_nothing(
     run: Start, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_signal_for_the_process_group_drains_what_is_served_over_tls_and_leave
     wait_until(lambda: not served.left(), LEFT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
     pid, terminal = pty.fork()
@@ -115,6 +117,7 @@ async def opens(key: str, door: Annotated[Door, Depends(Door.bind())]) -> list[s
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a replica or more of each of eight applications
 def test_all_applications_of_a_file_are_served_whatever_their_kind_and_no_secret_is_told(
     cluster: Cluster, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +189,7 @@ def url(shop: Run) -> str:
     return shop.url()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_requests_and_what_the_app_logs_and_prints_appear_in_the_terminal(shop: Run, url: str) -> None:
     answer = httpx.get(f"{url}/sell", headers={"x-request-id": "one"}, trust_env=False, timeout=PATIENCE_S)
@@ -245,6 +249,7 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_a_startup_that_raises_is_told_with_the_users_traceback(victim: Served) -> None:
     address = victim.cluster.address()  # that it fails has nothing to do with whose Ray it is
     said = refused("tests/e2e/broken.py", "--port", "0", "--address", address, "--route-prefix", "/broken")

@@ -318,6 +318,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: Path) -> None:
     (tmp_path / "served.py").write_text(SCRIPT)
     script = subprocess.Popen(

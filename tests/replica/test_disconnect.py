@@ -695,9 +695,10 @@ def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_colle
                     mark("handed-over-closed")
 
             async def work(stream):
-                async for _ in stream:
-                    await gate("go")
-                    mark("went-on")
+                await anext(stream)
+                await gate("go")
+                await anext(stream)
+                mark("went-on")
 
             global working
             working = asyncio.create_task(work(body()))

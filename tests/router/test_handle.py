@@ -5,7 +5,7 @@ import copy
 import gc
 import pickle
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 
 from app_toolkit import ConfigError, options, remote
 from app_toolkit.errors import NoReplica
+from app_toolkit.interfaces import Call
+from app_toolkit.observability.context import READINGS, Reading
 from app_toolkit.router import handle
 from tests.patience import until
 from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
@@ -419,8 +421,8 @@ def test_options_are_of_a_handle() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("_secret", "Writer._secret is private, and not for callers"),
-        ("__wrapped__", "Writer.__wrapped__ is private, and not for callers"),
+        ("_secret", "Writer._secret is private; callers can call public methods only"),
+        ("__wrapped__", "Writer.__wrapped__ is private; callers can call public methods only"),
         ("style", "Writer.style is not a method; a handle has only methods"),
         ("wrote", r"Writer has no method 'wrote'; did you mean write\?"),
         ("options", "Writer.options is a class method, which needs no replica: call it on the class"),
@@ -482,6 +484,31 @@ def test_the_default_plane_is_made_once_whoever_calls_first(monkeypatch: pytest.
             thread.join()
         assert scores == [4, 4, 4, 4]
         assert made == [plane]
+
+
+async def test_a_stream_that_its_request_closes_is_not_closed_twice(
+    here: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    async def stream(_: Call) -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            closing.set()
+            await may_close.wait()
+
+    model, _, caller = bound(here)
+    monkeypatch.setattr(caller, "stream", stream)
+    readings: set[Reading] = set()
+    READINGS.set(readings)
+    items: Any = model.count(2)
+    assert await anext(items) == 1
+    for reading in readings:
+        reading.leave()
+    await closing.wait()
+    await items.aclose()  # as the garbage collector does
+    may_close.set()
 
 
 def test_once_the_engine_has_ended_calls_are_refused() -> None:

@@ -164,7 +164,7 @@ async def test_beyond_the_queue_a_call_is_refused(serve: Serve, calling: Calling
 
 async def test_one_deadline_holds_in_the_queue_and_while_it_runs(serve: Serve, calling: Calling) -> None:
     caller = calling.tell()
-    with pytest.raises(DeadlineExceeded, match="double of model gave no answer within its time"):
+    with pytest.raises(DeadlineExceeded, match="double of model did not respond before its deadline"):
         await caller.call(double(1, timeout_s=0.05))
     replica = serve(SOURCE)
     caller = calling.tell(replica)

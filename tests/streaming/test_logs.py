@@ -418,6 +418,28 @@ async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
     assert not (await renewed(log)).stop
 
 
+async def test_a_stream_can_be_removed_before_its_end(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, "k")
+        await log.append("s", "owner", 1, [b"a"])
+        async with aclosing(log.follow("s", 0)) as pages:
+            assert await next_page(pages) == Page(1, (b"a",))
+            following = asyncio.ensure_future(next_page(pages))
+            await asyncio.sleep(0)
+            assert await log.remove("s")
+            with pytest.raises(StreamUnknown):
+                await following
+        assert not await log.remove("s")
+        assert await log.find("k") is None
+        with pytest.raises(StreamUnknown):
+            await log.append("s", "owner", 2, [b"b"])
+        await log.begin("s", "other", SSE, "k")
+        await log.append("s", "other", 1, [b"c"])
+        await log.end("s", "other", "finished")
+        assert await read(log, "s") == ([b"c"], "finished")
+        assert await log.remove("s")
+
+
 async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
     async with logs(LASTING) as log:
         with pytest.raises(StreamUnknown, match="there is no stream 's'"):

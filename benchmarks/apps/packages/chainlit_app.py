@@ -1,4 +1,4 @@
-"""Chainlit: a chat mounted on an app; the client does what its browser page does."""
+"""Chainlit: a chat mounted on an app. The client sends the requests of its browser page."""
 
 import asyncio
 import uuid

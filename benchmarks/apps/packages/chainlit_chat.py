@@ -1,4 +1,4 @@
-"""The chat that `chainlit_app` mounts: it says what it is told, and how many messages the session has had."""
+"""The chat that `chainlit_app` mounts. It echoes each message with the number of messages in the session."""
 
 import chainlit
 

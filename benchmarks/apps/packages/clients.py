@@ -1,6 +1,6 @@
-"""Clients of one app, all at once, in rounds: how many were served, and why the others were not.
+"""Run concurrent clients of an app in rounds. Print how many were served, and the errors of the others.
 
-Each client connects from a loopback address of its own, as users do.
+Each client connects from a different loopback address, as users do.
 
 python clients.py MODULE:FUNCTION URL CLIENTS ROUNDS
 """
@@ -22,11 +22,11 @@ WARM = 4
 WARM_S = 5.0
 
 NUMBER: ContextVar[int] = ContextVar("number")
-"""The client that runs."""
+"""The number of the current client."""
 
 
 class Socket(socket.socket):
-    """A socket that connects from 127.0.1.NUMBER; none of the packages has an option for that in common."""
+    """A socket that connects from 127.0.1.NUMBER. The packages have no common option for the local address."""
 
     def connect(self, address: Any) -> None:
         number = NUMBER.get(None)
@@ -55,7 +55,7 @@ async def main(where: str, url: str, clients: int, rounds: int) -> None:
                 error = error.exceptions[0]
             failures[f"{type(error).__name__}: {error}"[:160]] += 1
 
-    # Alone and not counted, so that a package that starts something with its first request has done so.
+    # Warm up with uncounted requests, because some packages initialize at their first request.
     for number in range(WARM):
         with suppress(Exception):
             async with asyncio.timeout(WARM_S):
@@ -66,7 +66,7 @@ async def main(where: str, url: str, clients: int, rounds: int) -> None:
         json.dumps({"served": served, "clients": clients * rounds, "failures": dict(failures.most_common(4))}),
         flush=True,
     )
-    os._exit(0)  # threads of packages may still wait for an answer that never comes
+    os._exit(0)  # threads of packages may wait forever for a response
 
 
 if __name__ == "__main__":

@@ -51,13 +51,13 @@ async def interface(url: str, number: int) -> None:
             loop.call_soon_threadsafe(settle, None)
 
     def settle(error: BaseException | None) -> None:
-        if done.done():  # the time of this client was over
+        if done.done():  # this client has timed out
             return
         if error is None:
             done.set_result(None)
         else:
             done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
-    # Not a thread of a pool: a client whose event stream went to the wrong worker waits for ever, and keeps its thread.
+    # Not a thread of a pool: a client whose event stream went to the wrong worker waits forever and keeps its thread.
     threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
     await done

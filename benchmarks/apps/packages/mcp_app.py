@@ -1,4 +1,4 @@
-"""The MCP SDK three ways: without sessions, with sessions, and over its older SSE transport."""
+"""The MCP SDK without sessions, with sessions, and with the older SSE transport."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,7 +56,7 @@ async def stateless(url: str, number: int) -> None:
 
 
 async def modern(url: str, number: int) -> None:
-    """The protocol of July 2026 has no sessions, whether or not the server would give one to an older client."""
+    """The protocol of July 2026 has no sessions, even if the server supports sessions for older clients."""
     async with Client(f"{url}/sessions/mcp", mode="2026-07-28") as client:
         await calls(client, number)
 

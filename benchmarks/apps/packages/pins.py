@@ -1,4 +1,4 @@
-"""One replica for a whole app, whatever `-n` says: its packages keep state in memory."""
+"""Pin an app to one replica, independent of `-n`, because its packages keep state in memory."""
 
 from app_toolkit import DeploymentConfig
 

@@ -1,4 +1,4 @@
-"""The Prometheus client in its multiprocess mode: both processes count in one folder."""
+"""The Prometheus client in multiprocess mode: both processes write their counters to one folder."""
 
 import os
 from typing import TypeVar

@@ -1,6 +1,6 @@
-"""State that two processes share: slowapi counts in Redis, and python-socketio passes what it emits through it.
+"""State that two processes share: slowapi counts in Redis, and python-socketio sends its events through Redis.
 
-`REDIS_URL` is where it listens.
+`REDIS_URL` is the URL of the Redis server.
 """
 
 import os
@@ -52,7 +52,7 @@ pinned = sharing(Toolkit(deployment=ONE))
 
 
 async def limit(url: str, number: int) -> None:
-    """Each request on a connection of its own, so that it meets either process."""
+    """Send each request over a new connection, so that both processes receive requests."""
     user = {"x-user": str(uuid.uuid4())}
     answers = []
     for _ in range(8):
@@ -62,7 +62,7 @@ async def limit(url: str, number: int) -> None:
 
 
 async def broadcast(url: str, number: int) -> None:
-    """What one connection says, the others in its room hear, whichever process they are connected to."""
+    """Check that a message reaches all connections in the room, in both processes."""
     room = str(uuid.uuid4())
     speaker, *listeners = [socketio.AsyncSimpleClient(reconnection=False) for _ in range(4)]
     try:

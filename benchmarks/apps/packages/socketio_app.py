@@ -31,7 +31,7 @@ pinned = with_socketio(Toolkit(deployment=ONE))
 
 
 async def talk(url: str, number: int, transports: Sequence[str]) -> None:
-    # Closing the HTTP session ends an open poll at once, as a browser does; the client alone would wait for its answer.
+    # As in a browser, closing the HTTP session ends an open poll at once. The client alone would wait for its response.
     async with aiohttp.ClientSession() as session:
         client = socketio.AsyncSimpleClient(reconnection=False, http_session=session)
         path = f"{urlsplit(url).path}/socket.io"

@@ -1,4 +1,4 @@
-"""OpenTelemetry's instrumentation of FastAPI: a handler is in the trace that its client began."""
+"""OpenTelemetry's instrumentation of FastAPI: the spans of a handler belong to the trace of its client."""
 
 import os
 from typing import TypeVar

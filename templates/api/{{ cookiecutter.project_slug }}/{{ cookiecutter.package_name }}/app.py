@@ -1,4 +1,4 @@
-"""{{ cookiecutter.project_name }}: which router is served by which replicas."""
+"""{{ cookiecutter.project_name }}: the routers, and the deployment that serves each of them."""
 
 from app_toolkit import DeploymentConfig, Toolkit
 

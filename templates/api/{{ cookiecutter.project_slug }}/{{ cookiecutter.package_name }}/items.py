@@ -1,4 +1,4 @@
-"""Ordinary JSON endpoints."""
+"""JSON endpoints."""
 
 from typing import Annotated
 
@@ -7,13 +7,15 @@ from pydantic import BaseModel, Field
 
 router = APIRouter(prefix="/items", tags=["items"])
 
+TAX = 0.2
+
 
 class Item(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     price: Annotated[float, Field(gt=0)]
 
 
-class Priced(Item):
+class PricedItem(Item):
     with_tax: float
 
 
@@ -23,5 +25,6 @@ async def read_item(name: str) -> Item:
 
 
 @router.post("")
-async def price_item(item: Item) -> Priced:
-    return Priced(name=item.name, price=item.price, with_tax=round(item.price * 1.2, 2))
+async def price_item(item: Item) -> PricedItem:
+    """Add the price with tax."""
+    return PricedItem(name=item.name, price=item.price, with_tax=round(item.price * (1 + TAX), 2))

@@ -1,0 +1,176 @@
+"""Clients of chats and of resumable streams, as their authors publish them, against one app in several forms.
+
+Each client has an environment of its own and a list of cases. A case that an app without these routes cannot serve is
+`not served`; every other case must pass in every form.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.conformance.relay import cutting
+from benchmarks.contenders import Contender
+from benchmarks.peers import environment, node_modules
+from benchmarks.servers import CannotStart, started
+
+ROOT = Path(__file__).parents[2]
+APPS = ROOT / "benchmarks" / "apps" / "clients"
+RUN_S = 600
+CUT_AFTER = 1_500
+"""Bytes of a response after which the relay cuts its connection."""
+
+PASSED, NOT_SERVED = "passed", "not served"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client, and the module with its cases."""
+
+    title: str
+    module: str
+    """Of `benchmarks/apps/clients`: `.py` or `.mjs`."""
+    packages: tuple[str, ...]
+    """Of PyPI or of npm. The first one is the client."""
+
+    @property
+    def is_node(self) -> bool:
+        return self.module.endswith(".mjs")
+
+
+CLIENTS = (
+    Client("OpenAI SDK for Python", "openai_client.py", ("openai",)),
+    Client("OpenAI SDK for Node", "openai_client.mjs", ("openai", "zod")),
+    Client("AI SDK, `@ai-sdk/openai-compatible`", "openai_compatible.mjs", ("@ai-sdk/openai-compatible", "ai")),
+    Client("AI SDK, chats of `useChat`", "ai_sdk.mjs", ("ai",)),
+    Client("LangChain", "langchain_client.py", ("langchain-openai",)),
+    Client("`eventsource` for Node", "eventsource.mjs", ("eventsource",)),
+    Client("`httpx-sse`", "httpx_sse_client.py", ("httpx-sse", "httpx>=0.28")),
+    Client("`websockets`", "websockets_client.py", ("websockets",)),
+)
+
+TOOLKIT = "{python} -P -m app_toolkit.cli"
+APP = "{apps}/clients/chats.py:app"
+FORMS = {
+    "uvicorn": "{python} -m uvicorn chats:app --app-dir {apps}/clients --port {port} --log-level warning",
+    "dev": f"{TOOLKIT} dev {APP} --port {{port}} --no-reload",
+    "run -n 2": f"{TOOLKIT} run {APP} --port {{port}} -n 2",
+}
+
+Cases = dict[str, dict[str, str]]
+"""Case → form → verdict."""
+
+
+def run(
+    known: Mapping[str, Any], chosen: Sequence[str] = (), forms: Sequence[str] = tuple(FORMS)
+) -> Iterator[dict[str, Any]]:
+    """The verdicts of every case, after each form, merged with what is `known`.
+
+    `chosen`: modules of clients without their endings, none: all of them.
+    """
+    clients = [each for each in CLIENTS if not chosen or Path(each.module).stem in chosen]
+    commands = {each.module: _command(each) for each in clients}
+    versions = {each.title: _version(each) for each in clients}
+    for form in forms:
+        found: dict[str, Cases] = {}
+        try:
+            with started(contender(form)) as server, cutting(server.port, CUT_AFTER) as relay:
+                for client in clients:
+                    verdicts = _visit(client, commands[client.module], server.url, f"http://127.0.0.1:{relay}")
+                    found[client.title] = {case: {form: verdict} for case, verdict in verdicts.items()}
+                    for case, verdict in verdicts.items():
+                        print(f"{form}: {client.title}: {case}: {verdict}", flush=True)
+        except CannotStart as error:
+            found = {client.title: {"start": {form: str(error)}} for client in clients}
+        known = merged(known, {"versions": versions, "cases": found})
+        yield known
+
+
+def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Earlier results with those of the clients and forms that were run again."""
+    cases: dict[str, Cases] = {}
+    for title in (each.title for each in CLIENTS):
+        before, now = known.get("cases", {}).get(title, {}), found["cases"].get(title, {})
+        # A form that was run again has only the cases that there are now.
+        again = {form for verdicts in now.values() for form in verdicts}
+        kept = {case: {form: each[form] for form in each if form not in again} for case, each in before.items()}
+        both = {case: {**kept.get(case, {}), **now.get(case, {})} for case in {**now, **kept}}
+        if both := {case: verdicts for case, verdicts in both.items() if verdicts}:
+            cases[title] = both
+    versions = {**known.get("versions", {}), **found["versions"]}
+    return {"versions": versions, "cases": cases, "differences": list(differences(cases))}
+
+
+def differences(cases: Mapping[str, Cases]) -> Iterator[dict[str, str]]:
+    """The cases that have failed."""
+    for title, of_client in cases.items():
+        for case, verdicts in of_client.items():
+            for form, verdict in verdicts.items():
+                if verdict not in (PASSED, NOT_SERVED):
+                    yield {"where": f"{title}: {case}", form: verdict}
+
+
+def node_command(modules: Path, folder: Path, module: str) -> list[str]:
+    """The command that runs a module of cases on Node.
+
+    Parameters:
+        modules: The `node_modules` folder.
+        folder: An empty folder. A module finds packages only below a folder that it is in, so it is copied there.
+        module: Name of the file in `benchmarks/apps/clients`.
+    """
+    for each in APPS.glob("*.mjs"):
+        shutil.copy(each, folder)
+    (folder / "node_modules").symlink_to(modules)
+    return ["node", str(folder / module)]
+
+
+def _command(client: Client) -> Path:
+    """The environment of a client: its Python, or its `node_modules`."""
+    name = f"client-{re.sub(r'[^a-z]+', '-', client.module)}"
+    return (node_modules if client.is_node else environment)(name, client.packages)
+
+
+def _visit(client: Client, found: Path, url: str, relay: str) -> dict[str, str]:
+    """Run the cases of a client. If it ends without verdicts, its last words are the verdict on all of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        if client.is_node:
+            command = node_command(found, Path(folder), client.module)
+        else:
+            command = [str(found), str(APPS / client.module)]
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [*command, url, relay], env=environ, capture_output=True, text=True, timeout=RUN_S, check=False
+        )
+    if done.returncode:
+        return {"start": f"failed: {done.stderr[-300:]}"}
+    verdicts: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return verdicts
+
+
+def _version(client: Client) -> str:
+    """The version of the client itself."""
+    package, environment = client.packages[0], _command(client)
+    if client.is_node:
+        return str(json.loads((environment / package / "package.json").read_text())["version"])
+    asked = [str(environment), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]
+    return subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def contender(form: str) -> Contender:
+    """The app as a form serves it."""
+    command = FORMS[form]
+    return Contender(
+        name=f"chats ({form})",
+        title=form,
+        command=command,
+        roles={},
+        says="Serving " if " run " in command else "",
+        gets="/running?word=any",
+        environ={"PYTHONPATH": str(ROOT)},
+    )

@@ -1,0 +1,1 @@
+{{ shared("post_gen_project.py") }}

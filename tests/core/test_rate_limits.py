@@ -1,0 +1,106 @@
+"""The limits of requests, over random histories with a manual time."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app_toolkit.core.rate_limits import (
+    BUSY_RETRY_S,
+    MINUTE_S,
+    OverLimit,
+    RateLimiter,
+    RateLimits,
+    RatePermit,
+    SlidingWindow,
+)
+
+LIMITS = RateLimits(max_concurrent=3, max_per_minute=5)
+
+STEPS = st.one_of(st.floats(0, 30), st.sampled_from([0.0, MINUTE_S, math.nextafter(MINUTE_S, 0)]))
+
+
+class Requests(RuleBasedStateMachine):
+    """Requests of one client, and what the limits say of each one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limiter = RateLimiter(LIMITS)
+        self.now = 0.0
+        self.admitted: list[float] = []
+        self.running: list[RatePermit] = []
+
+    def recent(self) -> int:
+        return sum(self.now - at < MINUTE_S for at in self.admitted)
+
+    @rule(seconds=STEPS)
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def ask(self) -> None:
+        recent, running = self.recent(), len(self.running)
+        result = self.limiter.acquire(self.now)
+        if isinstance(result, RatePermit):
+            self.running.append(result)
+            self.admitted.append(self.now)
+            assert (recent < 5, running < 3) == (True, True)
+        elif result.limit == "max_concurrent":
+            assert running == 3
+            assert result.retry_after_s == BUSY_RETRY_S
+        else:
+            assert recent == 5
+            assert 0 <= result.retry_after_s <= MINUTE_S
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), twice=st.booleans())
+    def end(self, data: st.DataObject, twice: bool) -> None:
+        permit = data.draw(st.sampled_from(self.running))
+        self.running.remove(permit)
+        for _ in range(1 + twice):
+            self.limiter.release(permit)
+
+    @invariant()
+    def the_running_requests_are_counted(self) -> None:
+        assert self.limiter.running == len(self.running)
+
+    @invariant()
+    def no_minute_has_more_than_the_limit(self) -> None:
+        assert all(sum(at <= each < at + MINUTE_S for each in self.admitted) <= 5 for at in self.admitted)
+
+
+Requests.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+test_any_history = Requests.TestCase
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 6))
+def test_a_refused_request_is_admitted_after_the_time_that_it_was_told_and_not_before(
+    steps: list[int], limit: int
+) -> None:
+    window, now = SlidingWindow(limit), 0
+    for step in steps:
+        now += step
+        if not window.admit(now):
+            wait = window.retry_after_s(now)
+            assert not window.admit(now + wait - 0.5)
+            assert window.admit(now + wait)
+            return
+
+
+def test_without_limits_every_request_is_admitted() -> None:
+    limiter = RateLimiter(RateLimits())
+    assert all(isinstance(limiter.acquire(0.0), RatePermit) for _ in range(1_000))
+    assert limiter.running == 1_000
+
+
+@pytest.mark.parametrize("seconds", [0.0, 59.9])
+def test_a_refused_request_does_not_count(seconds: float) -> None:
+    limiter = RateLimiter(RateLimits(max_per_minute=1))
+    limiter.acquire(0.0)
+    for _ in range(10):
+        refusal = limiter.acquire(seconds)
+        assert isinstance(refusal, OverLimit)
+        assert refusal.retry_after_s == pytest.approx(MINUTE_S - seconds)
+    assert isinstance(limiter.acquire(MINUTE_S), RatePermit)
