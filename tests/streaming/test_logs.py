@@ -397,27 +397,6 @@ async def test_a_stream_that_the_log_does_not_have_is_unknown(
             await getattr(log, method)("s", *arguments)
 
 
-async def test_one_call_renews_many_leases(logs: Logs) -> None:
-    async with logs(LASTING) as log:
-        streams = [f"s{number}" for number in range(1_200)]
-        for stream in streams[::100]:
-            await log.begin(stream, "owner", SSE, None)
-        await log.stop("s100")
-        found = await log.renew([(stream, "another" if stream == "s200" else "owner") for stream in streams])
-        assert len(found) == len(streams)
-        stops = {stream: renewal.stop for stream, renewal in zip(streams, found, strict=True) if renewal is not None}
-        assert stops == {stream: stream in ("s100", "s200") for stream in streams[::100]}
-
-
-async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
-    now = 0.0
-    log = MemoryStreamLog(SHORT, now=lambda: now)
-    await log.begin("s", "owner", SSE, None)
-    now = 100 * SHORT.lease_s
-    await log.begin("t", "owner", SSE, None)
-    assert not (await renewed(log)).stop
-
-
 async def test_a_stream_can_be_removed_before_its_end(logs: Logs) -> None:
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, "k")
@@ -438,6 +417,27 @@ async def test_a_stream_can_be_removed_before_its_end(logs: Logs) -> None:
         await log.end("s", "other", "finished")
         assert await read(log, "s") == ([b"c"], "finished")
         assert await log.remove("s")
+
+
+async def test_one_call_renews_many_leases(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        streams = [f"s{number}" for number in range(1_200)]
+        for stream in streams[::100]:
+            await log.begin(stream, "owner", SSE, None)
+        await log.stop("s100")
+        found = await log.renew([(stream, "another" if stream == "s200" else "owner") for stream in streams])
+        assert len(found) == len(streams)
+        stops = {stream: renewal.stop for stream, renewal in zip(streams, found, strict=True) if renewal is not None}
+        assert stops == {stream: stream in ("s100", "s200") for stream in streams[::100]}
+
+
+async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
+    now = 0.0
+    log = MemoryStreamLog(SHORT, now=lambda: now)
+    await log.begin("s", "owner", SSE, None)
+    now = 100 * SHORT.lease_s
+    await log.begin("t", "owner", SSE, None)
+    assert not (await renewed(log)).stop
 
 
 async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
