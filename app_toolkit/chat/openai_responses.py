@@ -205,7 +205,9 @@ class GeneratedResponse:
                     yield event
             async with aclosing(_called(self._call)) as found:
                 async for each in found:
-                    for event in [*self._start(), *_encoded(self._events.translate(each))]:
+                    for event in self._start():
+                        yield event
+                    for event in _encoded(self._events.translate(each)):
                         yield event
                     await asyncio.sleep(0)  # a model that never waits must not block the event loop
             for event in [*self._start(), *_encoded(self._events.completed(int(time.time())))]:
@@ -334,19 +336,18 @@ async def read_response(log: StreamLog, id: str, *, wait: bool = False) -> Logge
         ChatError: 404, the log does not have it; 410, the log has no longer what is needed.
     """
     reader = ResponseReader()
-    items = None
+    items, outcome = None, None
     with _known(id):
-        outcome = None if wait else await log.outcome(id, NEWEST)
-        is_finished = outcome == "finished"
+        ended = None if wait else await log.outcome(id, NEWEST)
         async with aclosing(log.follow(id, 0)) as pages:
             async for page in pages:
                 for event in page.events:
                     kind, _, text = event.partition(b"\n")
                     if kind == INPUT:
                         items = [ResponseItem.model_validate(each) for each in json.loads(text)]
-                    elif not is_finished or kind in WHOLE:
+                    elif ended != "finished" or kind in WHOLE:
                         reader.add(json.loads(text))
-                if outcome is None and not wait:
+                if ended is None and not wait:
                     break
                 outcome = page.outcome
     document = reader.document(outcome)

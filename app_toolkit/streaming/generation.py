@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 
 from app_toolkit.core.stream_log import Outcome, Renewal
 from app_toolkit.errors import StreamUnknown
@@ -15,6 +15,9 @@ logger = logging.getLogger("app_toolkit.streaming")
 
 RENEW_S = 0.5
 """Seconds between two renewals of the leases. A stop and the end of `linger_s` are noticed this late."""
+
+CLEANUP_S = 10.0
+"""Seconds for which a stopped generator may clean up. It is cancelled again after each of these periods."""
 
 AHEAD = 1_024
 """Events that wait for the log. A generator that is faster waits."""
@@ -63,6 +66,7 @@ class Generation:
         self._first = asyncio.Event()
         self._complete = False
         self._stopped: Outcome | None = None
+        self._cancelled_at = -math.inf
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -143,11 +147,12 @@ class Generation:
             if self._last or self._waiting:
                 logger.exception("the generator of stream %s raised", self.id)
         finally:
-            self._complete = True
-            self._has_events.set()
-            if isinstance(self._items, AsyncGenerator):
-                async with aclosing(self._items):
-                    pass
+            try:
+                if isinstance(self._items, AsyncGenerator):
+                    await self._items.aclose()
+            finally:
+                self._complete = True
+                self._has_events.set()
 
     async def _write(self, generating: "asyncio.Task[None]") -> None:
         """Append what has been collected, as many events at a time as came during the append before."""
@@ -185,6 +190,8 @@ class Generation:
             self._stop(generating, "stopped")
 
     def _stop(self, generating: "asyncio.Task[None]", outcome: Outcome) -> None:
-        if not self._complete:
+        now = time.monotonic()
+        if not self._complete and now - self._cancelled_at >= CLEANUP_S:
             self._stopped = self._stopped or outcome
+            self._cancelled_at = now
             generating.cancel()
