@@ -37,6 +37,7 @@ from app_toolkit.chat.openai_stream import (
 )
 from app_toolkit.chat.openai_wire import InvalidParameter
 from app_toolkit.chat.protocol import ChatEvent, ErrorEvent
+from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
@@ -137,6 +138,7 @@ def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: Res
 
 def _add_stored(router: APIRouter, parameter: Any) -> None:
     @router.get("/responses/{response_id}", response_model=ResponseDocument, responses=STREAMED)
+    @without_permit
     async def get_response(
         response_id: str,
         log: parameter,
@@ -152,11 +154,13 @@ def _add_stored(router: APIRouter, parameter: Any) -> None:
 
     @router.post("/responses/{response_id}/cancel", response_model=ResponseDocument)
     @on_disconnect("notify")
+    @without_permit
     async def cancel_response(response_id: str, log: parameter) -> Any:
         return document_response((await _stop(log, response_id)).document)
 
     @router.delete("/responses/{response_id}")
     @on_disconnect("notify")
+    @without_permit
     async def delete_response(response_id: str, log: parameter) -> DeletedResponse:
         await _stop(log, response_id)
         await cast(StreamLog, log).remove(response_id)
