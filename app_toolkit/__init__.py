@@ -24,6 +24,7 @@ from app_toolkit.errors import (
 from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
 from app_toolkit.replica.batching import batch
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.replica.multiplexing import multiplexed
 from app_toolkit.replica.streams import open_stream
 from app_toolkit.router.handle import Response, Stream, options, remote
 from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
@@ -52,6 +53,7 @@ __all__ = [
     "deployment",
     "get_handle",
     "idempotent",
+    "multiplexed",
     "on_disconnect",
     "open_stream",
     "options",

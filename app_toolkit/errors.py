@@ -125,21 +125,26 @@ class BatchError(ToolkitError):
 class ChatError(ToolkitError):
     """A request that a chat model cannot serve. Raise it before the first event of the response."""
 
-    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int = 400, code: str | None = None, retry_after_s: float | None = None
+    ) -> None:
         """Describe the problem.
 
         Parameters:
             message: One sentence for the client.
             status: HTTP status. Default: 400.
             code: A word for programs, such as `context_length_exceeded`. Default: none.
+            retry_after_s: Seconds after which a retry makes sense: the `Retry-After` field. Default: none.
         """
         super().__init__(message)
         self.message = message
         self.status = status
         self.code = code
+        self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(ChatError, status=self.status, code=self.code), (self.message,)
+        made = partial(ChatError, status=self.status, code=self.code, retry_after_s=self.retry_after_s)
+        return made, (self.message,)
 
 
 class RequestError(ToolkitError):

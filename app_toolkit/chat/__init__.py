@@ -1,6 +1,8 @@
 """Routers of chat protocols over one interface of chat models."""
 
 from app_toolkit.chat.ai_sdk import ai_sdk_router
+from app_toolkit.chat.conversations import ConversationLimits, ConversationStore, SQLiteConversationStore
+from app_toolkit.chat.conversations_router import conversations_router
 from app_toolkit.chat.keys import api_keys
 from app_toolkit.chat.openai import openai_router
 from app_toolkit.chat.protocol import (
@@ -30,10 +32,13 @@ __all__ = [
     "ChatMessage",
     "ChatModel",
     "ChatRequest",
+    "ConversationLimits",
+    "ConversationStore",
     "ErrorEvent",
     "FinishEvent",
     "FinishReason",
     "ReasoningEvent",
+    "SQLiteConversationStore",
     "TextEvent",
     "Tool",
     "ToolCall",
@@ -42,6 +47,7 @@ __all__ = [
     "UsageEvent",
     "ai_sdk_router",
     "api_keys",
+    "conversations_router",
     "openai_router",
     "websocket_router",
 ]

@@ -5,9 +5,8 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -18,8 +17,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
+from app_toolkit.chat.conversations import ConversationStore
 from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, TextEvent
+from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
 from app_toolkit.chat.ui_messages import UIChat, read_chat, tool_calls
+from app_toolkit.chat.ui_record import MessageRecord
 from app_toolkit.chat.ui_stream import MessageParts, Part, encode
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.core.stream_log import Outcome, Page
@@ -28,11 +30,11 @@ from app_toolkit.errors import ChatError, ConfigError, RequestError, StreamActiv
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import DEFAULT, MemoryStreamLog, StreamLog
-from app_toolkit.streaming.resumable import STREAM_ID, OpenStream, StreamOptions, log_parameter
+from app_toolkit.streaming.resumable import ERRORS, STREAM_ID, OpenStream, StreamOptions, log_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
 
-Call = Callable[[], AsyncIterator[ChatEvent]]
+Call = Callable[[UIChat], AsyncIterator[ChatEvent]]
 
 HEADERS = {
     "content-type": "text/event-stream",
@@ -68,6 +70,9 @@ ENDINGS: Mapping[Outcome | None, Part] = {
 }
 """The last part of a stream that did not end by itself."""
 
+LOST: Part = {"type": "data-error", "data": ERRORS["lost"], "transient": True}
+"""The part before the error of a stream whose process has died. Programs find the reason in it; `onData` gets it."""
+
 EVICTED: Part = {"type": "error", "errorText": "The response is too long to be read again from its start."}
 
 BODY = {
@@ -101,12 +106,14 @@ def ai_sdk_router(
     version: int = 5,
     linger_s: float = 60.0,
     max_duration_s: float = 3_600.0,
+    conversations: ConversationStore | None = None,
+    user: Callable[..., Any] | None = None,
 ) -> APIRouter:
     """Return a router for `useChat` of the Vercel AI SDK. Include it with a prefix, such as `/api/chat`.
 
     `POST` to the prefix streams a response as a UI message stream, version 1. `POST /text` streams its text only, for
     `TextStreamChatTransport`. With `resume`, `GET /{chat}/stream` replays the active response of a chat from its start
-    and follows it (204 if none is active), and `POST /{chat}/stop` stops it.
+    and follows it (204 if none is active or lost), and `POST /{chat}/stop` stops it.
 
     An error before the first event has its status, and its body is the message, which the AI SDK shows to the user. A
     later one is a part of the type `error`; an exception other than `ChatError` shows no details.
@@ -121,6 +128,10 @@ def ai_sdk_router(
             Default: 5.
         linger_s: Seconds without a client after which a model is stopped. Default: 60.
         max_duration_s: Seconds after which a model is stopped. Default: 3600.
+        conversations: Where the messages of each chat are stored, and the earlier ones are read if a client sends only
+            the last one. `conversations_router` serves them. Default: nowhere.
+        user: A dependency that returns the id of the user, a string. The chats of two users are separate, even if they
+            have the same id. Default: all clients are one user.
 
     Raises:
         ConfigError: There is no model, or an option is out of bounds.
@@ -133,18 +144,19 @@ def ai_sdk_router(
     options = StreamOptions(log or DEFAULT, None, linger_s, max_duration_s, FIRST_EVENT_S, 0, None)
     router = APIRouter(route_class=PlainTextRoute)
     catalog = catalog_parameter(models)
+    stored = stored_parameter(conversations, user)
     _add_text(router, catalog, options)
     if resume:
-        _add_resumable(router, catalog, version, options)
+        _add_resumable(router, catalog, stored, version, options)
     else:
-        _add_plain(router, catalog, version, options)
+        _add_plain(router, catalog, stored, version, options)
     return router
 
 
 def _add_text(router: APIRouter, models: Any, options: StreamOptions) -> None:
     async def opened(request: Request, catalog: models) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        response = TextResponse(_call(chat, catalog))
+        response = TextResponse(chat, _call(chat, catalog))
         async with _tied(request, response, options) as stream:
             yield stream
 
@@ -154,10 +166,11 @@ def _add_text(router: APIRouter, models: Any, options: StreamOptions) -> None:
         return StreamingResponse(_text_chunks(stream), headers=TEXT_HEADERS)
 
 
-def _add_plain(router: APIRouter, models: Any, version: int, options: StreamOptions) -> None:
-    async def opened(request: Request, catalog: models) -> AsyncIterator[OpenStream]:
+def _add_plain(router: APIRouter, models: Any, chats: Any, version: int, options: StreamOptions) -> None:
+    async def opened(request: Request, catalog: models, user_chats: chats) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        async with _tied(request, MessageResponse(chat, _call(chat, catalog), version), options) as stream:
+        response = MessageResponse(chat, _call(chat, catalog), user_chats.find(chat.id), version)
+        async with _tied(request, response, options) as stream:
             yield stream
 
     @router.post("", response_class=Answer, openapi_extra=BODY)
@@ -166,17 +179,19 @@ def _add_plain(router: APIRouter, models: Any, version: int, options: StreamOpti
         return StreamingResponse(_frames(stream), headers=_headers(request))
 
 
-def _add_resumable(router: APIRouter, models: Any, version: int, options: StreamOptions) -> None:
-    parameter = log_parameter(options.log)
+def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, options: StreamOptions) -> None:
+    parameter: Any = log_parameter(options.log)
 
-    async def begun(request: Request, catalog: models, log: parameter) -> AsyncIterator[OpenStream]:  # type: ignore[valid-type]
+    async def begun(request: Request, catalog: models, user_chats: chats, log: parameter) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        response = MessageResponse(chat, _call(chat, catalog), version)
-        async with _kept(request, response, log, chat.id, options) as stream:
+        response = MessageResponse(chat, _call(chat, catalog), user_chats.find(chat.id), version)
+        async with _kept(request, response, log, user_chats.key(chat.id), options) as stream:
             yield stream
 
-    async def existing(chat: str, request: Request, log: parameter) -> AsyncIterator[OpenStream | None]:  # type: ignore[valid-type]
-        active = await _active(log, chat)
+    async def existing(
+        chat: str, request: Request, user_chats: chats, log: parameter
+    ) -> AsyncIterator[OpenStream | None]:
+        active = await _active(log, user_chats.key(chat), or_lost=True)
         if active is None:
             yield None
             return
@@ -198,8 +213,8 @@ def _add_resumable(router: APIRouter, models: Any, version: int, options: Stream
 
     @router.post("/{chat}/stop", response_class=JSONResponse)
     @without_permit
-    async def stop_stream(chat: str, request: Request, log: parameter) -> dict[str, bool]:  # type: ignore[valid-type]
-        stream = await _active(log, chat)
+    async def stop_stream(chat: str, request: Request, user_chats: chats, log: parameter) -> dict[str, bool]:
+        stream = await _active(log, user_chats.key(chat))
         if stream is not None and _named_stream(await request.body()) in (None, stream):
             try:
                 async with asyncio.timeout(STOP_S):
@@ -230,47 +245,73 @@ class PlainTextRoute(APIRoute):
 class MessageResponse:
     """A response of a model, as the parts of a UI message stream."""
 
-    def __init__(self, chat: UIChat, call: Call, version: int) -> None:
+    def __init__(self, chat: UIChat, call: Call, stored: StoredChat | None, version: int) -> None:
         self.committed = False
         """Whether the response has a status, so that an error can only be a part."""
+        self._chat = chat
         self._call = call
+        self._stored = stored
         continued = chat.continued
         # A client that gets another id for a message that it continues would show two messages.
         id = (continued.id if continued else "") or f"msg_{secrets.token_urlsafe(12)}"
         self._parts = MessageParts(id, version=version, known_calls=tool_calls(continued))
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
-        """Yield the parts as events of a stream log. An exception before the first one is raised."""
+        """Yield the parts as events of a stream log, and store them. An exception before the first one is raised."""
+        if self._stored is None:
+            async with aclosing(self._translated(self._chat, None)) as events:
+                async for event in events:
+                    yield event
+            return
+        chat = await self._stored.begin(self._chat)
+        continued = chat.continued
+        record = MessageRecord(continued.parts if continued else ())
+        try:
+            async with aclosing(self._translated(chat, record)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await self._stored.end(record)
+
+    async def _translated(self, chat: UIChat, record: MessageRecord | None) -> AsyncGenerator[bytes, None]:
+        def encoded(parts: list[Part]) -> Iterator[bytes]:
+            for part in parts:
+                event = encode(part)
+                if record is not None:
+                    record.add(part)
+                yield event
+
         began = False
         try:
-            async with _closing(self._call()) as events:
+            async with _closing(self._call(chat)) as events:
                 async for event in events:
                     if isinstance(event, ErrorEvent) and not began:
                         raise ChatError(event.message, status=500, code=event.code)
-                    for part in self._parts.translate(event):
+                    for part in encoded(self._parts.translate(event)):
                         began = True
-                        yield encode(part)
-            for part in self._parts.finish():
-                yield encode(part)
+                        yield part
+            for part in encoded(self._parts.finish()):
+                yield part
         except Exception as error:
             if not began and not self.committed:
                 raise
             if not isinstance(error, ChatError | RequestError | StarletteHTTPException):
                 logger.exception("a chat model raised")
-            for part in self._parts.fail(_message(error)):
-                yield encode(part)
+            for part in encoded(self._parts.fail(_message(error))):
+                yield part
 
 
 class TextResponse:
     """A response of a model, as the text of its message."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, chat: UIChat, call: Call) -> None:
         self.committed = False
+        self._chat = chat
         self._call = call
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the text. An error is raised, because plain text has no other way to say that it is incomplete."""
-        async with _closing(self._call()) as events:
+        async with _closing(self._call(self._chat)) as events:
             async for event in events:
                 if isinstance(event, ErrorEvent):
                     raise ChatError(event.message, status=500, code=event.code)
@@ -283,7 +324,8 @@ def _call(chat: UIChat, catalog: Catalog) -> Call:
 
     The model is not called before its response has begun, which can fail, or wait for the end of another one.
     """
-    return partial(catalog.find(chat.model), chat.request(chat.model or catalog.names[0]))
+    function, name = catalog.find(chat.model), chat.model or catalog.names[0]
+    return lambda chat: function(chat.request(name))
 
 
 @asynccontextmanager
@@ -300,11 +342,9 @@ def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
     match error:
         case StarletteHTTPException():
             return error.status_code, error.headers
-        case RequestError():
+        case RequestError() | ChatError():
             seconds = error.retry_after_s
             return error.status, None if seconds is None else {"retry-after": str(math.ceil(seconds))}
-        case ChatError():
-            return error.status, None
     return 422, None
 
 
@@ -401,11 +441,12 @@ async def _begin(generation: Generation, log: StreamLog, chat: str | None) -> No
         raise ChatError("the last response of this chat has not ended yet", status=409, code="chat_active") from None
 
 
-async def _active(log: StreamLog, chat: str) -> str | None:
-    """Return the id of the active stream of a chat; None: there is none."""
+async def _active(log: StreamLog, chat: str, *, or_lost: bool = False) -> str | None:
+    """Return the id of the active stream of a chat; None: there is none. `or_lost`: a stream that is lost counts."""
     stream = await log.find(chat)
     try:
-        return None if stream is None or await log.outcome(stream, NEWEST) is not None else stream
+        outcome = None if stream is None else await log.outcome(stream, NEWEST)
+        return stream if outcome is None or (or_lost and outcome == "lost") else None
     except StreamUnknown:
         return None
 
@@ -465,6 +506,8 @@ async def _frames(stream: OpenStream) -> AsyncGenerator[bytes, None]:
             if last is not None and not ended:
                 if unfinished is not None:
                     frames.append(_frame(unfinished))
+                if page.outcome == "lost":
+                    frames.append(_frame(LOST))
                 frames.append(_frame(last))
             if frames:
                 yield b"".join(frames)

@@ -72,18 +72,20 @@ def error_of(error: Exception) -> OpenAIError:
     if isinstance(error, InvalidParameter):
         return OpenAIError(400, error.message, error.code, error.param)
     if isinstance(error, ChatError):
-        return OpenAIError(error.status, error.message, error.code)
+        return OpenAIError(error.status, error.message, error.code, headers=_retry_after(error.retry_after_s))
     if isinstance(error, ModelFailed):
         return OpenAIError(500, error.message, error.code)
     if isinstance(error, HTTPException):
         detail = error.detail if isinstance(error.detail, str) else json.dumps(error.detail, default=str)
         return OpenAIError(error.status_code, detail, headers=error.headers or {})
     if isinstance(error, RequestError) and error.status != 500:
-        after = error.retry_after_s
-        headers = {} if after is None else {"retry-after": str(math.ceil(after))}
-        return OpenAIError(error.status, str(error), error.reason, headers=headers)
+        return OpenAIError(error.status, str(error), error.reason, headers=_retry_after(error.retry_after_s))
     logger.error("a chat request failed", exc_info=error)
     return OpenAIError(500, HIDDEN)
+
+
+def _retry_after(seconds: float | None) -> dict[str, str]:
+    return {} if seconds is None else {"retry-after": str(math.ceil(seconds))}
 
 
 def _validation(error: RequestValidationError) -> OpenAIError:

@@ -129,6 +129,9 @@ class StreamTable:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._streams
+
     def begin(self, id: str, owner: str, media_type: str, key: str | None, now: float) -> None:
         """Add a stream.
 
@@ -237,10 +240,14 @@ class StreamTable:
         lost = [stream for stream in active if now - stream.renewed_at > self.limits.lease_s]
         for stream in lost:
             self._end(stream, "lost", now)
+        self.remove_old(now)
+        return [stream.id for stream in lost]
+
+    def remove_old(self, now: float) -> None:
+        """Remove the streams without readers that ended more than `keep_s` ago."""
         for stream in list(self._ended.values()):
             if stream.ended_at is not None and now - stream.ended_at > self.limits.keep_s and not stream.readers:
                 self._remove(stream)
-        return [stream.id for stream in lost]
 
     def _end(self, stream: LoggedStream, outcome: Outcome, now: float) -> None:
         stream.outcome, stream.ended_at = outcome, now

@@ -344,10 +344,12 @@ class Exchange:
         elif answer.status == 101:
             self._open_tunnel(answer)
         elif self._response.prepare(answer):
-            if answer.stream == hop.OPEN:
-                self._assignment.open(self, self._client)
-            elif answer.stream is not None:
+            if answer.stream == hop.KEPT:
                 self._assignment.keep_slot()
+            elif answer.stream is not None:
+                self._assignment.open(self, self._client)
+            if answer.stream == hop.LASTING:
+                self._forget_deadline()
             self._start()
 
     def received(self, data: bytes) -> None:
@@ -464,10 +466,8 @@ class Exchange:
         if answer is not None and (answer.status == 101 or answer.stream is not None):
             self._assignment.close(self, self._client)
         self._enter(Stage.DONE)
-        if self._arriving is not None:
-            self._forget_arrival()
-        if self._deadline is not None:
-            self._forget_deadline()
+        self._forget_arrival()
+        self._forget_deadline()
         self._assignment.release()
 
     def _forget_arrival(self) -> None:

@@ -18,7 +18,7 @@ from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.replica.head import checked
 from app_toolkit.replica.live_sets import LiveSets
-from app_toolkit.replica.streams import is_stream
+from app_toolkit.replica.streams import is_lasting, is_stream
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import why_not_closed_with
 from app_toolkit.types import Header, Message, Receive, Scope, Send
@@ -231,8 +231,24 @@ class AdmittedRequest:
         elif length and kind == "http.response.start" and self._scope["method"] != "HEAD":
             self._head, self._length = head, length
         elif length is None and kind == "http.response.start" and is_stream(self._scope, fields):
-            fields.append((hop.STREAM, hop.OPEN if self._live.open_stream(self) else hop.KEPT))
+            fields.append((hop.STREAM, self._open_stream()))
         return head
+
+    def _open_stream(self) -> bytes:
+        """Make the response an open stream. Return what the caller learns about it."""
+        lasting = is_lasting(self._scope)
+        if lasting:
+            self._unbound()
+        if not self._live.open_stream(self):
+            return hop.KEPT
+        return hop.LASTING if lasting else hop.OPEN
+
+    def _unbound(self) -> None:
+        """Remove the deadline."""
+        self.deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _fits(self, message: Message) -> bool:
         """Return whether the body begins with this message. Raises `RuntimeError` if its length is wrong."""

@@ -13,6 +13,7 @@ from app_toolkit.errors import ConfigError, ReconfigureError, StartupError
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.batching import forget, override
 from app_toolkit.replica.host import users_traceback
+from app_toolkit.replica.multiplexing import unload
 from app_toolkit.replica.threads import SyncThreads
 from app_toolkit.types import Kind
 
@@ -115,7 +116,10 @@ class Instance:
         await self._if_there("check_health")
 
     async def aclose(self) -> None:
-        """Run the object's `aclose()`, if it has one, and end its threads. Raises what user code raises."""
+        """Run the object's `aclose()`, if it has one, unload its models, and end its threads.
+
+        Raises what user code raises.
+        """
         constructed, self._constructed = self._constructed, False
         try:
             if constructed:
@@ -123,8 +127,11 @@ class Instance:
         finally:
             self._methods.clear()
             forget(self._object)
-            self._object = None
-            await self._threads.aclose()
+            model_owner, self._object = self._object, None
+            try:
+                await unload(model_owner)
+            finally:
+                await self._threads.aclose()
 
     async def _close_what_began(self) -> None:
         try:

@@ -8,6 +8,7 @@ from app_toolkit.types import Header, Scope
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 MARK = "__app_toolkit_open_stream__"
+LASTING = "__app_toolkit_lasting_stream__"
 EVENT_STREAM = b"text/event-stream"
 
 
@@ -19,6 +20,17 @@ def open_stream(endpoint: Endpoint) -> Endpoint:
     """
     setattr(endpoint, MARK, True)
     return endpoint
+
+
+def lasting_stream(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint like `open_stream`. The deadline of its request ends with the head of its response."""
+    setattr(endpoint, LASTING, True)
+    return open_stream(endpoint)
+
+
+def is_lasting(scope: Scope) -> bool:
+    """Return whether a stream continues after the deadline of its request."""
+    return getattr(scope.get("endpoint"), LASTING, False)
 
 
 def is_stream(scope: Scope, fields: Iterable[Header]) -> bool:

@@ -47,6 +47,9 @@ MODEL_OPTIONS: Mapping[str, Any] = {
 }
 """The options `response_model_...` of a route, and their defaults."""
 
+HEARTBEAT = b": ping\n\n"
+"""A comment of `text/event-stream`, which clients ignore."""
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

@@ -8,13 +8,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from app_toolkit.core.stream_log import Outcome, Renewal
-from app_toolkit.errors import StreamUnknown
+from app_toolkit.observability.context import DEADLINE
+from app_toolkit.streaming.leases import StreamLease, leases
 from app_toolkit.streaming.log import StreamLog
 
 logger = logging.getLogger("app_toolkit.streaming")
-
-RENEW_S = 0.5
-"""Seconds between two renewals of the leases. A stop and the end of `linger_s` are noticed this late."""
 
 CLEANUP_S = 10.0
 """Seconds for which a stopped generator may clean up. It is cancelled again after each of these periods."""
@@ -59,7 +57,7 @@ class Generation:
         self._linger_s = linger_s
         self._max_duration_s = max_duration_s
         self._last = 0
-        self._began = self._renewed_at = time.monotonic()
+        self._began = time.monotonic()
         self._waiting: list[bytes] = []
         self._has_room = asyncio.Event()
         self._has_events = asyncio.Event()
@@ -68,6 +66,7 @@ class Generation:
         self._stopped: Outcome | None = None
         self._cancelled_at = -math.inf
         self._task: asyncio.Task[None] | None = None
+        self._generating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Add the stream to the log and start the generator. Raises as `StreamLog.begin` does."""
@@ -112,11 +111,13 @@ class Generation:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        DEADLINE.set(None)  # that of the request, whose client may leave
         outcome: Outcome = "failed"
-        generating = asyncio.create_task(self._generate())
-        renewing = asyncio.create_task(self._renew(generating))
+        self._generating = asyncio.create_task(self._generate())
+        lease, kept = StreamLease(self.id, self.owner, self._obey, time.monotonic()), leases(self._log)
+        kept.add(lease)
         try:
-            await self._write(generating)
+            await self._write(lease)
             outcome = self._stopped or ("failed" if self.error else "finished")
         except asyncio.CancelledError:
             outcome = "lost"
@@ -124,9 +125,9 @@ class Generation:
         except Exception as error:
             logger.warning("stream %s ends, because its log fails: %s", self.id, error)
         finally:
-            renewing.cancel()
-            generating.cancel()
-            await asyncio.wait([renewing, generating])
+            self._generating.cancel()
+            await asyncio.wait([self._generating])
+            await kept.remove(lease)
             try:
                 await self._log.end(self.id, self.owner, outcome)
             except Exception as error:
@@ -154,7 +155,7 @@ class Generation:
                 self._complete = True
                 self._has_events.set()
 
-    async def _write(self, generating: "asyncio.Task[None]") -> None:
+    async def _write(self, lease: StreamLease) -> None:
         """Append what has been collected, as many events at a time as came during the append before."""
         while True:
             if self._waiting:
@@ -162,36 +163,27 @@ class Generation:
                 self._has_room.set()
                 renewal = await self._log.append(self.id, self.owner, self._last + 1, events)
                 self._last += len(events)
-                self._renewed_at = time.monotonic()
+                lease.renewed_at = time.monotonic()
                 self._first.set()
-                self._obey(renewal, generating)
+                self._obey(renewal)
             elif self._complete:
                 return
             else:
                 self._has_events.clear()
                 await self._has_events.wait()
 
-    async def _renew(self, generating: "asyncio.Task[None]") -> None:
-        """Renew the lease while nothing is appended."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            if time.monotonic() - self._renewed_at < RENEW_S:
-                continue
-            try:
-                self._obey(await self._log.renew(self.id, self.owner), generating)
-            except StreamUnknown:
-                self._stop(generating, "lost")
-            except Exception as error:
-                logger.warning("the lease of stream %s was not renewed: %s", self.id, error)
-
-    def _obey(self, renewal: Renewal, generating: "asyncio.Task[None]") -> None:
+    def _obey(self, renewal: Renewal | None) -> None:
+        if renewal is None:
+            self._stop("lost")
+            return
         duration = time.monotonic() - self._began
         if renewal.stop or renewal.unread_s > self._linger_s or duration > self._max_duration_s:
-            self._stop(generating, "stopped")
+            self._stop("stopped")
 
-    def _stop(self, generating: "asyncio.Task[None]", outcome: Outcome) -> None:
+    def _stop(self, outcome: Outcome) -> None:
+        assert self._generating is not None, "only a running generation is told to stop"
         now = time.monotonic()
         if not self._complete and now - self._cancelled_at >= CLEANUP_S:
             self._stopped = self._stopped or outcome
             self._cancelled_at = now
-            generating.cancel()
+            self._generating.cancel()

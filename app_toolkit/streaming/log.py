@@ -33,8 +33,11 @@ class StreamLog(Protocol):
     async def stop(self, stream: str) -> bool:
         """Ask the owner to end a stream. Return False if it has ended."""
 
-    async def renew(self, stream: str, owner: str) -> Renewal:
-        """Renew the lease on a stream to which nothing is appended."""
+    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
+        """Renew leases on streams to which nothing is appended, each given as a stream and its owner.
+
+        Return a renewal for each of them; None: the log does not have the stream.
+        """
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         """Become the owner of a lost stream, which continues after event number `last`.
@@ -64,7 +67,8 @@ class StreamLog(Protocol):
 class MemoryStreamLog:
     """A stream log in the memory of this process. It ends with the process.
 
-    It works in one process, and for a deployment with one replica. Use it in one event loop only.
+    It works in one process, and for a deployment with one replica. Use it in one event loop only. Old streams are
+    removed when a new one begins.
     """
 
     def __init__(self, limits: StreamLimits | None = None, now: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +79,9 @@ class MemoryStreamLog:
 
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
         if self._now() - self._looked >= LOOK_S:
-            self.look()
+            # No lease is checked: an owner in this process ends its streams, also after it was paused by a debugger.
+            self._looked = self._now()
+            self._table.remove_old(self._looked)
         self._table.begin(stream, owner, media_type, key, self._now())
 
     async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
@@ -90,8 +96,9 @@ class MemoryStreamLog:
     async def stop(self, stream: str) -> bool:
         return self._table.stop(stream)
 
-    async def renew(self, stream: str, owner: str) -> Renewal:
-        return self._table.renew(stream, owner, self._now())
+    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
+        now = self._now()
+        return [self._table.renew(stream, owner, now) if stream in self._table else None for stream, owner in leases]
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return self._table.adopt(stream, owner, last, self._now())
@@ -127,7 +134,10 @@ class MemoryStreamLog:
             self._table.leave(stream, self._now())
 
     def look(self) -> None:
-        """Mark streams whose lease has expired as lost, and remove old ones."""
+        """Mark streams whose lease has expired as lost, and remove old ones.
+
+        `StreamLogDeployment` calls it, whose owners are other processes.
+        """
         self._looked = self._now()
         for stream in self._table.look(self._looked):
             self._wake(stream)

@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+import anyio
+
 from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits
 from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 
@@ -53,11 +55,15 @@ MIN_CONNECTIONS = 2 * RESERVED
 
 SOCKET_TIMEOUT_S = 10.0
 
+CONNECTION_WAIT_S = 30.0
+"""Seconds that a call waits for a free connection. It is longer than the retries of the calls that use them, so that an
+outage that these survive ends no stream."""
+
 FIRST_RETRY_S, LAST_RETRY_S, RETRIES = 0.05, 1.0, 13
 """The waits before retries double up to the longest one. All of them together are 10.5 s."""
 
-BEATS = 500
-"""Readers of which one call writes signs of life."""
+PAIRS = 500
+"""Readers of which one call writes signs of life, and leases that one call renews."""
 
 PRELUDE = f"""
 local prefix, lease, keep, id = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
@@ -109,6 +115,16 @@ local function look(id)  -- the outcome of a stream, which is lost if its lease 
 end
 
 local function is_read(id) return redis.call('ZCOUNT', readers(id), text(now - reader_ms), '+inf') > 0 end
+
+local function renewal(id)  -- 1 if the owner should stop, and the milliseconds since the stream had its last reader
+  renew(id)
+  local unread = 0
+  if not is_read(id) then
+    local latest = redis.call('ZREVRANGE', readers(id), 0, 0, 'WITHSCORES')
+    unread = now - math.max(tonumber(get(id, 'unread_since')), tonumber(latest[2] or 0))
+  end
+  return {{get(id, 'stop') and 1 or 0, unread}}
+end
 
 local function beat(id, reader)
   redis.call('ZREMRANGEBYSCORE', readers(id), '-inf', text(now - reader_ms))
@@ -163,7 +179,7 @@ local owner, max_events, max_bytes, number = ARGV[5], tonumber(ARGV[6]), tonumbe
 if not exists(id) then return {'unknown'} end
 if get(id, 'owner') ~= owner or get(id, 'outcome') then return {'renewed', 1, 0} end
 local first, last, size = tonumber(get(id, 'first')), tonumber(get(id, 'last')), tonumber(get(id, 'size'))
-if number and number > last + 1 then return {'gap', last} end
+if number > last + 1 then return {'gap', last} end
 local after = last
 for at = 9, #ARGV do
   if number > last then
@@ -184,13 +200,19 @@ if last > after then
   redis.call('HSET', meta(id), 'first', text(kept), 'last', text(last), 'size', text(size))
   redis.call('PEXPIRE', events(id), math.max(redis.call('PTTL', meta(id)), 1))
 end
-renew(id)
-local unread = 0
-if not is_read(id) then
-  local latest = redis.call('ZREVRANGE', readers(id), 0, 0, 'WITHSCORES')
-  unread = now - math.max(tonumber(get(id, 'unread_since')), tonumber(latest[2] or 0))
+return {'renewed', unpack(renewal(id))}
+"""
+
+RENEW = """
+local found = {}
+for at = 4, #ARGV, 2 do
+  local stream, owner = ARGV[at], ARGV[at + 1]
+  if not exists(stream) then found[#found + 1] = false
+  elseif get(stream, 'owner') ~= owner or get(stream, 'outcome') then found[#found + 1] = {1, 0}
+  else found[#found + 1] = renewal(stream)
+  end
 end
-return {'renewed', get(id, 'stop') and 1 or 0, unread}
+return found
 """
 
 END = """
@@ -271,7 +293,9 @@ class RedisStreamLog:
     ```
 
     It needs the extra `redis` and a Redis server from version 6.2 on; Redis Cluster is not supported. Turn on
-    `appendonly`, so that streams survive a restart of the server, and set `maxmemory-policy noeviction`.
+    `appendonly`, so that streams survive a restart of the server, and set `maxmemory-policy noeviction`. With
+    `appendfsync always`, they also survive if the server is killed. With `everysec`, the default, it may lose the
+    events of the last two seconds, and a stream that has lost events ends with an event of the type `error`.
 
     A call whose connection fails is retried for about 10 seconds, and so a restart of the server is survived. After
     that it raises an error of the package redis, a `redis.exceptions.RedisError`. A stream that cannot be renewed for
@@ -320,7 +344,7 @@ class RedisStreamLog:
         self._blocking = asyncio.Semaphore(pool.max_connections - RESERVED)
         self._scripts = {
             body: self._client.register_script(PRELUDE + body)
-            for body in (BEGIN, APPEND, END, STOP, ADOPT, REMOVE, OUTCOME, READ, BEAT, LEAVE)
+            for body in (BEGIN, APPEND, RENEW, END, STOP, ADOPT, REMOVE, OUTCOME, READ, BEAT, LEAVE)
         }
         self._readers: dict[str, str] = {}
         """The stream of each reader of this process."""
@@ -344,7 +368,13 @@ class RedisStreamLog:
             raise StreamLogFull(f"the stream log has {number} streams that are active or have readers")
 
     async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        return await self._append(stream, owner, first, *events)
+        limits = self._limits
+        status, *found = await self._run(APPEND, stream, owner, limits.max_events, limits.max_bytes, first, *events)
+        if status == b"unknown":
+            raise _unknown(stream)
+        if status == b"gap":
+            raise ValueError(f"event {first} of stream {stream!r} cannot follow event {found[0]}")
+        return _renewal(found)
 
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
         await self._run(END, stream, owner, outcome)
@@ -352,8 +382,12 @@ class RedisStreamLog:
     async def stop(self, stream: str) -> bool:
         return _known(stream, await self._run(STOP, stream)) == 1
 
-    async def renew(self, stream: str, owner: str) -> Renewal:
-        return await self._append(stream, owner)
+    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
+        found: list[Renewal | None] = []
+        for start in range(0, len(leases), PAIRS):
+            texts = [text for lease in leases[start : start + PAIRS] for text in lease]
+            found += [None if each is None else _renewal(each) for each in await self._run(RENEW, *texts)]
+        return found
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return _known(stream, await self._run(ADOPT, stream, owner, last)) == 1
@@ -394,16 +428,6 @@ class RedisStreamLog:
         finally:
             await self._leave(stream, reader)
 
-    async def _append(self, stream: str, owner: str, *first_and_events: int | bytes) -> Renewal:
-        limits = self._limits
-        status, *found = await self._run(APPEND, stream, owner, limits.max_events, limits.max_bytes, *first_and_events)
-        if status == b"unknown":
-            raise _unknown(stream)
-        if status == b"gap":
-            raise ValueError(f"event {first_and_events[0]!r} of stream {stream!r} cannot follow event {found[0]}")
-        stop, unread_ms = found
-        return Renewal(stop == 1, unread_ms / 1_000)
-
     async def _page(self, stream: str, after: int, reader: str) -> Page:
         outcome, *found = await self._run(READ, stream, after, PAGE, reader)
         if not found:
@@ -434,8 +458,8 @@ class RedisStreamLog:
             await asyncio.sleep(BEAT_S)
             pairs = [(stream, reader) for reader, stream in self._readers.items()]
             try:
-                for start in range(0, len(pairs), BEATS):
-                    await self._run(BEAT, *(text for pair in pairs[start : start + BEATS] for text in pair))
+                for start in range(0, len(pairs), PAIRS):
+                    await self._run(BEAT, *(text for pair in pairs[start : start + PAIRS] for text in pair))
             except RedisError as error:
                 logger.warning("the readers of %d streams gave no sign of life: %s", len(pairs), error)
 
@@ -447,11 +471,11 @@ class RedisStreamLog:
 
     async def _leave(self, stream: str, reader: str) -> None:
         del self._readers[reader]
-        if not self._readers:
-            await self._stop_beating()
-        with suppress(RedisError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await self._run(LEAVE, stream, reader)
+        # Starlette cancels every `await` of a response whose client has left. The shield lets these two finish.
+        with suppress(RedisError), anyio.move_on_after(LEAVE_S, shield=True):
+            if not self._readers:
+                await self._stop_beating()
+            await self._run(LEAVE, stream, reader)
 
     async def _run(self, body: str, *arguments: str | int | bytes) -> Any:
         """Run a script."""
@@ -466,7 +490,7 @@ def _connected(url: str, max_connections: int) -> "Redis":
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=max_connections,
-            timeout=SOCKET_TIMEOUT_S,
+            timeout=CONNECTION_WAIT_S,
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=SOCKET_TIMEOUT_S,
             retry=retry,
@@ -500,6 +524,11 @@ def _known(stream: str, answer: int) -> int:
     if answer == -1:
         raise _unknown(stream)
     return answer
+
+
+def _renewal(found: Sequence[int]) -> Renewal:
+    stop, unread_ms = found
+    return Renewal(stop == 1, unread_ms / 1_000)
 
 
 def _outcome(text: bytes) -> Outcome | None:

@@ -1,5 +1,6 @@
 """`@resumable`: a streamed response that outlives its client, who can come back and continue where it was."""
 
+import asyncio
 import inspect
 import logging
 import math
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Annotated, Any, TypeVar, cast
 
+import anyio
 from anyio import BrokenResourceError
 from fastapi import Depends, HTTPException, Request
 from fastapi import Response as Answer
@@ -21,7 +23,9 @@ from app_toolkit.core.methods import kind_of
 from app_toolkit.core.stream_log import Page
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
+from app_toolkit.observability.context import DEADLINE
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.replica.streams import lasting_stream
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import DEFAULT, StreamLog
@@ -36,6 +40,9 @@ STREAM_ID = "x-stream-id"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 NO_CONTENT = 204
+
+HEARTBEAT_S = 15.0
+"""Seconds without an event after which a comment is sent, so that proxies keep the connection. As in FastAPI."""
 
 ERRORS = {
     "failed": {"error": "stream_failed", "detail": "the generator of this stream raised an exception"},
@@ -159,7 +166,7 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
     if returned is not inspect.Signature.empty:
         endpoint.__annotations__["return"] = returned
     del endpoint.__wrapped__  # FastAPI would look at the function itself
-    return cast(Callable[..., Any], on_disconnect("notify")(endpoint))
+    return cast(Callable[..., Any], lasting_stream(on_disconnect("notify")(endpoint)))
 
 
 def _opener(
@@ -353,6 +360,7 @@ class OpenStream:
         self._options = options
 
     async def __aenter__(self) -> "OpenStream":
+        DEADLINE.set(None)  # reading goes on for as long as the stream
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -428,8 +436,9 @@ class OpenStream:
     def response(self) -> Answer:
         """Return the events as a response with the media type of the stream."""
         headers = {name: value for name, value in self.headers.items() if name != "content-length"}
+        frames = self.frames() if self._media_type != formats.SSE else _with_heartbeats(self.frames())
         return StreamingResponse(
-            self.frames(), self.status, {**HEADERS, "content-type": self._media_type, **headers, STREAM_ID: self.id}
+            frames, self.status, {**HEADERS, "content-type": self._media_type, **headers, STREAM_ID: self.id}
         )
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
@@ -450,6 +459,30 @@ class OpenStream:
                     yield b"".join(framed)
                 if page.outcome in ERRORS:
                     yield formats.error_frame(media_type, ERRORS[page.outcome])
+
+
+async def _with_heartbeats(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield frames, and a comment whenever none comes for `HEARTBEAT_S`."""
+    waiting: asyncio.Task[bytes] | None = None
+    async with aclosing(frames):
+        try:
+            while True:
+                waiting = waiting or asyncio.create_task(cast(Any, anext(frames)), name="app-toolkit next frames")
+                done, _ = await asyncio.wait([waiting], timeout=HEARTBEAT_S)
+                if not done:
+                    yield formats.HEARTBEAT
+                    continue
+                found, waiting = waiting, None
+                try:
+                    frame = found.result()
+                except StopAsyncIteration:
+                    return
+                yield frame
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+                with anyio.CancelScope(shield=True):  # the frames can be closed when the task has ended
+                    await asyncio.wait([waiting])
 
 
 def _error_item(outcome: str, sse: bool) -> Any:

@@ -9,6 +9,7 @@ from fastapi import Response as Answer
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.replica.streams import lasting_stream
 from app_toolkit.streaming.log import DEFAULT, StreamLog
 from app_toolkit.streaming.resumable import (
     OpenStream,
@@ -53,6 +54,7 @@ def stream_router(
             yield open_stream
 
     @router.get("/{stream}", response_class=Answer, responses={204: {}, 404: {}})
+    @lasting_stream
     @on_disconnect("notify")
     async def read(open_stream: Annotated[OpenStream, Depends(opened)]) -> Any:
         return open_stream.response()

@@ -47,8 +47,8 @@ class StreamLogDeployment(
         return await self._log.stop(stream)
 
     @idempotent
-    async def renew(self, stream: str, owner: str) -> Renewal:
-        return await self._log.renew(stream, owner)
+    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
+        return await self._log.renew(leases)
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return await self._log.adopt(stream, owner, last)

@@ -50,8 +50,8 @@ class SharedStreamLog:
     async def stop(self, stream: str) -> bool:
         return await (await self._log()).stop(stream)
 
-    async def renew(self, stream: str, owner: str) -> Renewal:
-        return await (await self._log()).renew(stream, owner)
+    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
+        return await (await self._log()).renew(leases)
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return await (await self._log()).adopt(stream, owner, last)

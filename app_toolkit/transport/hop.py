@@ -38,9 +38,10 @@ REDEEM = b"x-app-toolkit-redeem"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
 STREAM = b"x-app-toolkit-stream"
-"""Marks a response as a stream. The value is `OPEN` if the stream holds no slot, and `KEPT` if it keeps its slot."""
+"""Marks a response as a stream. The value is `OPEN` if the stream holds no slot, `LASTING` if it holds no slot and the
+deadline of the request does not end it, and `KEPT` if it keeps its slot."""
 
-OPEN, KEPT = b"open", b"kept"
+OPEN, LASTING, KEPT = b"open", b"lasting", b"kept"
 
 CLOSES = b"x-app-toolkit-closes"
 """Marks a response after which the app asks to close the client's connection. The app's `Connection: close` is sent as

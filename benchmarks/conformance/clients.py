@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import peers
 from benchmarks.conformance.relay import cutting
 from benchmarks.contenders import Contender
-from benchmarks.peers import environment, node_modules
 from benchmarks.servers import CannotStart, started
 
 ROOT = Path(__file__).parents[2]
@@ -70,19 +70,22 @@ Cases = dict[str, dict[str, str]]
 def run(
     known: Mapping[str, Any], chosen: Sequence[str] = (), forms: Sequence[str] = tuple(FORMS)
 ) -> Iterator[dict[str, Any]]:
-    """The verdicts of every case, after each form, merged with what is `known`.
+    """Run the cases of the clients, and yield all results after each form.
 
-    `chosen`: modules of clients without their endings, none: all of them.
+    Parameters:
+        known: Earlier results, which the new ones replace.
+        chosen: Modules of clients without their endings. Default: all.
+        forms: Names of forms. Default: all.
     """
     clients = [each for each in CLIENTS if not chosen or Path(each.module).stem in chosen]
-    commands = {each.module: _command(each) for each in clients}
-    versions = {each.title: _version(each) for each in clients}
+    environments = {each.title: _environment(each) for each in clients}
+    versions = {each.title: _version(each, environments[each.title]) for each in clients}
     for form in forms:
         found: dict[str, Cases] = {}
         try:
             with started(contender(form)) as server, cutting(server.port, CUT_AFTER) as relay:
                 for client in clients:
-                    verdicts = _visit(client, commands[client.module], server.url, f"http://127.0.0.1:{relay}")
+                    verdicts = _visit(client, environments[client.title], server.url, f"http://127.0.0.1:{relay}")
                     found[client.title] = {case: {form: verdict} for case, verdict in verdicts.items()}
                     for case, verdict in verdicts.items():
                         print(f"{form}: {client.title}: {case}: {verdict}", flush=True)
@@ -93,7 +96,7 @@ def run(
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Earlier results with those of the clients and forms that were run again."""
+    """Return earlier results with those of the clients and forms that were run again."""
     cases: dict[str, Cases] = {}
     for title in (each.title for each in CLIENTS):
         before, now = known.get("cases", {}).get(title, {}), found["cases"].get(title, {})
@@ -108,7 +111,7 @@ def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]
 
 
 def differences(cases: Mapping[str, Cases]) -> Iterator[dict[str, str]]:
-    """The cases that have failed."""
+    """Yield the cases that have failed."""
     for title, of_client in cases.items():
         for case, verdicts in of_client.items():
             for form, verdict in verdicts.items():
@@ -117,7 +120,7 @@ def differences(cases: Mapping[str, Cases]) -> Iterator[dict[str, str]]:
 
 
 def node_command(modules: Path, folder: Path, module: str) -> list[str]:
-    """The command that runs a module of cases on Node.
+    """Return the command that runs a module of cases on Node.
 
     Parameters:
         modules: The `node_modules` folder.
@@ -130,19 +133,19 @@ def node_command(modules: Path, folder: Path, module: str) -> list[str]:
     return ["node", str(folder / module)]
 
 
-def _command(client: Client) -> Path:
-    """The environment of a client: its Python, or its `node_modules`."""
+def _environment(client: Client) -> Path:
+    """Return the environment of a client, which is made if there is none: its Python, or its `node_modules`."""
     name = f"client-{re.sub(r'[^a-z]+', '-', client.module)}"
-    return (node_modules if client.is_node else environment)(name, client.packages)
+    return (peers.node_modules if client.is_node else peers.environment)(name, client.packages)
 
 
-def _visit(client: Client, found: Path, url: str, relay: str) -> dict[str, str]:
-    """Run the cases of a client. If it ends without verdicts, its last words are the verdict on all of it."""
+def _visit(client: Client, environment: Path, url: str, relay: str) -> dict[str, str]:
+    """Run the cases of a client, and return their verdicts. If it does not start, its error is the verdict."""
     with tempfile.TemporaryDirectory() as folder:
         if client.is_node:
-            command = node_command(found, Path(folder), client.module)
+            command = node_command(environment, Path(folder), client.module)
         else:
-            command = [str(found), str(APPS / client.module)]
+            command = [str(environment), str(APPS / client.module)]
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
             [*command, url, relay], env=environ, capture_output=True, text=True, timeout=RUN_S, check=False
@@ -153,9 +156,9 @@ def _visit(client: Client, found: Path, url: str, relay: str) -> dict[str, str]:
     return verdicts
 
 
-def _version(client: Client) -> str:
-    """The version of the client itself."""
-    package, environment = client.packages[0], _command(client)
+def _version(client: Client, environment: Path) -> str:
+    """Return the version of the client itself."""
+    package = client.packages[0]
     if client.is_node:
         return str(json.loads((environment / package / "package.json").read_text())["version"])
     asked = [str(environment), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]
@@ -163,7 +166,7 @@ def _version(client: Client) -> str:
 
 
 def contender(form: str) -> Contender:
-    """The app as a form serves it."""
+    """Return the app as a form serves it."""
     command = FORMS[form]
     return Contender(
         name=f"chats ({form})",

@@ -14,7 +14,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @contextmanager
 def cutting(port: int, after: int) -> Iterator[int]:
-    """The port of a relay to a server on this machine, until the end of the block.
+    """Relay to a server on this machine until the end of the block, and yield the port of the relay.
 
     Parameters:
         port: Port of the server.

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.conformance.clients import CUT_AFTER, NOT_SERVED, PASSED
 from benchmarks.conformance.clients import FORMS as CLIENT_FORMS
-from benchmarks.conformance.clients import NOT_SERVED, PASSED
 from benchmarks.conformance.ecosystem import FORMS
 from benchmarks.report import table
 
@@ -138,33 +138,38 @@ def tutorial_table(results: Mapping[str, Any]) -> str:
 def _clients(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## Chat clients"
     yield (
-        "The clients that people use, each from its own package and in an environment of its own, against one app with "
-        "`openai_router`, `ai_sdk_router`, a resumable route and a WebSocket route. `run -n 2` is two replicas on Ray "
-        f"with a shared stream log. On {results['date']}."
+        "The published clients, each in its own environment, against one app with `openai_router`, `ai_sdk_router`, "
+        "`websocket_router`, a resumable route and a WebSocket route. `run -n 2` is two replicas on Ray with a shared "
+        f"stream log. The table has the cases that pass, on {results['date']}."
     )
     yield clients_table(results)
+    yield "The cases:"
+    yield "\n".join(f"- {title}: {'; '.join(cases)}" for title, cases in results["cases"].items())
     yield (
-        "Abort: the model must have stopped within 2 s. Reconnect: a relay cuts each connection after some hundred "
-        "bytes, and every event must arrive exactly once."
+        "In the cases of an abort, a stop or a cancel, the model must have stopped within 2 s. In those of a "
+        f"reconnect, a relay resets each connection after {CUT_AFTER:,} bytes, and every event must arrive once."
     )
-    for each in results["differences"]:
-        yield "- " + "; ".join(each.values())
+    if results["differences"]:
+        yield "The cases that fail:"
+        yield "\n".join("- " + "; ".join(each.values()) for each in results["differences"])
 
 
 def clients_table(results: Mapping[str, Any]) -> str:
-    """A row per case of each client."""
+    """Return a row for each client: how many of its cases pass in each form."""
     cases = results["cases"]
     shown = [form for form in CLIENT_FORMS if any(form in each for of in cases.values() for each in of.values())]
     rows = [
-        (f"{title} {results['versions'][title]}: {case}", *(_verdict(verdicts.get(form, "")) for form in shown))
+        (f"{title} {results['versions'][title]}", *(_passed(of_client, form) for form in shown))
         for title, of_client in cases.items()
-        for case, verdicts in of_client.items()
     ]
-    return table(("case", *shown), rows)
+    return table(("client", *shown), rows)
 
 
-def _verdict(verdict: str) -> str:
-    return verdict if verdict in ("", PASSED, NOT_SERVED) else "**failed**"
+def _passed(cases: Mapping[str, Mapping[str, str]], form: str) -> str:
+    verdicts = [each[form] for each in cases.values() if form in each]
+    missing = verdicts.count(NOT_SERVED)
+    passed = f"{verdicts.count(PASSED)}/{len(verdicts) - missing}" if verdicts else ""
+    return f"{passed}, {missing} not served" if missing else passed
 
 
 BEGIN, END = "<!-- python -m benchmarks.conformance ecosystem --write-docs -->", "<!-- end -->"

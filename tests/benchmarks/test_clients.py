@@ -102,15 +102,14 @@ def test_a_form_that_is_run_again_keeps_the_others() -> None:
     assert [each["where"] for each in after["differences"]] == [f"{OTHER}: c"]
 
 
-def test_the_page_shows_each_case_and_what_failed() -> None:
-    results = merged(
-        {}, found(**{ONE: {"a": {"dev": PASSED}, "b": {"dev": "Error: no"}, "c": {"uvicorn": NOT_SERVED}}})
-    )
+def test_the_page_counts_the_cases_and_names_those_that_fail() -> None:
+    cases = {"a": {"dev": PASSED, "uvicorn": PASSED}, "b": {"dev": "Error: no"}, "c": {"uvicorn": NOT_SERVED}}
+    results = merged({}, found(**{ONE: cases, OTHER: {"d": {"dev": PASSED}}}))
     assert clients_table(results).splitlines()[2:] == [
-        f"| {ONE} 1.0: a |  | passed |",
-        f"| {ONE} 1.0: b |  | **failed** |",
-        f"| {ONE} 1.0: c | not served |  |",
+        f"| {ONE} 1.0 | 1/1, 1 not served | 1/2 |",
+        f"| {OTHER} 1.0 |  | 1/1 |",
     ]
     page = document({"clients": {"date": "2026-11-23", **results}})
     assert "## Chat clients" in page
+    assert f"- {ONE}: a; b; c\n- {OTHER}: d\n" in page
     assert f"- {ONE}: b; Error: no" in page

@@ -248,6 +248,7 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
     ("error", "status", "text"),
     [
         (ChatError("too long", status=413, code="context"), 413, "too long"),
+        (ChatError("busy", status=503, retry_after_s=0.5), 503, "busy"),
         (HTTPException(402, "pay", {"x-own": "1"}), 402, "pay"),
         (HTTPException(400, {"a": 1}), 400, '{"a": 1}'),
         (StreamLogFull("full"), 503, "full"),
@@ -535,10 +536,14 @@ async def test_a_stream_that_is_lost_ends_with_an_error(talk: Talk) -> None:
         await reader.until("text-start")
         await talk.log.end("s", "a process", "lost")
         parts = await reader.rest()
-    assert parts[-2:] == [
-        {"type": "text-end", "id": "text-1"},
-        {"type": "error", "errorText": "The response was interrupted."},
-    ]
+    end, reason, error = parts[-3:]
+    assert end == {"type": "text-end", "id": "text-1"}
+    assert (reason["type"], reason["data"]["error"], reason["transient"]) == ("data-error", "stream_lost", True)
+    assert error == {"type": "error", "errorText": "The response was interrupted."}
+    async with talk.follow("GET", "/api/chat/chat/stream") as late:
+        assert await late.rest() == parts, "who comes later gets the same"
+    checked((await talk.http.post("/api/chat", json=body("again"))).text)
+    assert (await talk.http.get("/api/chat/chat/stream")).status_code == 204
 
 
 async def test_a_response_that_the_log_has_not_kept_ends_with_an_error(talk: Talk) -> None:

@@ -45,6 +45,7 @@ ERRORS: dict[str, Exception] = {
     "remote": RemoteError("ValueError: a secret"),
     "bug": ValueError("a secret"),
     "limit": ChatError("too many tokens", status=429),
+    "later": ChatError("too many tokens", status=429, retry_after_s=6.5),
     "context": ChatError("the prompt is too long", code="context_length_exceeded"),
     "http": HTTPException(402, {"reason": "no money"}, {"x-own": "1"}),
 }
@@ -428,6 +429,7 @@ async def test_a_body_that_is_no_object_and_an_unknown_model_have_openai_s_error
         ("raise remote", 500, "server_error", None),
         ("raise bug", 500, "server_error", None),
         ("raise limit", 429, "rate_limit_error", "rate_limit_exceeded"),
+        ("raise later", 429, "rate_limit_error", "rate_limit_exceeded"),
         ("raise context", 400, "invalid_request_error", "context_length_exceeded"),
         ("raise http", 402, "invalid_request_error", None),
         ("error-first", 500, "server_error", "broken"),
@@ -443,7 +445,8 @@ async def test_an_exception_before_the_first_event_has_its_status(
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["code"], error["param"]) == (status, kind, code, None)
     assert "secret" not in response.text
-    assert response.headers.get("retry-after") == ("1" if status in (429, 503) else None)
+    seconds = "7" if prompt == "raise later" else "1" if status in (429, 503) else None
+    assert response.headers.get("retry-after") == seconds
     assert response.headers.get("x-own") == ("1" if status == 402 else None)
 
 

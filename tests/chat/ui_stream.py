@@ -20,6 +20,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "tool-output-error": ("toolCallId errorText", ""),
     "error": ("errorText", ""),
     "abort": ("", ""),
+    "data-error": ("data transient", ""),
     "finish-step": ("", ""),
     "finish": ("", "finishReason"),
 }
@@ -62,6 +63,8 @@ class Checker:
                 assert part["id"] in self.open
             case "text-end" | "reasoning-end":
                 self.open.remove(part["id"])
+            case "data-error":
+                assert not self.open
             case _:
                 self.take_tool(kind, part["toolCallId"])
         if kind.partition("-")[0] in ("text", "reasoning", "tool"):

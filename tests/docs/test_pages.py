@@ -27,6 +27,8 @@ ON_A_CLUSTER = [page("docs/scripts.md"), page("docs/operations.md")]
 """They serve there: tests/e2e/test_scripts.py and tests/test_deployed.py run them on the session's."""
 
 DRAWING = None
+CHAT = "tests/docs/test_tutorial_chat.py"
+CLIENTS = "tests/docs/test_client_pages.py"
 ANSWERS = "tests/docs/test_tutorial.py::test_a_step_of_the_tutorial_answers_as_it_shows"
 REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_a_line_as_they_are"
 SHOWN = {
@@ -37,11 +39,17 @@ SHOWN = {
     "docs/chat-ai-sdk.md tsx": "tests/chat/test_ai_sdk.py::test_the_front_end_of_the_page_asks_routes_that_there_are",
     "docs/chat-openai.md console": "tests/chat/test_openai.py::test_the_command_of_the_page_is_answered",
     "docs/chat-openai.md py": "tests/chat/test_openai_sdk.py::test_the_sdk_reads_the_app_of_the_page",
-    "docs/chat-openai.md yaml": DRAWING,  # of LibreChat
     "docs/chat-websocket.md js": "tests/chat/test_websocket_node.py::test_the_client_of_the_page_continues",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
+    "docs/conversations.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
+    "docs/clients/ai-sdk.md js": f"{CLIENTS}::test_the_javascript_of_a_page_prints_what_it_says",
+    "docs/clients/langchain.md py": f"{CLIENTS}::test_the_python_of_a_page_prints_what_it_says",
+    "docs/clients/librechat.md yaml": f"{CLIENTS}::test_the_settings_of_librechat_name_routes_and_models_of_the_app",
+    "docs/clients/open-webui.md yaml": f"{CLIENTS}::test_the_settings_of_open_webui_name_routes_of_the_app",
+    "docs/clients/openai-sdk.md js": f"{CLIENTS}::test_the_javascript_of_a_page_prints_what_it_says",
+    "docs/clients/openai-sdk.md py": f"{CLIENTS}::test_the_python_of_a_page_prints_what_it_says",
     "docs/concepts/autoscaling.md mermaid": DRAWING,
     "docs/concepts/failure.md mermaid": DRAWING,
     "docs/concepts/request.md mermaid": DRAWING,
@@ -58,6 +66,9 @@ SHOWN = {
     "docs/troubleshooting.md json": REFUSAL,
     "docs/tutorial/app.md console": ANSWERS,
     "docs/tutorial/batching.md console": ANSWERS,
+    "docs/tutorial/chat.md console": f"{CHAT}::test_the_chat_answers_as_the_page_shows",
+    "docs/tutorial/chat.md html": f"{CHAT}::test_the_page_continues_a_response_after_a_reload_and_stops_it",
+    "docs/tutorial/chat.md py": f"{CHAT}::test_the_sdk_reads_the_chat_as_the_page_shows",
     "docs/tutorial/deployment.md console": ANSWERS,
     "docs/tutorial/ingress.md console": ANSWERS,
     "docs/tutorial/run.md console": "tests/docs/test_tutorial.py::test_the_shop_answers_on_ray_as_the_tutorial_shows",

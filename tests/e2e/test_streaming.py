@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(self, http: httpx.AsyncClient, path: str = "/numbers", *, last: int = LAST) -> None:
         self._http = http
-        self._path = f"{path}?last={last}"
+        self._path = f"{path}{'' if '?' in path else '?'}last={last}"
         self._last = last
         self.numbers: list[int] = []
         self.errors: list[str] = []
@@ -125,6 +125,14 @@ async def test_a_stream_whose_replica_is_killed_ends_with_an_error_or_continues(
         else:
             assert any(reader.errors for reader in readers)
     wait_until(lambda: streams.status()["status"] == "healthy")
+
+
+async def test_the_deadline_of_a_request_ends_with_its_first_event(streams: Served) -> None:
+    async with client(streams) as http:
+        http.headers["x-request-timeout-seconds"] = "2"
+        reader = Reader(http, "/numbers?period_s=0.1&", last=30)
+        await reader.follow()
+        assert (reader.numbers, reader.connections) == (list(range(1, 31)), 1)
 
 
 async def test_a_stop_reaches_the_replica_that_generates(streams: Served) -> None:

@@ -4,7 +4,9 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -16,32 +18,62 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    path = list(sys.path)
-    with TestClient(load("chat.app:app", str(ROOT / "examples"))) as client:
-        yield client
-    sys.path[:] = path
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A browser that has opened the page."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "path", list(sys.path))
+        for name in [each for each in sys.modules if each.partition(".")[0] == "chat"]:
+            patched.delitem(sys.modules, name)
+        patched.setenv("CHAT_DATABASE", str(tmp_path_factory.mktemp("chat") / "chats.db"))
+        patched.setenv("CHAT_SEARCH", "words")
+        app = load("chat.app:app", str(ROOT / "examples"))
+        with TestClient(app) as client:
+            client.get("/")
+            yield client
+        sys.modules["chat.app"].store.close()
 
 
-def test_the_page_has_everything_that_it_needs(client: TestClient) -> None:
+def test_the_page_and_its_modules_come_from_the_app_alone(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
-    for path in re.findall(r'(?:href|src)="(static/[^"]+)"', page.text):
-        assert client.get(f"/{path}").status_code == 200, path
-    script = client.get("/static/chat.js").text
-    for path in re.findall(r'from "\./([^"]+)"', script):
-        assert client.get(f"/static/{path}").status_code == 200, path
-    assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", page.text), "nothing comes from elsewhere"
+    assert page.headers["content-security-policy"].startswith("default-src 'self'; img-src 'self' data:;")
+    wanted, seen = set(re.findall(r'(?:href|src)="(static/[^"]+)"', page.text)), set[str]()
+    assert wanted >= {"static/chat.js", "static/style.css", "static/theme.js"}
+    while wanted:
+        path = wanted.pop()
+        file = client.get(f"/{path}")
+        assert file.status_code == 200, path
+        seen.add(path)
+        if path.endswith(".js") and "vendor" not in path:
+            wanted |= {f"static/{each}" for each in re.findall(r'from "\./([^"]+)"', file.text)} - seen
+            assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", file.text), path
+    assert "static/vendor/purify.js" in seen
+    assert "http" not in page.text
+
+
+def test_each_browser_is_a_user(client: TestClient) -> None:
+    cookie = client.cookies["visitor"]
+    assert client.get("/").headers.get("set-cookie") is None
+    asked = TestClient(client.app)
+    assert asked.get("/api/conversations").status_code == 401
+    assert "open the page" in asked.post("/api/chat", json={"messages": [{"role": "user"}]}).text
+    (set_cookie,) = asked.get("/").headers.get_list("set-cookie")
+    assert "HttpOnly" in set_cookie
+    assert "SameSite=lax" in set_cookie
+    assert asked.cookies["visitor"] != cookie
+    assert asked.get("/api/conversations").json() == []
 
 
 def test_the_assistant_quotes_the_documentation(client: TestClient) -> None:
-    body = {"id": "one", "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "batch calls"}]}]}
+    body = {"id": "one", "message": {"id": "m", "role": "user", "parts": [{"type": "text", "text": "batch calls"}]}}
     with client.stream("POST", "/api/chat", json=body) as answer:
         data = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
     parts = [json.loads(each) for each in data[:-1]]
     assert "batching.md" in "".join(part["delta"] for part in parts if part["type"] == "text-delta")
     assert client.get("/api/chat/one/stream").status_code == 204
+    stored = client.get("/api/conversations/one").json()
+    assert (stored["title"], [each["role"] for each in stored["messages"]]) == ("batch calls", ["user", "assistant"])
 
 
 def test_clients_of_openai_reach_the_same_assistant(client: TestClient) -> None:
@@ -58,3 +90,36 @@ async def test_a_question_without_an_answer_is_told_what_to_ask(client: TestClie
     request = ChatRequest((ChatMessage("user", "zzzz"),))
     answer = "".join([event.text async for event in assistant.chat(request) if isinstance(event, TextEvent)])
     assert answer.startswith("I found nothing")
+
+
+@pytest.mark.anyio
+async def test_the_embedder_finds_a_section_without_any_of_its_words(client: TestClient) -> None:
+    from chat.app import MINILM
+    from chat.assistant import Assistant
+
+    if missing := [package for package in MINILM if find_spec(package) is None]:
+        pytest.skip(f"examples/embeddings/README.md says how to install the model; there is no {', '.join(missing)}")
+    from embeddings.app import minilm
+
+    encode = minilm()
+
+    class Encoder:
+        async def embed(self, text: str) -> Any:
+            return encode([text])[0]
+
+    folder = ROOT / "docs" / "concepts"
+    assistant = Assistant(str(folder), Encoder(), period_s=0)
+    request = ChatRequest((ChatMessage("user", "A machine crashed. Are my visitors affected?"),))
+    answer = "".join([event.text async for event in assistant.chat(request) if isinstance(event, TextEvent)])
+    assert "failure.md" in answer
+
+
+def test_headings_in_code_and_links_to_other_pages_are_left_out(client: TestClient, tmp_path: Path) -> None:
+    from chat.assistant import sections, stem
+
+    text = "See [the list](list.md) and [the site](https://example.org). This is long enough."
+    (tmp_path / "page.md").write_text(f"# Page\n\n{text}\n\n```bash\n# no heading\n```\n\n## Short\n\nno\n")
+    (section,) = sections(tmp_path / "page.md")
+    assert section.text.startswith("See the list and [the site](https://example.org).")
+    assert section.text.endswith("# no heading\n```")
+    assert [stem(word) for word in ("batches", "batching", "batched", "batch", "dies")] == ["batch"] * 4 + ["dies"]

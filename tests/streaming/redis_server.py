@@ -26,8 +26,11 @@ class RedisServer:
     def start(self) -> None:
         options = ["--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._folder)]
         with (self._folder / "log").open("ab") as log:
+            # With `appendfsync everysec`, a server that is killed may have answered writes that are not in its file.
             self._process = subprocess.Popen(
-                [self._program, *options, "--save", "", "--appendonly", "yes"], stdout=log, stderr=log
+                [self._program, *options, "--save", "", "--appendonly", "yes", "--appendfsync", "always"],
+                stdout=log,
+                stderr=log,
             )
         wait_until(self._answers)
 

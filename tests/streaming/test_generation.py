@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from app_toolkit.core.stream_log import Renewal
-from app_toolkit.streaming import MemoryStreamLog, generation
+from app_toolkit.streaming import MemoryStreamLog, generation, leases
 from app_toolkit.streaming.generation import Generation
 from tests.patience import until
 
@@ -25,14 +25,14 @@ class CountingLog(MemoryStreamLog):
         await self.open.wait()
         return await super().append(stream, owner, first, events)
 
-    async def renew(self, stream: str, owner: str) -> Renewal:
+    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
         self.renewals += 1
-        return await super().renew(stream, owner)
+        return await super().renew(leases)
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> CountingLog:
-    monkeypatch.setattr(generation, "RENEW_S", 0.01)
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
     return CountingLog()
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import redis
 import redis.asyncio
@@ -98,8 +99,14 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(AGAIN_S)
 
 
+async def renewed(log: StreamLog) -> Renewal:
+    (renewal,) = await log.renew([("s", "owner")])
+    assert renewal is not None
+    return renewal
+
+
 async def unread_s(log: StreamLog) -> float:
-    return (await log.renew("s", "owner")).unread_s
+    return (await renewed(log)).unread_s
 
 
 async def is_read(log: StreamLog) -> bool:
@@ -199,7 +206,7 @@ async def test_the_owner_learns_whether_its_stream_has_readers(logs: Logs) -> No
         await log.append("s", "owner", 1, [b"a"])
         async with aclosing(log.follow("s", 0)) as pages:
             await next_page(pages)
-            assert (await log.renew("s", "owner")).unread_s == 0
+            assert (await renewed(log)).unread_s == 0
             async with aclosing(log.follow("s", 0)) as others:
                 await next_page(others)
             assert (await log.append("s", "owner", 2, [b"b"])).unread_s == 0
@@ -215,6 +222,22 @@ async def test_a_reader_that_is_cancelled_while_it_waits_is_no_reader_any_more(l
         await asyncio.wait([reader])
         assert reader.cancelled()
         await eventually(partial(is_unread, log))
+
+
+async def test_a_reader_whose_response_is_cancelled_is_no_reader_any_more(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+
+        async def respond(scope: anyio.CancelScope) -> None:
+            with scope:  # as Starlette does, this scope cancels every `await`, also those of a `finally`
+                await read(log, "s")
+
+        scope = anyio.CancelScope()
+        responding = asyncio.create_task(respond(scope))
+        await eventually(partial(is_read, log))
+        scope.cancel()
+        await responding
+        assert await is_unread(log)
 
 
 # Appends
@@ -284,7 +307,7 @@ async def test_a_stop_reaches_the_owner_and_is_the_outcome(logs: Logs) -> None:
         await log.begin("s", "owner", SSE, None)
         assert await log.stop("s")
         assert await log.stop("s")
-        assert (await log.renew("s", "owner")).stop
+        assert (await renewed(log)).stop
         assert (await log.append("s", "owner", 1, [b"a"])).stop
         await log.end("s", "owner", "finished")
         assert not await log.stop("s")
@@ -360,7 +383,6 @@ async def test_an_ended_stream_is_removed_and_its_key_is_free(logs: Logs) -> Non
     ("method", "arguments"),
     [
         ("append", ("owner", 1, [b"a"])),
-        ("renew", ("owner",)),
         ("stop", ()),
         ("adopt", ("owner", 0)),
         ("media_type", ()),
@@ -395,6 +417,27 @@ async def test_a_stream_can_be_removed_before_its_end(logs: Logs) -> None:
         await log.end("s", "other", "finished")
         assert await read(log, "s") == ([b"c"], "finished")
         assert await log.remove("s")
+
+
+async def test_one_call_renews_many_leases(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        streams = [f"s{number}" for number in range(1_200)]
+        for stream in streams[::100]:
+            await log.begin(stream, "owner", SSE, None)
+        await log.stop("s100")
+        found = await log.renew([(stream, "another" if stream == "s200" else "owner") for stream in streams])
+        assert len(found) == len(streams)
+        stops = {stream: renewal.stop for stream, renewal in zip(streams, found, strict=True) if renewal is not None}
+        assert stops == {stream: stream in ("s100", "s200") for stream in streams[::100]}
+
+
+async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
+    now = 0.0
+    log = MemoryStreamLog(SHORT, now=lambda: now)
+    await log.begin("s", "owner", SSE, None)
+    now = 100 * SHORT.lease_s
+    await log.begin("t", "owner", SSE, None)
+    assert not (await renewed(log)).stop
 
 
 async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
@@ -490,6 +533,28 @@ async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path,
         server.end()
 
 
+async def test_calls_that_wait_for_a_connection_survive_a_restart_of_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage_s = 1.0
+    monkeypatch.setattr(redis_log, "SOCKET_TIMEOUT_S", outage_s / 3)
+    server = RedisServer(tmp_path)
+    server.start()
+    log = RedisStreamLog(server.url, limits=LASTING, max_connections=8)
+    streams = [f"s{number}" for number in range(30)]
+    try:
+        for stream in streams:
+            await log.begin(stream, "owner", SSE, None)
+        server.end(kill=True)
+        appends = [asyncio.create_task(log.append(stream, "owner", 1, [b"a"])) for stream in streams]
+        await asyncio.sleep(outage_s)
+        await asyncio.to_thread(server.start)
+        assert not any(renewal.stop for renewal in await asyncio.gather(*appends))
+    finally:
+        await log.aclose()
+        server.end()
+
+
 async def test_more_readers_than_connections_wait_and_the_owner_is_not_delayed(server: RedisServer) -> None:
     log = RedisStreamLog(server.url, prefix="many:", limits=LASTING, max_connections=8)
     try:
@@ -560,9 +625,9 @@ async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(server: Redis
     log = RedisStreamLog(server.url, prefix="cancelled:", limits=LASTING)
     try:
         await log.begin("s", "owner", SSE, None)
-        await log.renew("s", "owner")
+        await log.renew([("s", "owner")])
         for turns in range(60):
-            call = asyncio.create_task(log.renew("s", "owner"))
+            call = asyncio.create_task(log.renew([("s", "owner")]))
             for _ in range(turns % 20):
                 await asyncio.sleep(0)
             if call.cancel():

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+import sys
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Never, cast
+from typing import Annotated, Any, Literal, Never, cast
 
 import httpx
 import pytest
@@ -16,9 +18,16 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse as SSEStarletteResponse
 
-from app_toolkit import ConfigError, Toolkit
+from app_toolkit import ConfigError, DeploymentConfig, Toolkit
 from app_toolkit.errors import NoReplica
-from app_toolkit.streaming import LostStream, MemoryStreamLog, StreamLimits, resumable, stream_router
+from app_toolkit.streaming import (
+    LostStream,
+    MemoryStreamLog,
+    StreamLimits,
+    StreamLogDeployment,
+    resumable,
+    stream_router,
+)
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
@@ -209,8 +218,8 @@ def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> 
 
 
 @asynccontextmanager
-async def serving(app: FastAPI) -> AsyncIterator[str]:
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+async def serving(app: FastAPI, lifespan: Literal["on", "off"] = "off") -> AsyncIterator[str]:
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         task = asyncio.create_task(server.serve(sockets=[listening]))
@@ -317,6 +326,21 @@ async def test_who_has_seen_everything_and_who_asks_for_an_unknown_stream_gets_n
         assert (answer.status_code, answer.content) == (204, b"")
     assert (await client.http.get("/streams/unknown")).status_code == 404
     assert (await client.http.post("/streams/unknown/stop")).status_code == 404
+
+
+async def test_a_silent_stream_has_heartbeats(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["app_toolkit.streaming.resumable"], "HEARTBEAT_S", 0.02)
+    client.model.allow(1)
+    async with client.read("/write/2") as reader:
+        assert await reader.tokens(1) == texts(1, 1)
+    for _ in range(2):
+        async with client.http.stream("GET", f"/streams/{reader.id}?after=1") as response:
+            lines = response.aiter_lines()
+            assert [await anext(lines) for _ in range(4)] == [": ping", "", ": ping", ""]
+    client.model.allow(1)
+    async with client.read(f"/streams/{reader.id}?after=1") as last:
+        assert await last.tokens(1) == texts(2, 2)
+        assert not await last.rest()
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "1.5"])
@@ -436,6 +460,62 @@ async def test_a_log_that_cannot_be_read_ends_a_response_with_an_error(
     async with client.read(f"/streams/{reader.id}") as again:
         (error,) = await again.rest()
     assert json.loads(error["data"])["error"] == "stream_lost"
+
+
+DEADLINE_S = 0.3
+
+
+def bounded_app(model: Model) -> Toolkit:
+    """An app whose requests have a deadline, and whose log is called through a handle."""
+    app = Toolkit(deployment=DeploymentConfig(name="app", request_timeout_s=DEADLINE_S))
+
+    @app.get("/write/{tokens}", response_class=EventSourceResponse)
+    @resumable(log=StreamLogDeployment.bind())
+    async def write(tokens: int) -> AsyncIterable[Token]:
+        async for token in model.write(tokens):
+            yield token
+
+    @app.get("/lines/{tokens}")
+    @resumable()
+    async def lines(tokens: int) -> AsyncIterable[Token]:
+        async for token in model.write(tokens):
+            yield token
+
+    return app
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("path", ["/write/3", "/lines/3"])
+async def test_the_deadline_of_a_request_does_not_end_its_stream(path: str, leaves: bool) -> None:
+    model = Model()
+    async with (
+        serving(bounded_app(model), lifespan="on") as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+        model.allow(1)
+        began = time.monotonic()
+        async with http.stream("GET", path) as response:
+            lines = response.aiter_lines()
+            assert "token 1" in await anext(lines)
+            if not leaves:
+                await until(lambda: time.monotonic() > began + 3 * DEADLINE_S)
+                model.allow(2)
+                assert "token 3" in "".join([line async for line in lines])
+        if leaves:
+            await until(lambda: time.monotonic() > began + 3 * DEADLINE_S)
+            model.allow(2)
+            rest = await http.get(path, params={"stream": response.headers[HEAD], "after": 1})
+            assert "token 3" in rest.text
+
+
+async def test_the_first_event_must_come_before_the_deadline_of_its_request() -> None:
+    model = Model()
+    async with (
+        serving(bounded_app(model), lifespan="on") as url,
+        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+    ):
+        assert (await http.get("/write/3", timeout=PATIENCE_S)).status_code == 504
+    assert not model.running
 
 
 @pytest.mark.parametrize(

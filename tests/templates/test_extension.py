@@ -34,7 +34,10 @@ WORDS = st.from_regex(r"[a-z][a-z0-9_-]{0,9}", fullmatch=True) | st.text("abz019
         ({"package_name": "json"}, "package_name 'json' is a word or a module of Python itself"),
         ({"package_name": "fastapi"}, "package_name 'fastapi' would hide another package or folder"),
         ({"package_name": "tests"}, "package_name 'tests' would hide another package or folder"),
-        ({"app_toolkit": "checkout"}, "app_toolkit 'checkout' is not index, a URL such as git+https://..., or the whole"),
+        (
+            {"app_toolkit": "checkout"},
+            "app_toolkit 'checkout' is not index, a URL such as git+https://..., or the whole",
+        ),
         ({"app_toolkit": "/nowhere/at/all"}, "app_toolkit '/nowhere/at/all' is no checkout: it has no pyproject.toml"),
         ({"app_toolkit": "git+https://a/b c"}, "app_toolkit 'git+https://a/b c' has a quote, a backslash or a blank"),
         ({"project_name": 'Zoo "x"', "project_slug": "zoo"}, "project_name 'Zoo \"x\"' is empty, or has a quote"),

@@ -32,11 +32,15 @@ pytestmark = [
     ),
 ]
 
+HOME = os.environ.get("HOME", "")
+"""With the caches of pip and npm. The tests around these have an empty home folder."""
+
 PAGES = {"api": "/docs", "batch-inference": "/docs", "chat": "/"}
 
 
 def run(folder: Path, *command: str | Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
+    environment["HOME"] = HOME
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -79,9 +83,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_wheel_creates_a_project_that_installs_builds_and_serves(
-    tmp_path: Path, command: Path, kind: Kind
-) -> None:
+def test_the_wheel_creates_a_project_that_installs_builds_and_serves(tmp_path: Path, command: Path, kind: Kind) -> None:
     if kind.answers.get("frontend") == "react" and not shutil.which("npm"):
         pytest.skip("npm is not installed")
     words = [f"{name}={value}" for name, value in kind.answers.items()]

@@ -134,7 +134,11 @@ def test_the_editor_and_the_ci_can_read_their_files(tmp_path: Path, kind: Kind) 
         (str(CHECKOUT), f"app-toolkit @ {CHECKOUT.as_uri()}", str(CHECKOUT)),
         ("index", "app-toolkit", None),
         ("git+https://example.org/app_toolkit@v1", "app-toolkit @ git+https://example.org/app_toolkit@v1", None),
-        ("file:///srv/app_toolkit-1-py3-none-any.whl", "app-toolkit @ file:///srv/app_toolkit-1-py3-none-any.whl", "/srv"),
+        (
+            "file:///srv/app_toolkit-1-py3-none-any.whl",
+            "app-toolkit @ file:///srv/app_toolkit-1-py3-none-any.whl",
+            "/srv",
+        ),
     ],
     ids=["checkout", "index", "git", "wheel"],
 )

@@ -18,12 +18,15 @@ from app_toolkit.chat import (
     ToolCallEvent,
     ToolResultEvent,
     ai_sdk_router,
+    api_keys,
     openai_router,
+    websocket_router,
 )
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import StreamLogDeployment, resumable, stream_router
 
+KEY = "the-key-of-the-clients"
 REFUSALS = 2
 """How often a request that asks for it is refused: as often as the OpenAI SDKs try again by themselves."""
 
@@ -83,9 +86,11 @@ log = StreamLogDeployment.bind()
 models = {"echo": model, "agent": agent}
 
 app = Toolkit(deployment=DeploymentConfig(name="front", ray_actor_options={"num_cpus": 0.1}))
-app.include_router(openai_router(models, embeddings={"lengths": model}), prefix="/v1")
+app.include_router(openai_router(models, embeddings={"lengths": model}, log=log), prefix="/v1")
+app.include_router(openai_router(models), prefix="/protected/v1", dependencies=[Depends(api_keys({"ada": KEY}))])
 app.include_router(ai_sdk_router(models, log=log), prefix="/api/chat")
 app.include_router(ai_sdk_router(models, resume=False, version=6), prefix="/plain")
+app.include_router(websocket_router(models, log=log), prefix="/ws")
 app.include_router(stream_router(log=log), prefix="/streams")
 
 

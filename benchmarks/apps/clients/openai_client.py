@@ -11,9 +11,9 @@ from pydantic import BaseModel
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 
 
-def sdk(url: str, **options: Any) -> openai.AsyncOpenAI:
+def sdk(url: str, path: str = "/v1", api_key: str = "any", max_retries: int = 0) -> openai.AsyncOpenAI:
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", http_client=http, **{"max_retries": 0, **options})
+    return openai.AsyncOpenAI(base_url=url + path, api_key=api_key, max_retries=max_retries, http_client=http)
 
 
 def said(prompt: str) -> Any:
@@ -153,6 +153,14 @@ async def _tried_again(url: str, status: int) -> None:
     assert (text, await refusals(url, name)) == (f"{status} {name}", 2)
 
 
+async def api_key(url: str, _: str) -> None:
+    async with sdk(url, "/protected/v1", "the-key-of-the-clients") as client:
+        found = await client.chat.completions.create(model="echo", messages=said("hello"))
+        assert found.choices[0].message.content == "hello"
+    async with sdk(url, "/protected/v1", "another-key-of-the-clients") as client:
+        await _failure(client, "echo", "hello", openai.AuthenticationError)
+
+
 async def response(url: str, _: str) -> None:
     await has_route(url, "/v1/responses")
     async with sdk(url) as client:
@@ -216,7 +224,7 @@ async def cancel_of_a_response(url: str, _: str) -> None:
 run(
     [
         *(models, completion, streaming, usage_of_a_stream, tools, structured_output, several_choices, embeddings),
-        *(errors, abort_of_a_stream, abort_of_a_completion, a_429_is_tried_again, a_503_is_tried_again),
+        *(errors, abort_of_a_stream, abort_of_a_completion, a_429_is_tried_again, a_503_is_tried_again, api_key),
         *(response, stream_of_a_response, tools_of_a_response, resume_of_a_response, cancel_of_a_response),
     ]
 )

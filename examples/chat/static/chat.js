@@ -1,222 +1,283 @@
-import { marked } from "./vendor/marked.js";
-import DOMPurify from "./vendor/purify.js";
-import * as conversations from "./conversations.js";
+// A chat: shows one conversation, sends messages, and follows the response that is active.
+
+import * as api from "./api.js";
+import { $, announce } from "./dom.js";
+import * as messages from "./messages.js";
+import * as sidebar from "./sidebar.js";
 import { Interrupted, parts } from "./stream.js";
 
-const API = "api/chat";
-const RECONNECTS = 8;
-const SUGGESTIONS = ["How do I batch calls?", "What happens when a replica dies?", "How does autoscaling work?", "Resume a stream after a reload"];
+const UNTITLED = "New conversation";
+const RECONNECTS = 15; // attempts without a new part; with their pauses about a minute
+const UNAVAILABLE = [502, 503, 504]; // of a proxy that finds no replica
+const tabs = new BroadcastChannel("conversations");
 
-const $ = (id) => document.getElementById(id);
-const element = (name, properties = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-};
-
-let current = conversations.find(location.hash.slice(1) || conversations.newId());
+let conversations = [];
+let hasMore = false;
+let current = { id: "", title: UNTITLED, messages: [] };
 let reading = null; // the AbortController of the response that is being read
 
-// Rendering
+const handlers = { send, edit, retry };
+const last = () => current.messages.at(-1);
 
-function render() {
-  document.title = $("title").textContent = current.title;
-  $("conversations").replaceChildren(...conversations.all().map(entry));
-  $("messages").replaceChildren(...(current.messages.length ? current.messages.map(view) : [welcome()]));
-  showWriting();
-  toEnd(true);
+// Showing
+
+function show() {
+  messages.show(current.messages, handlers, Boolean(reading));
+  showState();
 }
 
-function entry({ id, title }) {
-  const open = element("button", { className: "open", type: "button", textContent: title, onclick: () => show(id) });
-  if (id === current.id) open.setAttribute("aria-current", "page");
-  const remove = element("button", { className: "remove", type: "button", textContent: "×", onclick: () => forget(id) });
-  remove.setAttribute("aria-label", `Delete “${title}”`);
-  return element("li", { className: id === current.id ? "current" : "" }, open, remove);
-}
-
-function welcome() {
-  const suggestions = SUGGESTIONS.map((text) => element("button", { type: "button", textContent: text, onclick: () => send(text) }));
-  return element("div", { className: "welcome" },
-    element("h2", { textContent: "Ask about the documentation" }),
-    element("p", { textContent: "A response survives a reload, a lost connection and an update of the server." }),
-    element("div", { className: "suggestions" }, ...suggestions));
-}
-
-function view(message) {
-  const article = element("article", { className: `message ${message.role}`, id: `m-${message.id}` });
-  article.setAttribute("aria-label", message.role === "user" ? "You" : "Assistant");
-  fill(article, message);
-  return article;
-}
-
-function fill(article, message) {
-  const text = element("div", { className: "text" });
-  if (message.role === "user") text.textContent = message.text;
-  else text.innerHTML = DOMPurify.sanitize(marked.parse(message.text ?? ""), { FORBID_TAGS: ["style", "form", "input", "img"] });
-  for (const link of text.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noopener noreferrer" });
-  for (const code of text.querySelectorAll("pre")) code.tabIndex = 0; // it scrolls
-  const inside = [];
-  if (message.reasoning) {
-    inside.push(element("details", { className: "reasoning", open: !message.text },
-      element("summary", { textContent: "Reasoning" }), element("p", { textContent: message.reasoning })));
-  }
-  inside.push(text);
-  if (message.error) inside.push(element("div", { className: "error", textContent: message.error }));
-  inside.push(actions(message));
-  article.replaceChildren(...inside);
-  article.classList.toggle("writing", message.state === "writing");
-}
-
-function actions(message) {
-  const bar = element("div", { className: "actions" });
-  const add = (label, onclick) => bar.append(element("button", { type: "button", textContent: label, onclick }));
-  if (message.state === "writing") return bar;
-  add("Copy", () => navigator.clipboard?.writeText(message.text));
-  if (message.role === "user") add("Edit", () => edit(message));
-  else if (message === current.messages.at(-1)) add("Retry", retry);
-  return bar;
-}
-
-function update(message) {
-  const article = $(`m-${message.id}`);
-  const atEnd = isAtEnd();
-  if (article) fill(article, message);
-  else $("messages").append(view(message));
-  if (atEnd) toEnd();
-}
-
-const isAtEnd = () => $("messages").scrollHeight - $("messages").scrollTop - $("messages").clientHeight < 80;
-const toEnd = () => { $("messages").scrollTop = $("messages").scrollHeight; };
-
-function showWriting() {
+function showState() {
+  const title = conversations.find(({ id }) => id === current.id)?.title ?? current.title;
+  document.title = title === UNTITLED ? "Chat" : `${title} · Chat`;
+  $("title").textContent = title;
   $("stop").hidden = !reading;
   $("send").hidden = Boolean(reading);
+  sidebar.show(conversations, current.id, hasMore, { open, rename, remove, more });
 }
 
-function notice(text) {
-  $("notice").hidden = !text;
-  $("notice").textContent = text ?? "";
+function state(text = "", isError = false) {
+  $("state").hidden = !text;
+  $("state").textContent = text;
+  $("state").classList.toggle("error", isError);
+}
+
+const update = (message) => messages.update(message, handlers, message === last(), Boolean(reading));
+
+async function refresh() {
+  conversations = await attempt(() => api.list()) ?? conversations;
+  hasMore = conversations.length === api.PAGE;
+  showState();
+}
+
+async function more() {
+  const next = await attempt(() => api.list(conversations.length)) ?? [];
+  const known = new Set(conversations.map(({ id }) => id));
+  conversations.push(...next.filter(({ id }) => !known.has(id)));
+  hasMore = next.length === api.PAGE;
+  showState();
+}
+
+// An error of a small request is shown beside the title.
+async function attempt(call) {
+  try {
+    const result = await call();
+    if ($("state").classList.contains("error")) state();
+    return result;
+  } catch (error) {
+    if (error.name === "AbortError") return undefined;
+    state(error instanceof TypeError ? "The server cannot be reached." : error.message, true);
+    announce($("state").textContent);
+    return undefined;
+  }
 }
 
 // Conversations
 
-function show(id) {
-  reading?.abort();
-  reading = null;
-  current = conversations.find(id);
-  history.replaceState(null, "", `#${id}`);
-  closeSidebar();
-  notice();
-  render();
+let opening = null; // the AbortController of the conversation that is being opened
+
+async function open(id, { focus = true, push = true } = {}) {
+  leave();
+  const { signal } = (opening = new AbortController());
+  if (push && location.hash !== `#${id}`) history.pushState(null, "", `#${id}`);
+  const found = await attempt(() => api.get(id, signal));
+  if (signal.aborted) return;
+  current = found ?? { id, title: UNTITLED, messages: [] };
+  show();
+  if (focus) $("prompt").focus();
+  if (last()?.role === "user") await read();
+}
+
+// The address has no conversation before the first message.
+function begin({ push = true } = {}) {
+  leave();
+  current = { id: api.newId(), title: UNTITLED, messages: [] };
+  if (push && location.hash) history.pushState(null, "", location.pathname);
+  show();
   $("prompt").focus();
-  resume();
 }
 
-function forget(id) {
-  conversations.remove(id);
-  if (id === current.id) show(conversations.newId());
-  else render();
+function leave() {
+  reading?.abort();
+  opening?.abort();
+  reading = null;
+  if (edited) cancelEdit();
+  sidebar.toggle(false);
 }
 
-// A conversation is saved with every message that has ended, and when one begins: a reload finds what to resume.
-function keep() {
-  conversations.save(current);
-  $("conversations").replaceChildren(...conversations.all().map(entry));
-  document.title = $("title").textContent = current.title;
+function openAddress() {
+  const id = location.hash.slice(1);
+  if (id) open(id, { push: false });
+  else begin({ push: false });
 }
 
-function send(text) {
+async function rename(conversation) {
+  $("name").value = conversation.title;
+  if ((await answer($("renaming"))) !== "ok" || !$("name").value.trim()) return;
+  await attempt(() => api.rename(conversation.id, $("name").value));
+  await changed(conversation.id);
+}
+
+async function remove(conversation) {
+  $("removing-text").textContent = `“${conversation.title}” is deleted for good.`;
+  if ((await answer($("removing"))) !== "ok") return;
+  if (conversation.id === current.id && reading) await attempt(() => api.stop(conversation.id));
+  await attempt(() => api.remove(conversation.id));
+  if (conversation.id === current.id) begin();
+  await changed(conversation.id);
+}
+
+function answer(dialog) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
+}
+
+async function changed(id) {
+  tabs.postMessage(id);
+  await refresh();
+}
+
+// Another tab has changed a conversation.
+async function takeNews(id) {
+  await refresh();
+  if (id !== current.id || reading) return;
+  const found = await attempt(() => api.get(id));
+  if (id !== current.id || reading || isShown(found?.messages ?? [])) return;
+  await open(id, { focus: false, push: false });
+}
+
+const isShown = (stored) => stored.map(({ id }) => id).join() === current.messages.map(({ id }) => id).join();
+
+// Messages
+
+async function send(text) {
   if (!text.trim() || reading) return;
-  current.messages.push({ id: conversations.newId(), role: "user", text: text.trim() });
-  if (current.title === "New conversation") current.title = text.trim().slice(0, 60);
-  history.replaceState(null, "", `#${current.id}`);
-  ask("submit-message");
+  await ask({ id: api.newId(), role: "user", parts: [{ type: "text", text: text.trim() }] }, "submit-message");
 }
 
-function retry() {
-  while (current.messages.at(-1)?.role === "assistant") current.messages.pop();
-  ask("regenerate-message");
+async function retry() {
+  const question = current.messages.findLast(({ role }) => role === "user");
+  if (question && !reading) await ask(question, "regenerate-message");
 }
+
+let edited = null; // the message that is edited
 
 function edit(message) {
   if (reading) return;
-  current.messages = current.messages.slice(0, current.messages.indexOf(message));
-  keep();
-  render();
-  $("prompt").value = message.text;
+  edited = message;
+  $("prompt").value = messages.textOf(message);
   grow();
   $("prompt").focus();
+  state("You edit a message. Esc cancels.");
 }
 
-function ask(trigger) {
-  const messages = current.messages.map(conversations.uiMessage);
-  const message = { id: conversations.newId(), role: "assistant", text: "", reasoning: "", state: "writing" };
-  current.messages.push(message);
-  keep();
-  render();
-  const body = JSON.stringify({ id: current.id, messages, trigger });
-  read(message, (signal) => fetch(API, { method: "POST", headers: { "content-type": "application/json" }, body, signal }));
+function endEdit() {
+  edited = null;
+  state();
 }
 
-function resume() {
-  const message = current.messages.at(-1);
-  if (message?.state === "writing") read(message, follow);
+function cancelEdit() {
+  $("prompt").value = "";
+  grow();
+  endEdit();
 }
 
-const follow = (signal) => fetch(`${API}/${current.id}/stream`, { signal });
+async function ask(question, trigger) {
+  const before = current.messages.findIndex(({ id }) => id === question.id);
+  if (before >= 0) current.messages.length = before;
+  current.messages.push(question);
+  const { id } = current;
+  if (!location.hash) history.replaceState(null, "", `#${id}`);
+  await read((signal) => api.send(id, question, trigger, signal));
+}
 
-async function read(message, open) {
+// Read a response to its end. `request` sends the question; without it, the response that is active is followed.
+async function read(request) {
+  let following = request === undefined;
   const mine = (reading = new AbortController());
   const { signal } = mine;
-  showWriting();
-  for (let attempt = 0; !signal.aborted; attempt++) {
+  const message = { id: api.newId(), role: "assistant", parts: [] };
+  const { id } = current;
+  messages.speakFromStart();
+  current.messages.push(message);
+  show();
+  for (let attempts = 0; ; attempts++) {
     try {
-      const response = await open(signal);
-      if (response.status === 204) {
-        // What was written before the reload is all that there is.
-        Object.assign(message, message.text ? {} : { error: "The response has ended. Try again." });
-        break;
-      }
-      Object.assign(message, { text: "", reasoning: "" }); // a stream is replayed from its start
-      for await (const part of parts(response)) {
-        notice();
-        attempt = 0;
-        take(message, part);
-        if (mine === reading) update(message);
-      }
+      const response = await (following ? api.follow(id, signal) : request(signal));
+      if (response.status === 204) return await readStored(mine, id);
+      message.parts = []; // a stream is replayed from its start
+      await take(message, response, mine, () => (attempts = 0));
       break;
     } catch (error) {
-      if (error.name === "AbortError") return;
-      if (!(error instanceof Interrupted || error instanceof TypeError) || attempt >= RECONNECTS) {
-        message.error = error.message;
+      if (signal.aborted) return;
+      const passes = error instanceof Interrupted || error instanceof TypeError || (following && UNAVAILABLE.includes(error.status));
+      if (!passes || attempts >= RECONNECTS) {
+        message.metadata = { incomplete: true, error: error.message };
         break;
       }
-      notice("The connection was lost. Reconnecting…");
-      open = follow;
-      await new Promise((resolve) => setTimeout(resolve, Math.min(250 * 2 ** attempt, 4000)));
+      state("Reconnecting…");
+      following = true;
+      await new Promise((resolve) => setTimeout(resolve, Math.min(250 * 2 ** attempts, 4000)));
+      if (signal.aborted) return;
     }
   }
+  finish(mine, message);
+}
+
+async function take(message, response, mine, onPart) {
+  let first = true;
+  let frame = 0;
+  for await (const part of parts(response)) {
+    onPart();
+    if (first) {
+      state();
+      changed(current.id);
+      first = false;
+    }
+    add(message, part);
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      if (mine !== reading) return;
+      update(message);
+      messages.speak(message, false);
+    });
+  }
+  cancelAnimationFrame(frame);
+}
+
+function add(message, part) {
+  const [kind, step] = part.type.split("-");
+  if (part.type === "start") messages.rename(message, part.messageId);
+  else if (kind === "start") return;
+  else if (step === "start" && kind !== "tool") message.parts.push({ type: kind, text: "" });
+  else if (step === "delta") message.parts.findLast(({ type }) => type === kind).text += part.delta;
+  else if (part.type === "data-error" && part.data.error === "stream_lost") message.metadata = { incomplete: true, lost: true };
+  else if (part.type === "error") message.metadata ??= { incomplete: true, error: part.errorText };
+  else if (part.type === "abort") message.metadata = { incomplete: true };
+}
+
+// No response is active: it has ended, and the server has it, or it has never begun.
+async function readStored(mine, id) {
+  const message = current.messages.pop();
+  const found = await attempt(() => api.get(id, mine.signal));
+  if (mine.signal.aborted) return;
+  if (found?.messages.some((each) => each.id === last().id)) current = found; // otherwise the question has not arrived
+  if (last()?.role === "user") current.messages.push({ ...message, metadata: { incomplete: true, missing: true } });
+  finish(mine, last());
+}
+
+function finish(mine, message) {
   if (mine !== reading) return;
-  message.state = "done";
   reading = null;
-  notice();
-  keep();
-  update(message);
-  showWriting();
-  $("announcement").textContent = message.error ?? "The assistant has answered.";
+  if (!message?.metadata?.incomplete) state();
+  show();
+  if (message?.role === "assistant") messages.speak(message, true);
+  const problem = document.querySelector(`#messages article:last-child .notice p`)?.textContent;
+  if (problem) announce(problem);
+  changed(current.id);
 }
 
-function take(message, part) {
-  if (part.type === "text-delta") message.text += part.delta;
-  else if (part.type === "reasoning-delta") message.reasoning += part.delta;
-  else if (part.type === "error") message.error = part.errorText;
-  else if (part.type === "abort") message.error = "You stopped this response.";
-}
-
-async function stop() {
-  await fetch(`${API}/${current.id}/stop`, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
-}
+const stop = () => attempt(() => api.stop(current.id));
 
 // The page
 
@@ -225,52 +286,77 @@ function grow() {
   $("prompt").style.height = `${$("prompt").scrollHeight}px`;
 }
 
-function closeSidebar() {
-  $("sidebar").classList.remove("open");
-  $("menu").setAttribute("aria-expanded", "false");
+function submit() {
+  const text = $("prompt").value.trim();
+  if (!text || reading) return;
+  const message = edited;
+  $("prompt").value = "";
+  grow();
+  if (!message) return send(text);
+  endEdit();
+  return ask({ ...message, parts: [{ type: "text", text }] }, "submit-message");
 }
 
-const THEMES = ["system", "light", "dark"];
+function move(step) {
+  const index = conversations.findIndex(({ id }) => id === current.id);
+  const next = conversations[index < 0 ? 0 : index + step];
+  if (next) open(next.id);
+}
 
-function theme(name) {
-  if (name === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = name;
-  localStorage.setItem("theme", name);
-  $("theme").textContent = `Theme: ${name}`;
+function escape() {
+  if (sidebar.isOpen()) return sidebar.toggle(false);
+  if (edited) return cancelEdit();
+  return reading ? stop() : undefined;
+}
+
+function press(event) {
+  if (document.querySelector("dialog[open]")) return;
+  const typing = event.target.matches?.("input, textarea");
+  const mod = event.ctrlKey || event.metaKey;
+  const shortcuts = {
+    Escape: () => !event.isComposing && escape,
+    "/": () => !typing && !mod && (() => $("prompt").focus()),
+    "?": () => !typing && !mod && (() => $("shortcuts").showModal()),
+    O: () => mod && event.shiftKey && (() => begin()),
+    ArrowUp: () => (event.altKey ? () => move(-1) : event.target === $("prompt") && !$("prompt").value && !reading && editLast()),
+    ArrowDown: () => event.altKey && (() => move(1)),
+  };
+  const action = shortcuts[event.key.length === 1 ? event.key.toUpperCase() : event.key]?.();
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
+function editLast() {
+  const message = current.messages.findLast(({ role }) => role === "user");
+  return message && (() => edit(message));
 }
 
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (reading) return;
-  const text = $("prompt").value;
-  $("prompt").value = "";
-  grow();
-  send(text);
+  submit();
 });
 $("prompt").addEventListener("input", grow);
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    $("composer").requestSubmit();
+    submit();
   }
 });
-document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  if (reading) stop();
-  closeSidebar();
+document.addEventListener("keydown", press);
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  $("prompt").focus();
 });
 $("stop").addEventListener("click", stop);
-$("new").addEventListener("click", () => show(conversations.newId()));
-$("menu").addEventListener("click", () => {
-  const open = $("sidebar").classList.toggle("open");
-  $("menu").setAttribute("aria-expanded", String(open));
-  if (open) $("new").focus();
-});
-$("messages").addEventListener("click", closeSidebar);
-$("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("theme") ?? "system") + 1) % 3]));
-window.addEventListener("storage", () => { $("conversations").replaceChildren(...conversations.all().map(entry)); });
+$("new").addEventListener("click", () => begin());
+for (const cancel of document.querySelectorAll("dialog .cancel")) cancel.addEventListener("click", () => cancel.closest("dialog").close());
+$("help").addEventListener("click", () => $("shortcuts").showModal());
+$("latest").addEventListener("click", messages.toEnd);
+$("scroller").addEventListener("scroll", messages.showLatest);
+window.addEventListener("popstate", openAddress);
+tabs.addEventListener("message", ({ data }) => takeNews(data));
 
-theme(localStorage.getItem("theme") ?? "system");
-history.replaceState(null, "", `#${current.id}`);
-render();
-resume();
+sidebar.start();
+refresh();
+openAddress();

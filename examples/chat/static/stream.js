@@ -1,10 +1,16 @@
 // Reads a UI message stream: server-sent events whose data are JSON documents, and `[DONE]` at the end.
 
-export class Refused extends Error {}
+export class Refused extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
 export class Interrupted extends Error {}
 
 export async function* parts(response) {
-  if (!response.ok) throw new Refused((await response.text()) || `The server answered ${response.status}.`);
+  if (!response.ok) throw new Refused((await response.text()) || `The server answered ${response.status}.`, response.status);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {

@@ -10,8 +10,8 @@ from {{ cookiecutter.package_name }}.classifier import Classifier
 
 def test_the_summary_counts_batches_and_not_texts() -> None:
     summary = summarise([0.010, 0.020, 0.030, 0.040], [1, 3, 3, 3], total_s=2)
-    assert (summary.requests, summary.per_second, summary.mean_batch) == (4, 2, pytest.approx(2))
-    assert (summary.p50_ms, summary.p99_ms) == (pytest.approx(30), pytest.approx(40))
+    assert (summary.requests, summary.per_second) == (4, 2)
+    assert [summary.mean_batch, summary.p50_ms, summary.p99_ms] == pytest.approx([2, 30, 40])
 
 
 def test_requests_at_the_same_time_share_batches(monkeypatch: pytest.MonkeyPatch) -> None:

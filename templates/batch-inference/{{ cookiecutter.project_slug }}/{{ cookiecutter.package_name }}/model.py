@@ -53,4 +53,5 @@ def hash_words(texts: list[str]) -> NDArray[np.float64]:
 
 
 def sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 1 / (1 + np.exp(-values.clip(-30, 30)))
+    probabilities: NDArray[np.float64] = 1 / (1 + np.exp(-values.clip(-30, 30)))
+    return probabilities

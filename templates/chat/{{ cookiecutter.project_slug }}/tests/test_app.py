@@ -3,12 +3,16 @@ import json
 import re
 {%- endif %}
 from collections.abc import Iterator
+{%- if cookiecutter.frontend == "built-in" %}
+from pathlib import Path
+{%- endif %}
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from {{ cookiecutter.package_name }} import model
+{%- if cookiecutter.frontend == "react" %}
 from {{ cookiecutter.package_name }}.app import STATIC, app
 
 
@@ -17,6 +21,23 @@ def client() -> Iterator[TestClient]:
     with pytest.MonkeyPatch.context() as patched, TestClient(app) as client:
         patched.setattr(model, "PERIOD_S", 0)
         yield client
+{%- else %}
+
+STATIC = Path(model.__file__).parent / "static"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CHAT_DATABASE", str(tmp_path_factory.mktemp("chats") / "chats.db"))
+        patched.setattr(model, "PERIOD_S", 0)
+        from {{ cookiecutter.package_name }}.app import app, store
+
+        with TestClient(app) as client:
+            client.get("/")  # sets the cookie of the visitor
+            yield client
+        store.close()
+{%- endif %}
 
 
 def parts(client: TestClient, text: str) -> Iterator[dict[str, Any]]:
@@ -59,10 +80,16 @@ def test_the_page_and_its_files_are_served(client: TestClient) -> None:
     assert client.get("/static/chat.js").status_code == 200
 
 
-def test_the_app_has_the_routes_that_the_page_calls() -> None:
+def test_a_conversation_is_stored_for_its_visitor(client: TestClient) -> None:
+    assert list(parts(client, "hello"))
+    assert [each["title"] for each in client.get("/api/conversations").json()] == ["hello"]
+    assert client.get("/api/conversations", headers={"cookie": "visitor=other"}).json() == []
+
+
+def test_the_app_has_the_routes_that_the_page_calls(client: TestClient) -> None:
     scripts = "".join(path.read_text("utf-8") for path in STATIC.glob("*.js"))
     called = set(re.findall(r'"(api/[\w/]+)"', scripts))
-    served = app.openapi()["paths"]
+    served = client.get("/openapi.json").json()["paths"]
     assert called
     assert [prefix for prefix in called if not any(path.startswith(f"/{prefix}") for path in served)] == []
 {%- endif %}

@@ -1,0 +1,134 @@
+"""How a router stores the chats that it serves."""
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, overload
+
+from fastapi import Depends
+
+from app_toolkit.chat.conversations import ConversationStore
+from app_toolkit.chat.ui_messages import UIChat, UIMessage
+from app_toolkit.chat.ui_record import MessageRecord
+from app_toolkit.errors import ChatError, ConfigError
+
+logger = logging.getLogger("app_toolkit.chat")
+
+DEFAULT_USER = "default"
+"""The user of all chats if a router has no dependency that returns one."""
+
+
+def user_parameter(user: Callable[..., Any] | None) -> Any:
+    """Return the annotation of a route's parameter that is the id of the user."""
+    if user is None:
+        return Annotated[str, Depends(default_user)]
+
+    async def checked(found: Annotated[Any, Depends(user)]) -> str:
+        if not isinstance(found, str) or not found:
+            raise ConfigError(
+                f"the dependency `user` has returned {found!r}: it must return a string, and not an empty one"
+            )
+        return found
+
+    return Annotated[str, Depends(checked)]
+
+
+async def default_user() -> str:
+    """Return the user of an application without users."""
+    return DEFAULT_USER
+
+
+class UserChats:
+    """The chats of one user."""
+
+    def __init__(self, store: ConversationStore | None, user: str | None) -> None:
+        """Name the user. None: all clients are one user."""
+        self._store = store
+        self._user = user
+
+    def find(self, id: str | None) -> "StoredChat | None":
+        """Return a chat; None: chats are not stored, or this one has no id."""
+        return None if self._store is None or not id else StoredChat(self._store, self._user or DEFAULT_USER, id)
+
+    @overload
+    def key(self, id: str) -> str: ...
+    @overload
+    def key(self, id: None) -> None: ...
+    def key(self, id: str | None) -> str | None:
+        """Return the key that the streams of a chat have in the stream log, which all users share."""
+        return id if id is None or self._user is None else json.dumps([self._user, id])
+
+
+def stored_parameter(store: ConversationStore | None, user: Callable[..., Any] | None) -> Any:
+    """Return the annotation of a route's parameter that is the chats of the user."""
+    if user is None:
+
+        async def shared_chats() -> UserChats:
+            return UserChats(store, None)
+
+        return Annotated[UserChats, Depends(shared_chats)]
+
+    async def own_chats(user: user_parameter(user)) -> UserChats:  # type: ignore[valid-type]
+        return UserChats(store, user)
+
+    return Annotated[UserChats, Depends(own_chats)]
+
+
+class StoredChat:
+    """One chat of one user in a store, while a response is generated."""
+
+    def __init__(self, store: ConversationStore, user: str, id: str) -> None:
+        self._store = store
+        self._user = user
+        self._id = id
+
+    async def begin(self, chat: UIChat) -> UIChat:
+        """Store the messages of a request. Return the chat with all of its messages.
+
+        A client that sends all messages replaces the stored ones. A client that sends the last one adds to them: the
+        message takes the place of the one with its id, and those after it are removed.
+
+        Raises:
+            ChatError: The store refuses the messages, or fails.
+        """
+        for message in chat.conversation:
+            message.id = message.id or f"msg_{secrets.token_urlsafe(12)}"
+        if chat.messages or chat.message is None:
+            await self._store.replace(self._user, self._id, [_document(message) for message in chat.conversation])
+            return chat
+        await self._store.append(self._user, self._id, _document(chat.message), create=True)
+        conversation = await self._store.get(self._user, self._id)
+        messages = [] if conversation is None else [UIMessage.model_validate(each) for each in conversation.messages]
+        return chat.model_copy(update={"messages": messages or [chat.message], "message": None})
+
+    async def end(self, record: MessageRecord) -> None:
+        """Store a response, also if the caller is cancelled meanwhile. A failure is logged."""
+        if not record.is_empty:
+            await _to_its_end(self._append(record))
+
+    async def _append(self, record: MessageRecord) -> None:
+        try:
+            await self._store.append(self._user, self._id, record.message())
+        except ChatError as error:
+            logger.warning("a response of the chat %r was not stored: %s", self._id, error)
+        except Exception:  # of a store of the user's own
+            logger.exception("a response of the chat %r was not stored", self._id)
+
+
+def _document(message: UIMessage) -> dict[str, Any]:
+    return message.model_dump(exclude_unset=True) | {"id": message.id}
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for the end of `work` although the caller is cancelled, which a stop may do several times."""
+    task = asyncio.create_task(work, name="app-toolkit chat storage")
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

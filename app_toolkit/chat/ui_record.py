@@ -1,0 +1,80 @@
+"""The message that a client has after it has read the parts of a UI message stream."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Part = dict[str, Any]
+
+
+class MessageRecord:
+    """Collects the parts of one response as the AI SDK does, so that the message can be stored."""
+
+    def __init__(self, earlier: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Begin a message.
+
+        Parameters:
+            earlier: The parts that the message has already, if the response continues it. Default: none.
+        """
+        self._id = ""
+        self._parts: list[Part] = [copy.deepcopy(dict(part)) for part in earlier]
+        self._texts: dict[str, Part] = {}
+        """The texts and reasonings that are being written, by their ids in the stream."""
+        self._calls = {str(part["toolCallId"]): part for part in self._parts if "toolCallId" in part}
+        self._error: str | None = None
+        self._finished = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part has been added."""
+        return not self._id
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Add the next part of the stream."""
+        match part["type"]:
+            case "start":
+                self._id = part["messageId"]
+            case "start-step":
+                self._parts.append({"type": "step-start"})
+            case "text-start" | "reasoning-start" as kind:
+                self._texts[part["id"]] = self._new({"type": kind.removesuffix("-start"), "text": ""})
+            case "text-delta" | "reasoning-delta":
+                self._texts[part["id"]]["text"] += part["delta"]
+            case "text-end" | "reasoning-end":
+                self._texts.pop(part["id"])["state"] = "done"
+            case "tool-input-start":
+                call = {"type": f"tool-{part['toolName']}", "toolCallId": part["toolCallId"]}
+                self._calls[part["toolCallId"]] = self._new({**call, "state": "input-streaming"})
+            case "tool-input-available":
+                self._calls[part["toolCallId"]] |= {"state": "input-available", "input": part["input"]}
+            case "tool-input-error":
+                failed = {"state": "output-error", "rawInput": part["input"], "errorText": part["errorText"]}
+                self._calls[part["toolCallId"]] |= failed
+            case "tool-output-available":
+                self._calls[part["toolCallId"]] |= {"state": "output-available", "output": part["output"]}
+            case "tool-output-error":
+                self._calls[part["toolCallId"]] |= {"state": "output-error", "errorText": part["errorText"]}
+            case "finish":
+                self._finished = True
+            case "error":
+                self._error = part["errorText"]
+
+    def message(self) -> dict[str, Any]:
+        """Return the message. Its metadata say whether it is incomplete, and the error that ended it.
+
+        A tool call whose arguments are incomplete is left out.
+        """
+        parts = [copy.deepcopy(part) for part in self._parts if part.get("state") != "input-streaming"]
+        for part in parts:
+            if part["type"] in ("text", "reasoning"):
+                part["state"] = "done"
+        message: dict[str, Any] = {"id": self._id, "role": "assistant", "parts": parts}
+        if self._error is not None:
+            message["metadata"] = {"incomplete": True, "error": self._error}
+        elif not self._finished:
+            message["metadata"] = {"incomplete": True}
+        return message
+
+    def _new(self, part: Part) -> Part:
+        self._parts.append(part)
+        return part

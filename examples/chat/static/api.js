@@ -1,0 +1,45 @@
+// The routes of the server.
+
+import { Refused } from "./stream.js";
+
+const CHATS = "api/chat";
+const CONVERSATIONS = "api/conversations";
+
+export const PAGE = 100; // conversations of one request
+export const newId = () => crypto.randomUUID();
+
+async function request(url, options = {}) {
+  const response = await fetch(url, options);
+  if (!response.ok) {
+    const text = await response.text();
+    let detail;
+    try {
+      detail = JSON.parse(text).detail;
+    } catch {
+      detail = text;
+    }
+    throw new Refused(typeof detail === "string" && detail ? detail : `The server answered ${response.status}.`, response.status);
+  }
+  return response;
+}
+
+const json = (method, body) => ({ method, headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+const one = (id) => `${CONVERSATIONS}/${encodeURIComponent(id)}`;
+
+export const list = async (offset = 0) => (await request(`${CONVERSATIONS}?limit=${PAGE}&offset=${offset}`)).json();
+export const rename = (id, title) => request(one(id), json("PATCH", { title }));
+
+// Both return undefined or do nothing if the server does not have the conversation.
+export const get = (id, signal) => request(one(id), { signal }).then((response) => response.json()).catch(unknown);
+export const remove = (id) => request(one(id), { method: "DELETE" }).catch(unknown);
+
+function unknown(error) {
+  if (error.status !== 404) throw error;
+}
+
+// The server has the earlier messages. A message with a known id takes its place, and those after it are removed.
+export const send = (id, message, trigger, signal) =>
+  fetch(CHATS, { ...json("POST", { id, message, trigger }), signal });
+
+export const follow = (id, signal) => fetch(`${CHATS}/${encodeURIComponent(id)}/stream`, { signal });
+export const stop = (id) => request(`${CHATS}/${encodeURIComponent(id)}/stop`, json("POST", {}));

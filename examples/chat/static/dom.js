@@ -1,0 +1,54 @@
+// Elements and icons.
+
+export const $ = (id) => document.getElementById(id);
+
+export function element(name, properties = {}, ...children) {
+  const { aria = {}, ...rest } = properties;
+  const made = Object.assign(document.createElement(name), rest);
+  for (const [key, value] of Object.entries(aria)) made.setAttribute(`aria-${key}`, value);
+  made.append(...children);
+  return made;
+}
+
+const ICONS = {
+  check: "M5 12.5l4.5 4.5L19 7.5",
+  copy: "M9 9h10v10H9zM5 15V5h10",
+  edit: "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3",
+  more: "M6 9l6 6 6-6",
+  remove: "M5 7h14M10 7V4.5h4V7M7 7l1 12.5h8L17 7M10.5 11v5M13.5 11v5",
+  retry: "M5 12a7 7 0 1 1 2 5M5 17.5V13h4.5",
+};
+
+export function icon(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(svg.namespaceURI, "path");
+  path.setAttribute("d", ICONS[name]);
+  svg.append(path);
+  return svg;
+}
+
+export function button(label, name, onclick, { text = false, className = "" } = {}) {
+  const made = element("button", { type: "button", className: `tool ${className}`, title: text ? "" : label, onclick }, icon(name));
+  if (text) made.append(label);
+  else made.setAttribute("aria-label", label);
+  return made;
+}
+
+export async function copy(text, made) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    return;
+  }
+  const before = [...made.childNodes];
+  made.replaceChildren(icon("check"), ...before.slice(1));
+  announce("Copied.");
+  setTimeout(() => made.replaceChildren(...before), 1500);
+}
+
+// A screen reader reads each text once, when it is set.
+export function announce(text) {
+  $("announcement").textContent = text;
+}

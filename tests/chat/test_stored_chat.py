@@ -1,0 +1,262 @@
+"""Chats that the router for the AI SDK stores, and the routes that serve them, under uvicorn."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Header
+
+from app_toolkit import Toolkit
+from app_toolkit.chat import (
+    ChatError,
+    ChatEvent,
+    ChatRequest,
+    ConversationLimits,
+    SQLiteConversationStore,
+    TextEvent,
+    ToolCallEvent,
+    ai_sdk_router,
+    conversations_router,
+)
+from app_toolkit.chat.conversations import Message
+from app_toolkit.streaming import MemoryStreamLog
+from tests.chat.served import asking
+from tests.chat.ui_stream import checked
+from tests.docs.pages import page
+from tests.patience import until
+
+pytestmark = pytest.mark.anyio
+
+
+class Steps:
+    """A model that answers with the number of messages and the words of the prompt. It waits at `/wait`."""
+
+    def __init__(self) -> None:
+        self.requests: list[ChatRequest] = []
+        self.go = asyncio.Event()
+
+    async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        self.requests.append(request)
+        if request.prompt == "/fail":
+            raise ChatError("the model is full", status=503)
+        for word in (str(len(request.messages)), *request.prompt.split()):
+            if word == "/wait":
+                await self.go.wait()
+            elif word == "/raise":
+                raise ChatError("Broken.")
+            elif word == "/call":
+                yield ToolCallEvent(0, "c1", "search", "{}")
+            else:
+                yield TextEvent(f"{word} ")
+
+
+class SlowStore(SQLiteConversationStore):
+    """A store whose responses take longer than the period in which a stop is repeated."""
+
+    async def append(self, user: str, id: str, message: Message, *, create: bool = False) -> bool:
+        if not create:
+            await asyncio.sleep(1.2)
+        return await super().append(user, id, message, create=create)
+
+
+class Talk:
+    """A client of one user."""
+
+    def __init__(self, http: httpx.AsyncClient, model: Steps) -> None:
+        self.http = http
+        self.model = model
+
+    async def send(self, *messages: dict[str, Any], path: str = "/api/chat", **options: Any) -> httpx.Response:
+        body = {"id": "chat", "message": messages[0]} if len(messages) == 1 else {"id": "chat", "messages": messages}
+        return await self.http.post(path, json=body, **options)
+
+    async def stored(self, **options: Any) -> list[dict[str, Any]]:
+        found = await self.http.get("/api/conversations/chat", **options)
+        assert found.status_code == 200
+        messages: list[dict[str, Any]] = found.json()["messages"]
+        return messages
+
+    async def texts(self) -> list[str]:
+        return [text_of(message) for message in await self.stored()]
+
+
+def said(id: str, text: str, role: str = "user") -> dict[str, Any]:
+    return {"id": id, "role": role, "parts": [{"type": "text", "text": text}]}
+
+
+def text_of(message: dict[str, Any]) -> str:
+    return "".join(part.get("text", "") for part in message["parts"])
+
+
+async def user(x_user: Annotated[str, Header()] = "ada") -> str:
+    return x_user
+
+
+@asynccontextmanager
+async def talking(store: SQLiteConversationStore | None = None, kind: type[FastAPI] = FastAPI) -> AsyncIterator[Talk]:
+    store, model, app = store or SQLiteConversationStore(":memory:"), Steps(), kind()
+    chats: Any = {"conversations": store, "user": user}
+    app.include_router(ai_sdk_router(model, log=MemoryStreamLog(), **chats), prefix="/api/chat")
+    app.include_router(ai_sdk_router(model, resume=False, **chats), prefix="/plain")
+    app.include_router(conversations_router(store, user=user), prefix="/api/conversations")
+    async with asking(app) as http:
+        yield Talk(http, model)
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [FastAPI, Toolkit])
+async def test_a_chat_is_stored_and_listed_renamed_and_deleted(kind: type[FastAPI]) -> None:
+    async with talking(kind=kind) as talk:
+        parts = checked((await talk.send(said("u1", "hello world"))).text)
+        question, answer = await talk.stored()
+        assert question == said("u1", "hello world")
+        assert (answer["id"], answer["role"]) == (parts[0]["messageId"], "assistant")
+        assert answer["parts"] == [{"type": "step-start"}, {"type": "text", "text": "1 hello world ", "state": "done"}]
+        (entry,) = (await talk.http.get("/api/conversations")).json()
+        assert (entry["id"], entry["title"]) == ("chat", "hello world")
+        assert (await talk.http.patch("/api/conversations/chat", json={"title": "Mine"})).status_code == 204
+        assert (await talk.http.get("/api/conversations/chat")).json()["title"] == "Mine"
+        assert (await talk.http.delete("/api/conversations/chat")).status_code == 204
+        assert (await talk.http.get("/api/conversations")).json() == []
+        for method in ("GET", "DELETE"):
+            missing = await talk.http.request(method, "/api/conversations/chat")
+            assert (missing.status_code, missing.json()) == (404, {"detail": "there is no conversation 'chat'"})
+        assert (await talk.http.patch("/api/conversations/chat", json={"title": "x"})).status_code == 404
+        assert (await talk.http.patch("/api/conversations/chat", json={"title": ""})).status_code == 422
+
+
+async def test_a_client_that_sends_the_last_message_gets_a_response_to_all() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "first"))
+        await talk.send(said("u2", "second"))
+        assert [each.text for each in talk.model.requests[-1].messages] == ["first", "1 first ", "second"]
+        assert await talk.texts() == ["first", "1 first ", "second", "3 second "]
+        await talk.send(said("u1", "edited"))
+        assert await talk.texts() == ["edited", "1 edited "], "what followed the edited message is gone"
+
+
+async def test_a_client_that_sends_all_messages_replaces_the_stored_ones() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "first"))
+        await talk.send(said("u1", "first"), said("a1", "other", "assistant"), said("u2", "second"))
+        assert await talk.texts() == ["first", "other", "second", "3 second "]
+
+
+async def test_a_message_that_a_client_continues_is_stored_once() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "/call"))
+        _, answer = await talk.stored()
+        answer["parts"][-1] |= {"state": "output-available", "output": "it rains"}
+        await talk.send(answer)
+        stored = await talk.stored()
+        assert [each["id"] for each in stored] == ["u1", answer["id"]]
+        assert stored[1]["parts"][: len(answer["parts"])] == answer["parts"]
+        assert [each.role for each in talk.model.requests[-1].messages][:3] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("store", [SQLiteConversationStore, SlowStore])
+async def test_a_response_that_was_stopped_is_stored_as_far_as_it_came(store: type[SQLiteConversationStore]) -> None:
+    async with talking(store(":memory:")) as talk:
+        sending = asyncio.create_task(talk.send(said("u1", "half /wait rest")))
+        await until(lambda: bool(talk.model.requests))
+        await talk.http.post("/api/chat/chat/stop")
+        assert checked((await sending).text)[-1] == {"type": "abort"}
+        _, answer = await talk.stored()
+        assert (text_of(answer), answer["metadata"]) == ("1 half ", {"incomplete": True})
+
+
+async def test_a_response_whose_client_disconnects_is_stored_without_resume() -> None:
+    async with talking() as talk:
+        sending = asyncio.create_task(talk.send(said("u1", "half /wait rest"), path="/plain"))
+        await until(lambda: bool(talk.model.requests))
+        sending.cancel()
+        await asyncio.wait([sending])
+        messages: Sequence[str] = []
+        async with asyncio.timeout(10):
+            while len(messages) < 2:
+                messages = await talk.texts()
+        assert messages == ["half /wait rest", "1 half "]
+
+
+async def test_a_response_that_fails_is_stored_with_its_error() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "half /raise"))
+        _, answer = await talk.stored()
+        assert (text_of(answer), answer["metadata"]) == ("1 half ", {"incomplete": True, "error": "Broken."})
+        assert (await talk.send(said("u2", "/fail"))).status_code == 503
+        assert [each["id"] for each in await talk.stored()] == ["u1", answer["id"], "u2"]
+
+
+async def test_a_conversation_that_is_deleted_during_its_response_stays_deleted() -> None:
+    async with talking() as talk:
+        sending = asyncio.create_task(talk.send(said("u1", "half /wait rest")))
+        await until(lambda: bool(talk.model.requests))
+        await talk.http.delete("/api/conversations/chat")
+        talk.model.go.set()
+        assert checked((await sending).text)[-1] == {"type": "finish"}
+        assert (await talk.http.get("/api/conversations/chat")).status_code == 404
+
+
+async def test_users_with_the_same_chat_id_have_separate_chats_and_streams() -> None:
+    async with talking() as talk:
+        bob = {"x-user": "bob"}
+        sending = asyncio.create_task(talk.send(said("u1", "secret /wait")))
+        await until(lambda: bool(talk.model.requests))
+        assert (await talk.http.get("/api/chat/chat/stream", headers=bob)).status_code == 204
+        assert (await talk.http.post("/api/chat/chat/stop", headers=bob)).json() == {"success": True}
+        assert (await talk.http.get("/api/conversations/chat", headers=bob)).status_code == 404
+        checked((await talk.send(said("u1", "of Bob"), headers=bob)).text)
+        talk.model.go.set()
+        assert checked((await sending).text)[-1] == {"type": "finish"}
+        assert [text_of(each) for each in await talk.stored(headers=bob)] == ["of Bob", "1 of Bob "]
+        assert await talk.texts() == ["secret /wait", "1 secret "]
+
+
+async def test_a_chat_that_cannot_be_stored_has_a_status_and_calls_no_model() -> None:
+    async with talking(SQLiteConversationStore(":memory:", ConversationLimits(max_bytes=100))) as talk:
+        refused = await talk.send(said("u1", "x" * 200))
+        assert refused.status_code == 413
+        assert refused.text.startswith("the conversation has ")
+        assert not talk.model.requests
+
+
+async def test_a_response_that_cannot_be_stored_reaches_its_client(caplog: pytest.LogCaptureFixture) -> None:
+    async with talking(SQLiteConversationStore(":memory:", ConversationLimits(max_messages=1))) as talk:
+        assert checked((await talk.send(said("u1", "hello"))).text)[-1] == {"type": "finish"}
+        assert await talk.texts() == ["hello"]
+    assert "was not stored: the conversation has 2 messages, and the limit is 1" in caplog.text
+
+
+async def test_a_chat_without_an_id_is_not_stored() -> None:
+    async with talking() as talk:
+        answer = await talk.http.post("/api/chat", json={"message": said("u1", "hello")})
+        assert checked(answer.text)[-1] == {"type": "finish"}
+        assert (await talk.http.get("/api/conversations")).json() == []
+
+
+async def test_a_user_dependency_must_return_a_string() -> None:
+    async def nobody() -> None:
+        return None
+
+    app = FastAPI()
+    app.include_router(conversations_router(SQLiteConversationStore(":memory:"), user=nobody), prefix="/chats")
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(base_url="http://test", transport=transport) as http:
+        assert (await http.get("/chats")).status_code == 500
+
+
+def test_the_page_names_routes_that_there_are() -> None:
+    shown = page("docs/conversations.md")
+    paths = shown.run()["app"].openapi()["paths"]
+    (front_end,) = shown.shown("tsx")
+    assert re.findall(r'api: "([^"]+)"', front_end) == ["/api/chat"]
+    table = re.findall(r"^\| `([A-Z]+) (\S+)`", shown.text, re.MULTILINE)
+    assert len(table) == 4
+    assert {(method.lower(), path.replace("CHAT", "{id}")) for method, path in table} == {
+        (method, path) for path, methods in paths.items() if "conversations" in path for method in methods
+    }
+    assert "post" in paths["/api/chat"]

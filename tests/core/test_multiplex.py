@@ -1,0 +1,138 @@
+"""Which models a replica has, under every order of events."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from app_toolkit.core.multiplex import GrantModel, LoadModel, ModelPlaces, UnloadModel
+
+MODELS = ["a", "b", "c", "d"]
+
+
+class Replica(RuleBasedStateMachine):
+    """A replica whose models load, fail and unload, and whose requests come, use a model, and go."""
+
+    @initialize(max_models=st.integers(1, 3))
+    def start(self, max_models: int) -> None:
+        self.places = ModelPlaces[int](max_models)
+        self.count = 0
+        self.waiting: dict[int, str] = {}
+        self.using: dict[int, str] = {}
+        self.states: dict[str, str] = {}
+        self.used_at: dict[str, int] = {}
+
+    def act(self) -> None:
+        while actions := self.places.decide():
+            for action in actions:
+                self.perform(action)
+
+    def perform(self, action: GrantModel[int] | LoadModel | UnloadModel) -> None:
+        name = action.model
+        match action:
+            case GrantModel():
+                assert self.states[name] == "loaded"
+                assert self.waiting.pop(action.request) == name
+                self.using[action.request] = name
+                self.count += 1
+                self.used_at[name] = self.count
+            case LoadModel():
+                assert name not in self.states
+                assert name in self.waiting.values()
+                self.states[name] = "loading"
+                self.count += 1
+                self.used_at[name] = self.count
+            case UnloadModel():
+                assert self.states[name] == "loaded"
+                assert name not in self.using.values()
+                idle = [
+                    each for each, state in self.states.items() if state == "loaded" and each not in self.using.values()
+                ]
+                assert all(self.used_at[name] <= self.used_at[each] for each in idle)
+                self.states[name] = "unloading"
+                needed = set(self.waiting.values()) - self.states.keys()
+                assert list(self.states.values()).count("unloading") <= len(needed)
+                assert len(self.states) == self.places.max_models
+
+    @rule(name=st.sampled_from(MODELS))
+    def ask(self, name: str) -> None:
+        self.count += 1
+        self.waiting[self.count] = name
+        self.places.add(self.count, name)
+        self.act()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.waiting)))
+        del self.waiting[request]
+        assert self.places.remove(request)
+        assert not self.places.remove(request)
+        self.act()
+
+    @precondition(lambda self: self.using)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.using)))
+        assert not self.places.remove(request)
+        self.places.release(self.using.pop(request))
+        self.act()
+
+    @precondition(lambda self: "loading" in self.states.values())
+    @rule(data=st.data(), works=st.booleans())
+    def end_load(self, data: st.DataObject, works: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(each for each, state in self.states.items() if state == "loading")))
+        if works:
+            self.states[name] = "loaded"
+            self.places.loaded(name)
+        else:
+            del self.states[name]
+            failed = self.places.failed(name)
+            assert failed == [request for request, needed in self.waiting.items() if needed == name]
+            for request in failed:
+                del self.waiting[request]
+        self.act()
+
+    @precondition(lambda self: "unloading" in self.states.values())
+    @rule(data=st.data())
+    def end_unload(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(each for each, state in self.states.items() if state == "unloading")))
+        del self.states[name]
+        self.places.unloaded(name)
+        self.act()
+
+    @invariant()
+    def there_are_never_too_many_models(self) -> None:
+        if hasattr(self, "places"):
+            assert len(self.states) <= self.places.max_models
+            assert {name: place.state for name, place in self.places.models.items()} == self.states
+
+    @invariant()
+    def nobody_waits_for_a_model_that_could_be_used(self) -> None:
+        if hasattr(self, "places"):
+            assert not [name for name in self.waiting.values() if self.states.get(name) == "loaded"]
+
+    @invariant()
+    def a_request_waits_only_while_something_is_going_to_happen(self) -> None:
+        if hasattr(self, "places") and self.waiting:
+            assert self.using or {"loading", "unloading"} & set(self.states.values())
+
+
+TestReplica = Replica.TestCase
+TestReplica.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_the_least_recently_used_model_makes_room() -> None:
+    places = ModelPlaces[str](2)
+    for name in ("a", "b"):
+        places.add(f"first {name}", name)
+        assert places.decide() == [LoadModel(name)]
+        places.loaded(name)
+        assert places.decide() == [GrantModel(f"first {name}", name)]
+        places.release(name)
+    places.add("second a", "a")
+    assert places.decide() == [GrantModel("second a", "a")]
+    places.release("a")
+    places.add("first c", "c")
+    assert places.decide() == [UnloadModel("b")]
+    places.unloaded("b")
+    assert places.decide() == [LoadModel("c")]
