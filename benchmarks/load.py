@@ -89,7 +89,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def request_of(url: str, body: str | None) -> bytes:
     """Return the bytes of a GET request, or of a POST request if there is a JSON body."""
     parts, sent = urlsplit(url), (body or "").encode()
-    head = f"{'GET' if body is None else 'POST'} {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    head = f"{'GET' if body is None else 'POST'} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
     if body is not None:
         head += f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n"
     return head.encode() + b"\r\n" + sent

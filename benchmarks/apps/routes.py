@@ -1,9 +1,11 @@
 """The routes of all contenders that serve FastAPI, one for each measure."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
 
 from fastapi import APIRouter, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 
 TEN_MB = bytes(10_000_000)
@@ -33,6 +35,24 @@ async def stream() -> StreamingResponse:
             yield f"data: token{number}\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")
+
+
+class Token(BaseModel):
+    text: str
+
+
+async def tokens(count: int, period_s: float) -> AsyncIterator[Token]:
+    """As fast as they are taken, or one each period."""
+    for number in range(count):
+        if period_s:
+            await asyncio.sleep(period_s)
+        yield Token(text=f"token{number}")
+
+
+@router.get("/tokens", response_class=EventSourceResponse)
+async def answer(count: int, period_s: float = 0.0) -> AsyncIterable[Token]:
+    async for token in tokens(count, period_s):
+        yield token
 
 
 @router.get("/download")

@@ -38,6 +38,7 @@ from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
 from benchmarks.chaos.report import Row
+from benchmarks.chaos.resumable import in_an_application, in_redis
 from benchmarks.chaos.shared import (
     RESTORED_S,
     SOME,
@@ -791,6 +792,20 @@ SCENARIOS: tuple[Scenario, ...] = (
         "after their first event, and other clients send GET requests at 0.3 C. Then all streaming clients "
         "disconnect; half of them reset the connection.",
         idle_streams,
+    ),
+    Scenario(
+        "B18",
+        "resumable streams",
+        "200 resumable streams, whose events are in another application, are read while their clients leave and "
+        "come back, the proxy is killed, an update drains their replicas, and the controller is killed. Then clients "
+        "leave twenty generators alone, and read 10,000 short streams.",
+        in_an_application,
+    ),
+    Scenario(
+        "B18 (Redis)",
+        "resumable streams in Redis",
+        "The same with the events in Redis, which is killed and started again during the update.",
+        in_redis,
     ),
     Scenario(
         "B11",

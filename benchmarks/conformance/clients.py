@@ -48,7 +48,9 @@ CLIENTS = (
     Client("OpenAI SDK for Python", "openai_client.py", ("openai",)),
     Client("OpenAI SDK for Node", "openai_client.mjs", ("openai", "zod")),
     Client("AI SDK, `@ai-sdk/openai-compatible`", "openai_compatible.mjs", ("@ai-sdk/openai-compatible", "ai")),
-    Client("AI SDK, chats of `useChat`", "ai_sdk.mjs", ("ai",)),
+    Client("AI SDK 5, chats of `useChat`", "ai_sdk.mjs", ("ai@5",)),
+    Client("AI SDK 6, chats of `useChat`", "ai_sdk.mjs", ("ai@6",)),
+    Client("AI SDK 7, chats of `useChat`", "ai_sdk.mjs", ("ai@7",)),
     Client("LangChain", "langchain_client.py", ("langchain-openai",)),
     Client("`eventsource` for Node", "eventsource.mjs", ("eventsource",)),
     Client("`httpx-sse`", "httpx_sse_client.py", ("httpx-sse", "httpx>=0.28")),
@@ -135,7 +137,7 @@ def node_command(modules: Path, folder: Path, module: str) -> list[str]:
 
 def _environment(client: Client) -> Path:
     """Return the environment of a client, which is made if there is none: its Python, or its `node_modules`."""
-    name = f"client-{re.sub(r'[^a-z]+', '-', client.module)}"
+    name = re.sub(r"[^a-z0-9]+", "-", f"client-{'npm' if client.is_node else 'python'}-{client.packages[0]}")
     return (peers.node_modules if client.is_node else peers.environment)(name, client.packages)
 
 
@@ -158,7 +160,7 @@ def _visit(client: Client, environment: Path, url: str, relay: str) -> dict[str,
 
 def _version(client: Client, environment: Path) -> str:
     """Return the version of the client itself."""
-    package = client.packages[0]
+    package = re.sub(r"(?<=.)@.*", "", client.packages[0])  # of ai@5; the name of a scope begins with @
     if client.is_node:
         return str(json.loads((environment / package / "package.json").read_text())["version"])
     asked = [str(environment), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]

@@ -1,7 +1,7 @@
 """A chat with an assistant that answers from the documentation of this project. It works without a network.
 
 app-toolkit dev examples/chat/app.py
-app-toolkit run examples/chat/app.yaml -n 2
+app-toolkit run examples/chat/app.yaml
 """
 
 import os

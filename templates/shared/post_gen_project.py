@@ -1,4 +1,4 @@
-"""Removes the files that were not asked for. Needs neither a network nor a program other than Python."""
+"""Makes the files fit the answers. Needs neither a network nor a program other than Python."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,18 @@ if "{{ cookiecutter.license }}" == "none":
 {%- if cookiecutter.get("frontend") == "built-in" %}
 
 shutil.rmtree("frontend")
-shutil.copytree({{ page()|tojson }}, "{{ cookiecutter.package_name }}/static", copy_function=shutil.copyfile)
+static = Path("{{ cookiecutter.package_name }}", "static")
+shutil.copytree({{ page()|tojson }}, static, copy_function=shutil.copyfile)
+index = static / "index.html"
+page = index.read_text("utf-8").replace("Docs assistant", {{ cookiecutter.project_name|e|string|tojson }})
+index.write_text(page.replace("Ask about the documentation", "Write a message"), "utf-8")
+texts = (
+    "// What the page says about this assistant.\n",
+    'export const HEADING = "What would you like to know?";',
+    'export const ABOUT = "Answers survive a reload, a lost connection and an update of the server.";',
+    "export const SUGGESTIONS = []; // each is a title and a prompt",
+)
+(static / "texts.js").write_text("\n".join(texts) + "\n", "utf-8")
 {%- endif %}
 
 for cache in list(Path().rglob("__pycache__")):  # pip compiles the modules of an installed template

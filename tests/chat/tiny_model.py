@@ -58,7 +58,11 @@ def save(folder: Path, end_token: int = 0) -> None:
     tiny_tokenizer().save_pretrained(folder)
 
 
+REFERENCE = tiny_model()
+"""Made before any other model runs, because its weights and all samples are drawn from torch's global generator."""
+
+
 def alone(prompt: list[int], length: int) -> list[int]:
     """What transformers itself generates for a prompt, with the most probable tokens."""
-    output = tiny_model().generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=length)
+    output = REFERENCE.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=length)
     return [int(token) for token in output[0, len(prompt) :]]

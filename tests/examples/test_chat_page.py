@@ -56,7 +56,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "app_toolkit.cli", "dev", "examples/chat/app.py", "--no-reload", "--port", "0"],
         cwd=ROOT,
-        env={**os.environ, "CHAT_DATABASE": str(database), "CHAT_PERIOD_S": "0.05", "CHAT_SEARCH": "words"},
+        env={**os.environ, "CHAT_DATABASE": str(database), "CHAT_PERIOD_S": "0.08", "CHAT_SEARCH": "words"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -78,7 +78,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        expect.set_options(timeout=float(os.environ.get("EXPECT_S", PATIENCE_S)) * 1_000)
+        expect.set_options(timeout=PATIENCE_S * 1_000)
         yield browser
         browser.close()
 
@@ -88,7 +88,7 @@ class Visitor:
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": DESKTOP, **options})
-        self.context.set_default_timeout(float(os.environ.get("EXPECT_S", PATIENCE_S)) * 1_000)
+        self.context.set_default_timeout(PATIENCE_S * 1_000)
         self.url = url
         self.errors: list[str] = []
         self.page = self.tab()
@@ -210,14 +210,17 @@ def test_a_reload_during_a_response_continues_it(visitor: Visitor) -> None:
 
 
 def test_two_tabs_show_one_response(visitor: Visitor) -> None:
+    second = visitor.tab()
     visitor.ask()
     begun(visitor.page)
-    second = visitor.tab(visitor.page.url)
+    second.get_by_role("button", name=QUESTION, exact=True).click()
     begun(second)
     assert complete(visitor.page) == complete(second)
     visitor.page.bring_to_front()
     visitor.ask(ANOTHER)
-    expect(second.locator(".user .text")).to_have_text([QUESTION, ANOTHER])
+    for tab in (visitor.page, second):
+        expect(tab.locator(".user .text")).to_have_text([QUESTION, ANOTHER])
+        expect(tab.locator(".assistant")).to_have_count(2)
     assert complete(visitor.page) == complete(second)
 
 

@@ -83,6 +83,9 @@ def test_a_chat_has_the_front_end_that_was_chosen(tmp_path: Path) -> None:
     source = CHECKOUT / "examples/chat/static"
     copied = {path.relative_to(page / "my_chat/static") for path in files(page / "my_chat/static")}
     assert copied == {path.relative_to(source) for path in files(source)}
+    own = "".join(path.read_text("utf-8") for path in (page / "my_chat/static").iterdir() if path.is_file())
+    assert "My Chat" in own
+    assert "ocumentation" not in own
     assert not (page / "frontend").exists()
     assert not (react / "my_chat/static").exists()
     assert "useChat" in (react / "frontend/src/App.tsx").read_text("utf-8")
