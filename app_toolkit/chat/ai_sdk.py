@@ -23,6 +23,7 @@ from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
 from app_toolkit.chat.ui_messages import UIChat, read_chat, tool_calls
 from app_toolkit.chat.ui_record import MessageRecord
 from app_toolkit.chat.ui_stream import MessageParts, Part, encode
+from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.core.stream_log import Outcome, Page
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError, RequestError, StreamActive, StreamUnknown
@@ -204,12 +205,14 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
 
     @router.get("/{chat}/stream", response_class=Answer, responses={204: {}})
     @on_disconnect("notify")
+    @without_permit
     async def resume_stream(request: Request, stream: Annotated[OpenStream | None, Depends(existing)]) -> Any:
         if stream is None:
             return Answer(status_code=204)
         return StreamingResponse(_frames(stream), headers={**_headers(request), STREAM_ID: stream.id})
 
     @router.post("/{chat}/stop", response_class=JSONResponse)
+    @without_permit
     async def stop_stream(chat: str, request: Request, user_chats: chats, log: parameter) -> dict[str, bool]:
         stream = await _active(log, user_chats.key(chat))
         if stream is not None and _named_stream(await request.body()) in (None, stream):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app_toolkit.chat.conversations import ConversationStore
 from app_toolkit.chat.stored_chat import user_parameter
+from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.errors import ChatError
 
 
@@ -53,6 +54,7 @@ def conversations_router(store: ConversationStore, *, user: Callable[..., Any] |
     User: Any = user_parameter(user)
 
     @router.get("")
+    @without_permit
     async def list_conversations(
         user: User, limit: Annotated[int, Query(ge=1, le=500)] = 100, offset: Annotated[int, Query(ge=0, le=2**31)] = 0
     ) -> list[ConversationEntry]:
@@ -61,17 +63,20 @@ def conversations_router(store: ConversationStore, *, user: Callable[..., Any] |
         return [ConversationEntry.model_validate(each) for each in found]
 
     @router.get("/{id:path}", responses={404: {}})
+    @without_permit
     async def get_conversation(id: str, user: User) -> StoredConversation:
         with _refusals():
             found = await store.get(user, id)
         return StoredConversation.model_validate(_known(found, id))
 
     @router.patch("/{id:path}", status_code=204, responses={404: {}})
+    @without_permit
     async def rename_conversation(id: str, body: Rename, user: User) -> None:
         with _refusals():
             _known(await store.rename(user, id, body.title), id)
 
     @router.delete("/{id:path}", status_code=204, responses={404: {}})
+    @without_permit
     async def delete_conversation(id: str, user: User) -> None:
         with _refusals():
             _known(await store.delete(user, id), id)

@@ -15,7 +15,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app_toolkit.config.settings import read_variables
-from app_toolkit.core.rate_limits import MAX_PER_MINUTE, OverLimit, RateLimiter, RateLimits
+from app_toolkit.core.rate_limits import MAX_PER_MINUTE, OverLimit, RateLimiter, RateLimits, takes_permit
 from app_toolkit.errors import ConfigError
 
 SUBPROTOCOL = "bearer."
@@ -34,8 +34,8 @@ KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 REFUSALS = {
-    "max_concurrent": "the API key has {} requests at a time already",
-    "max_per_minute": "the API key has had {} requests in the last minute",
+    "max_concurrent": "the API key has reached its limit of requests at a time: {}",
+    "max_per_minute": "the API key has reached its limit of requests per minute: {}",
 }
 
 
@@ -54,18 +54,21 @@ class KeyUsage:
         return self._limiter.running
 
     @contextmanager
-    def request(self) -> Iterator[Callable[[], None]]:
-        """Count a request. It runs until the end of the block, or until the function is called that this yields.
+    def request(self, *, runs: bool = True) -> Iterator[None]:
+        """Count a request, which runs until the end of the block.
+
+        Parameters:
+            runs: Whether it counts against `max_concurrent`. Default: True.
 
         Raises:
             HTTPException: 429, the request is over a limit.
         """
-        permit = self._limiter.acquire(self._now())
+        permit = self._limiter.acquire(self._now(), runs=runs)
         if isinstance(permit, OverLimit):
             text = REFUSALS[permit.limit].format(getattr(self._limits, permit.limit))
             raise HTTPException(429, text, {"retry-after": str(max(1, math.ceil(permit.retry_after_s)))})
         try:
-            yield lambda: self._limiter.release(permit)
+            yield
         finally:
             self._limiter.release(permit)
 
@@ -102,9 +105,9 @@ class ApiKeys:
         if usage is None:
             problem = "the API key is missing: send it as Authorization: Bearer KEY"
             raise HTTPException(401, problem if key is None else "the API key is wrong", {"www-authenticate": "Bearer"})
-        with usage.request() as release:
-            if isinstance(connection, WebSocket):
-                connection.scope[KEY_USAGE] = usage, release
+        if isinstance(connection, WebSocket):
+            connection.scope[KEY_USAGE] = usage
+        with usage.request(runs=takes_permit(connection.scope.get("endpoint"))):
             yield usage.name
 
     def _find(self, key: str) -> KeyUsage | None:

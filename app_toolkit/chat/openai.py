@@ -24,6 +24,7 @@ from app_toolkit.chat.openai_wire import (
     ServedModels,
     chat_request,
 )
+from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.disconnect import on_disconnect
@@ -100,12 +101,14 @@ def _add_models(router: APIRouter, catalog_of: Any, embedders_of: Any) -> None:
     created = int(time.time())
 
     @router.get("/models")
+    @without_permit
     async def list_models(catalog: catalog_of, embedders: embedders_of) -> ServedModels:
         names = dict.fromkeys([*cast(Catalog, catalog).names, *cast(Embedders, embedders).names])
         return ServedModels(data=[ServedModel(id=name, created=created) for name in names])
 
     # Names of models may have slashes.
     @router.get("/models/{model:path}")
+    @without_permit
     async def get_model(model: str, catalog: catalog_of, embedders: embedders_of) -> ServedModel:
         if model not in {*cast(Catalog, catalog).names, *cast(Embedders, embedders).names}:
             raise ChatError(f"the model {model!r} does not exist", status=404, code="model_not_found")

@@ -262,7 +262,7 @@ def _tools(body: ResponseRequest) -> tuple[tuple[Tool, ...], str | None]:
             raise InvalidParameter(f"tool_choice names {choice.name!r}, which is not in tools", "tool_choice")
         return tuple(tools), choice.name
     if choice.type == "allowed_tools":
-        allowed = {each.get("name") for each in choice.tools or ()}
+        allowed = {name for each in choice.tools or () if isinstance(name := each.get("name"), str)}
         return tuple(tool for tool in tools if tool.name in allowed), choice.mode
     raise InvalidParameter(f"tool_choice has the type {choice.type!r}: only functions are supported", "tool_choice")
 

@@ -37,6 +37,7 @@ from app_toolkit.chat.openai_stream import (
 )
 from app_toolkit.chat.openai_wire import InvalidParameter
 from app_toolkit.chat.protocol import ChatEvent, ErrorEvent
+from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
@@ -137,6 +138,7 @@ def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: Res
 
 def _add_stored(router: APIRouter, parameter: Any) -> None:
     @router.get("/responses/{response_id}", response_model=ResponseDocument, responses=STREAMED)
+    @without_permit
     async def get_response(
         response_id: str,
         log: parameter,
@@ -152,11 +154,13 @@ def _add_stored(router: APIRouter, parameter: Any) -> None:
 
     @router.post("/responses/{response_id}/cancel", response_model=ResponseDocument)
     @on_disconnect("notify")
+    @without_permit
     async def cancel_response(response_id: str, log: parameter) -> Any:
         return document_response((await _stop(log, response_id)).document)
 
     @router.delete("/responses/{response_id}")
     @on_disconnect("notify")
+    @without_permit
     async def delete_response(response_id: str, log: parameter) -> DeletedResponse:
         await _stop(log, response_id)
         await cast(StreamLog, log).remove(response_id)
@@ -205,7 +209,9 @@ class GeneratedResponse:
                     yield event
             async with aclosing(_called(self._call)) as found:
                 async for each in found:
-                    for event in [*self._start(), *_encoded(self._events.translate(each))]:
+                    for event in self._start():
+                        yield event
+                    for event in _encoded(self._events.translate(each)):
                         yield event
                     await asyncio.sleep(0)  # a model that never waits must not block the event loop
             for event in [*self._start(), *_encoded(self._events.completed(int(time.time())))]:
@@ -334,19 +340,18 @@ async def read_response(log: StreamLog, id: str, *, wait: bool = False) -> Logge
         ChatError: 404, the log does not have it; 410, the log has no longer what is needed.
     """
     reader = ResponseReader()
-    items = None
+    items, outcome = None, None
     with _known(id):
-        outcome = None if wait else await log.outcome(id, NEWEST)
-        is_finished = outcome == "finished"
+        ended = None if wait else await log.outcome(id, NEWEST)
         async with aclosing(log.follow(id, 0)) as pages:
             async for page in pages:
                 for event in page.events:
                     kind, _, text = event.partition(b"\n")
                     if kind == INPUT:
                         items = [ResponseItem.model_validate(each) for each in json.loads(text)]
-                    elif not is_finished or kind in WHOLE:
+                    elif ended != "finished" or kind in WHOLE:
                         reader.add(json.loads(text))
-                if outcome is None and not wait:
+                if ended is None and not wait:
                     break
                 outcome = page.outcome
     document = reader.document(outcome)

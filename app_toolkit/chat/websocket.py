@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from app_toolkit.chat.websocket_wire import (
     read_command,
     request_of,
 )
-from app_toolkit.core.rate_limits import MAX_PER_MINUTE, SlidingWindow
+from app_toolkit.core.rate_limits import MAX_PER_MINUTE, SlidingWindow, without_permit
 from app_toolkit.core.stream_log import Outcome
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError, StreamActive, StreamUnknown
@@ -43,6 +44,9 @@ logger = logging.getLogger("app_toolkit.chat")
 
 SUBPROTOCOL = "app-toolkit.chat"
 """The subprotocol that the server accepts if the client offers it."""
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#*@\sA-Z]+")
+"""An origin as browsers send it: without a path, and in lower case."""
 
 CLOSE_S = 10.0
 """Seconds for which the server tries to send the close code to a client that does not read."""
@@ -92,6 +96,11 @@ class SocketOptions:
     max_duration_s: float
 
     def __post_init__(self) -> None:
+        for origin in self.origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"websocket_router: origins has {origin!r}: write it as https://HOST or https://HOST:PORT"
+                )
         for name, most in (
             ("max_responses", 1_000),
             ("max_message_bytes", 16 * 2**20),
@@ -165,6 +174,7 @@ def _router(catalog_of: Any, log_of: Any, options: SocketOptions) -> APIRouter:
 
     @router.websocket("")
     @on_disconnect("notify")
+    @without_permit
     async def chat(websocket: WebSocket, catalog: catalog_of, log: log_of) -> None:
         headers = websocket.headers
         if not origin_is_allowed(headers.get("origin"), headers.get("host"), options.origins):
@@ -204,7 +214,7 @@ class ChatSocket:
         self._catalog = catalog
         self._log = log
         self._options = options
-        self._usage: KeyUsage | None = None
+        self._usage: KeyUsage | None = websocket.scope.get(KEY_USAGE)
         self._messages = SlidingWindow(options.max_messages_per_minute)
         self._following: set[str] = set()
         """The ids of the responses whose events are sent."""
@@ -237,9 +247,6 @@ class ChatSocket:
     async def _accept(self) -> None:
         offered = self._websocket.scope.get("subprotocols") or ()
         await self._websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        if KEY_USAGE in self._websocket.scope:
-            self._usage, release = self._websocket.scope[KEY_USAGE]
-            release()  # each response has a permit of its own
 
     async def _close(self, code: int, reason: str) -> None:
         with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):

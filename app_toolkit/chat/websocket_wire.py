@@ -126,7 +126,7 @@ def error_document(error: Exception) -> Document:
         code=detail["code"] or detail["type"],
         message=found.message,
         param=found.param,
-        retry_after_s=None if after is None else int(after),
+        retry_after_s=int(after) if after is not None and after.isdecimal() else None,  # it may be a date
     )
 
 

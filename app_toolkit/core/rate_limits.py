@@ -4,8 +4,13 @@ Plain data; the caller passes the time in seconds, which never decreases.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+NO_PERMIT = "__app_toolkit_no_permit__"
 
 MINUTE_S = 60.0
 
@@ -40,6 +45,21 @@ class RatePermit:
     """The right to run one request."""
 
 
+def without_permit(endpoint: Endpoint) -> Endpoint:
+    """Let a request of this endpoint count in the minute only, because it runs no model, or its responses take permits.
+
+    Otherwise, a client whose permits are taken by its responses could not read, resume or stop them. Put it below the
+    decorator of the route.
+    """
+    setattr(endpoint, NO_PERMIT, True)
+    return endpoint
+
+
+def takes_permit(endpoint: object) -> bool:
+    """Return whether a request of this endpoint counts against `max_concurrent`."""
+    return not getattr(endpoint, NO_PERMIT, False)
+
+
 class SlidingWindow:
     """The times of the requests that were admitted in the last minute."""
 
@@ -59,7 +79,7 @@ class SlidingWindow:
 
     def retry_after_s(self, now: float) -> float:
         """Return the seconds after which a request is admitted that was refused now."""
-        return max(0.0, self._times[0] + MINUTE_S - now)
+        return max(0.0, MINUTE_S - (now - self._times[0]))
 
 
 class RateLimiter:
@@ -75,14 +95,21 @@ class RateLimiter:
         """The number of requests that run."""
         return len(self._running)
 
-    def acquire(self, now: float) -> RatePermit | OverLimit:
-        """Admit a request, whose permit the caller releases when it ends, or refuse it."""
-        if self._limits.max_concurrent is not None and self.running >= self._limits.max_concurrent:
+    def acquire(self, now: float, *, runs: bool = True) -> RatePermit | OverLimit:
+        """Admit a request, whose permit the caller releases when it ends, or refuse it.
+
+        Parameters:
+            now: The time in seconds.
+            runs: Whether it counts against `max_concurrent` until then. Default: True.
+        """
+        limit = self._limits.max_concurrent
+        if runs and limit is not None and self.running >= limit:
             return OverLimit("max_concurrent", BUSY_RETRY_S)
         if self._window is not None and not self._window.admit(now):
             return OverLimit("max_per_minute", self._window.retry_after_s(now))
         permit = RatePermit()
-        self._running.add(permit)
+        if runs:
+            self._running.add(permit)
         return permit
 
     def release(self, permit: RatePermit) -> None:

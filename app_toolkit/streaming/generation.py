@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 
 from app_toolkit.core.stream_log import Outcome, Renewal
 from app_toolkit.observability.context import DEADLINE
@@ -13,6 +13,9 @@ from app_toolkit.streaming.leases import StreamLease, leases
 from app_toolkit.streaming.log import StreamLog
 
 logger = logging.getLogger("app_toolkit.streaming")
+
+CLEANUP_S = 10.0
+"""Seconds for which a stopped generator may clean up. It is cancelled again after each of these periods."""
 
 AHEAD = 1_024
 """Events that wait for the log. A generator that is faster waits."""
@@ -61,6 +64,7 @@ class Generation:
         self._first = asyncio.Event()
         self._complete = False
         self._stopped: Outcome | None = None
+        self._cancelled_at = -math.inf
         self._task: asyncio.Task[None] | None = None
         self._generating: asyncio.Task[None] | None = None
 
@@ -144,11 +148,12 @@ class Generation:
             if self._last or self._waiting:
                 logger.exception("the generator of stream %s raised", self.id)
         finally:
-            self._complete = True
-            self._has_events.set()
-            if isinstance(self._items, AsyncGenerator):
-                async with aclosing(self._items):
-                    pass
+            try:
+                if isinstance(self._items, AsyncGenerator):
+                    await self._items.aclose()
+            finally:
+                self._complete = True
+                self._has_events.set()
 
     async def _write(self, lease: StreamLease) -> None:
         """Append what has been collected, as many events at a time as came during the append before."""
@@ -177,6 +182,8 @@ class Generation:
 
     def _stop(self, outcome: Outcome) -> None:
         assert self._generating is not None, "only a running generation is told to stop"
-        if not self._complete:
+        now = time.monotonic()
+        if not self._complete and now - self._cancelled_at >= CLEANUP_S:
             self._stopped = self._stopped or outcome
+            self._cancelled_at = now
             self._generating.cancel()

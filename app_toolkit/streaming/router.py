@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Request
 from fastapi import Response as Answer
 
+from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.streams import lasting_stream
@@ -59,6 +60,7 @@ def stream_router(
         return open_stream.response()
 
     @router.post("/{stream}/stop", responses={404: {}})
+    @without_permit
     async def stop(stream: str, log: parameter) -> dict[str, bool]:  # type: ignore[valid-type]
         return {"stopped": await cast(StreamLog, log).stop(await found(log, stream))}
 

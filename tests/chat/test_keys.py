@@ -108,7 +108,7 @@ async def test_the_errors_have_the_format_of_the_router() -> None:
         assert (over.status_code, over.headers["retry-after"]) == (429, "48")
         assert over.json()["error"]["code"] == "rate_limit_exceeded"
         shown = await http.post("/chat", json=UI, headers=bearer(ADA))
-        assert (shown.status_code, shown.text) == (429, "the API key has had 1 requests in the last minute")
+        assert (shown.status_code, shown.text) == (429, "the API key has reached its limit of requests per minute: 1")
         assert (await http.get("/v1/models", headers=bearer(BOB))).status_code == 200
         clock[0] = 60.0
         assert (await http.get("/v1/models", headers=bearer(ADA))).status_code == 200
@@ -160,13 +160,13 @@ async def test_a_stream_holds_its_permit_until_its_last_event() -> None:
         async with http.stream("POST", "/chat/completions", **asking_for) as response:  # type: ignore[arg-type]
             lines = response.aiter_lines()
             await anext(lines)
-            refused = await http.get("/models", headers=bearer(ADA))
+            refused = await http.post("/chat/completions", json=BODY, headers=bearer(ADA))
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-            assert refused.json()["error"]["message"] == "the API key has 1 requests at a time already"
+            assert refused.json()["error"]["message"] == "the API key has reached its limit of requests at a time: 1"
             held.released.set()
             assert [line async for line in lines][-2] == "data: [DONE]"
         await until(lambda: keys.running["ada"] == 0)
-        assert (await http.get("/models", headers=bearer(ADA))).status_code == 200
+        assert (await http.post("/chat/completions", json=BODY, headers=bearer(ADA))).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -182,6 +182,35 @@ async def test_a_disconnect_releases_the_permit(stream: bool) -> None:
         assert keys.running["ada"] == 1
         asked.cancel()
         await until(lambda: held.running == 0 and keys.running["ada"] == 0)
+
+
+async def test_a_client_without_a_permit_left_can_read_and_stop_its_responses() -> None:
+    keys, log = api_keys(KEYS, max_concurrent=1), MemoryStreamLog()
+    model = Held()
+    app = Toolkit()
+    app.include_router(openai_router(model, log=log), prefix="/v1", dependencies=[Depends(keys)])
+    app.include_router(ai_sdk_router(model, log=log), prefix="/chat", dependencies=[Depends(keys)])
+    async with asking(app) as http:
+        http.headers.update(bearer(ADA))
+        body = {"model": "default", "input": "hello", "background": True}
+        url = f"/v1/responses/{(await http.post('/v1/responses', json=body)).json()['id']}"
+        await until(lambda: model.running == 1)
+        assert (await http.post("/v1/responses", json=body)).status_code == 429
+        assert (await http.get("/v1/models")).status_code == 200
+        assert (await http.get(url)).json()["status"] == "in_progress"
+        async with http.stream("GET", f"{url}?stream=true") as follower:
+            assert follower.status_code == 200
+            assert (await http.post(f"{url}/cancel")).json()["status"] == "cancelled"
+        await until(lambda: keys.running["ada"] == 0)
+        async with http.stream("POST", "/chat", json=UI) as chat:
+            assert chat.status_code == 200
+            assert (await http.post("/chat", json={**UI, "id": "other"})).status_code == 429
+            async with http.stream("GET", "/chat/chat/stream") as follower:
+                assert follower.status_code == 200
+                assert (await http.post("/chat/chat/stop")).json() == {"success": True}
+                assert await follower.aread()
+        await until(lambda: keys.running["ada"] == 0)
+    assert model.running == 0
 
 
 async def test_an_ordinary_stream_and_an_exception_release_the_permit() -> None:

@@ -114,6 +114,8 @@ def test_the_choice_of_a_tool() -> None:
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
     request = asked(tools=tools, tool_choice=allowed)
     assert ([tool.name for tool in request.tools], request.tool_choice) == (["other"], "required")
+    nameless = {"type": "allowed_tools", "mode": "auto", "tools": [{"name": ["other"]}, {"type": "function"}]}
+    assert asked(tools=tools, tool_choice=nameless).tools == ()
 
 
 @pytest.mark.parametrize(

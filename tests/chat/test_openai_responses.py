@@ -23,6 +23,7 @@ from app_toolkit.chat import (
     openai_router,
     openai_stream,
 )
+from app_toolkit.core.stream_log import PAGE
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
 from tests.chat.served import asking
@@ -364,6 +365,36 @@ async def test_a_later_error_is_the_last_event_or_the_status_of_a_whole_response
             whole = await http.post(RESPONSES, json=body(prompt, store=store))
             assert (whole.status_code, whole.json()["error"]["code"] or "server_error") == (status, code)
             assert "secret" not in json.dumps(events) + whole.text
+
+
+async def test_an_event_that_cannot_be_sent_fails_a_response_that_has_all_its_events() -> None:
+    async def wrong(request: ChatRequest) -> AsyncIterator[Any]:
+        yield "not an event"
+
+    app = FastAPI()
+    app.include_router(openai_router({"model": wrong}, log=MemoryStreamLog()), prefix="/v1")
+    async with asking(app) as http:
+        for sent in (body("a"), body("a", store=False), body("a", background=True)):
+            events = events_of((await http.post(RESPONSES, json={**sent, "stream": True})).text)
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.failed")
+
+
+async def test_a_long_response_is_returned_whole_and_can_be_continued() -> None:
+    words = 3 * PAGE
+
+    async def write(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        for _ in range(words if request.prompt == "long" else 1):
+            yield TextEvent("a")
+
+    app = FastAPI()
+    app.include_router(openai_router({"model": write}, log=MemoryStreamLog()), prefix="/v1")
+    async with asking(app) as http:
+        document = (await http.post(RESPONSES, json=body("long"))).json()
+        assert output_text(document) == "a" * words
+        assert (await http.get(f"{RESPONSES}/{document['id']}")).json() == document
+        second = await http.post(RESPONSES, json=body("short", previous_response_id=document["id"]))
+        assert (second.status_code, second.json()["status"]) == (200, "completed")
 
 
 async def test_every_error_in_the_background_is_in_the_response(http: httpx.AsyncClient, model: Model) -> None:

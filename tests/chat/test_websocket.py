@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
@@ -45,6 +45,8 @@ class Scripted:
         try:
             if request.prompt == "refuse":
                 raise ChatError("the prompt is too long", status=413, code="context_length_exceeded")
+            if request.prompt == "later":
+                raise HTTPException(503, "later", {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"})
             if request.prompt == "cancel":
                 raise asyncio.CancelledError
             if request.prompt == "flood":  # more than the buffers of two sockets
@@ -167,6 +169,9 @@ async def test_a_failure_of_the_model_is_the_last_event_of_its_response(model: S
         await chat.send("chat", "b", "hello /break", model="echo")
         text, error = await chat.rest()
         assert (text["text"], error["number"], error["message"]) == ("hello", 2, "the model was asked to break")
+        await chat.send("chat", "d", "later")
+        (error,) = await chat.rest()
+        assert (error["number"], error["status"], error["message"]) == (1, 503, "later")
         await chat.send("chat", "c", "cancel")
         (error,) = await chat.rest()
         assert (error["number"], error["code"]) == (1, "response_failed")
@@ -456,6 +461,9 @@ async def test_only_pages_of_allowed_origins_open_a_websocket(model: Scripted) -
         ({"max_responses": 0}, "max_responses = 0: must be from 1 to 1,000"),
         ({"max_message_bytes": 2**30}, "max_message_bytes = 1073741824: must be from 1 to 16,777,216"),
         ({"send_timeout_s": 0}, "send_timeout_s = 0: must be above 0 and at most 86,400"),
+        ({"origins": "https://*.example.com"}, "origins has 'h': write it as https://HOST or https://HOST:PORT"),
+        ({"origins": ["https://a.b/"]}, "origins has 'https://a.b/': write it as https://HOST or https://HOST:PORT"),
+        ({"origins": ["https://*.a"]}, r"origins has 'https://\*.a': write it as https://HOST or https://HOST:PORT"),
         ({"linger_s": 1e9}, "linger_s = 1000000000.0: must be above 0 and at most 86,400"),
     ],
 )
@@ -504,6 +512,11 @@ def test_each_response_counts_against_the_limits_of_its_key() -> None:
         for type in ("resume", "stop"):
             bob.send_json({"type": type, "id": "r"})
             assert bob.receive_json()["code"] == "response_unknown"
+        with client.websocket_connect(
+            "/ws", subprotocols=offered
+        ) as returned:  # a lost connection, with no permit left
+            returned.send_json({"type": "resume", "id": "r"})
+            assert returned.receive_json()["number"] == 1
         again.send_json({"type": "stop", "id": "r"})
         assert until_type(ada, "finish")["reason"] == "stopped"
         bob.send_json({"type": "chat", "id": "r", "messages": [{"role": "user", "content": "hello"}]})

@@ -95,6 +95,20 @@ def test_without_limits_every_request_is_admitted() -> None:
     assert limiter.running == 1_000
 
 
+def test_a_request_that_does_not_run_counts_in_the_minute_only() -> None:
+    limiter = RateLimiter(RateLimits(max_concurrent=1, max_per_minute=3))
+    permit = limiter.acquire(0.0)
+    assert isinstance(limiter.acquire(0.0, runs=False), RatePermit)
+    assert limiter.running == 1
+    assert isinstance(limiter.acquire(0.0), OverLimit)
+    assert isinstance(permit, RatePermit)
+    limiter.release(permit)
+    assert isinstance(limiter.acquire(0.0, runs=False), RatePermit)
+    refused = limiter.acquire(0.0, runs=False)
+    assert isinstance(refused, OverLimit)
+    assert refused.limit == "max_per_minute"
+
+
 @pytest.mark.parametrize("seconds", [0.0, 59.9])
 def test_a_refused_request_does_not_count(seconds: float) -> None:
     limiter = RateLimiter(RateLimits(max_per_minute=1))
