@@ -84,6 +84,8 @@ class Call:
     """Deadline in seconds from now; None: the deployment's `request_timeout_s` applies."""
     retry: Retry | None = None
     """Which retries are allowed; None: the option of the deployment applies."""
+    affinity: str | None = None
+    """Calls with the same key prefer the same replica; None: no key."""
     passes_on: bool = False
     """Whether results of other calls are among the arguments; these may be `Sealed`."""
 

@@ -9,6 +9,8 @@ from fastapi import Depends
 from app_toolkit.chat.protocol import ChatFunction, ChatModel
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
+from app_toolkit.replica.multiplexing import is_multiplexed
+from app_toolkit.router.handle import Handle, deployment_of, options
 
 Source = ChatModel | ChatFunction | Bound[Any]
 """A model: a bound deployment, an object with a method `chat`, or an async generator function."""
@@ -64,7 +66,7 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
 
     async def catalog(**handles: Any) -> Catalog:
         sources = {name: handles.get(f"model_{number}", source) for number, (name, source) in enumerate(named.items())}
-        return Catalog({name: _function(source) for name, source in sources.items()})
+        return Catalog({name: _function(source, name) for name, source in sources.items()})
 
     cast(Any, catalog).__signature__ = inspect.Signature(
         [
@@ -78,6 +80,8 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
     return Annotated[Catalog, Depends(catalog)]
 
 
-def _function(source: Any) -> ChatFunction:
+def _function(source: Any, name: str) -> ChatFunction:
+    if isinstance(source, Handle) and is_multiplexed(deployment_of(source).cls):
+        source = options(source, affinity=name)  # to the replica that has loaded this model
     # A handle has no attribute that its class does not have, so this works for handles, too.
     return cast(ChatFunction, source if inspect.isroutine(source) else source.chat)

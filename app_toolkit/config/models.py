@@ -366,6 +366,8 @@ class CallOptions(Model):
     """seconds that each call may take, queue included"""
     retry: Retry | None = None
     """calls that are retried when a replica is lost with them"""
+    affinity: Annotated[str | None, Field(min_length=1, max_length=512)] = None
+    """calls with the same key prefer the same replica, for example the one that has loaded a model"""
 
     @classmethod
     def called(cls, option: str = "") -> str:

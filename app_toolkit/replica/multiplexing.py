@@ -191,6 +191,11 @@ def multiplexed(*, max_models: int) -> Callable[[Callable[[S, str], AsyncIterato
     return decorate
 
 
+def is_multiplexed(cls: type) -> bool:
+    """Return whether a class has a loader of models."""
+    return any(isinstance(value, Multiplexed) for each in cls.__mro__ for value in vars(each).values())
+
+
 async def unload(instance: object) -> None:
     """Unload all models of an object, at its end."""
     for pool in list(getattr(instance, "__dict__", {}).values()):

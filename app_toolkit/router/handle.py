@@ -99,6 +99,8 @@ class CallKeywords(TypedDict, total=False):
     """seconds that each call may take, queue included. Default: None"""
     retry: Retry | None
     """calls that are retried when a replica is lost with them. Default: None"""
+    affinity: str | None
+    """calls with the same key prefer the same replica, for example the one that has loaded a model. Default: None"""
 
 
 def options(handle: T, **options: Unpack[CallKeywords]) -> T:
@@ -111,6 +113,8 @@ def options(handle: T, **options: Unpack[CallKeywords]) -> T:
         timeout_s: Seconds that each call may take, including the time in the queue. Default: that of the deployment.
         retry: Calls that are retried if their replica is lost: "all", "idempotent" (methods marked `@idempotent`) or
             "none". Default: that of the deployment.
+        affinity: A key of 1 to 512 characters. Calls with the same key go to the same replica, unless it has no room,
+            or clearly more requests than the replica that the key prefers next. Default: None, any replica.
 
     Raises:
         ConfigError: An option is unknown or out of bounds.
@@ -170,6 +174,7 @@ class Method:
         self.kind = kind
         self._timeout_s = options.timeout_s
         self._retry = options.retry
+        self._affinity = options.affinity
         self._called = f"{deployment.cls.__name__}.{name}"
 
     def __repr__(self) -> str:
@@ -194,7 +199,7 @@ class Method:
         return self._sync_items(call)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        return Call(self.name, args, kwargs, self._timeout_s, self._retry)
+        return Call(self.name, args, kwargs, self._timeout_s, self._retry, self._affinity)
 
     @property
     def caller(self) -> Caller:
@@ -318,7 +323,7 @@ async def resolved(call: Call) -> Call:
     kwargs = {
         name: await value.sealed() if isinstance(value, Response) else value for name, value in call.kwargs.items()
     }
-    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry, passes_on=True)
+    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry, call.affinity, passes_on=True)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

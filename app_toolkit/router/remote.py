@@ -316,7 +316,7 @@ class RemoteCaller:
     async def _permit(self, call: Call, attempts: Attempts) -> Permit:
         again = attempts.count > 0
         try:
-            permit = self.router.try_acquire(attempts.avoid)
+            permit = self.router.try_acquire(attempts.avoid, affinity=call.affinity)
             permit = permit or await self.router.acquire(attempts.since, avoid=attempts.avoid, again=again)
         except NOT_TAKEN as error:
             raise attempts.explain(error, f"{call.method} of {self.name}") from None

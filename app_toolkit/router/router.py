@@ -9,6 +9,7 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.affinity import preferred
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import ServingOrder
@@ -92,6 +93,7 @@ class Router:
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
+        affinity: str | None = None,
     ) -> Permit | None:
         """Acquire a permit at a replica with room. Return None if there is no such replica.
 
@@ -104,9 +106,12 @@ class Router:
             streamed: Whether the previous response to this client was a stream.
             stays: Whether the client will keep the replica. Then, of two replicas with equal load, it gets the one that
                 was not picked last.
+            affinity: A key whose requests prefer the same replica, see `core.affinity`.
         """
         if self._closed:
             return None
+        if affinity is not None and (target := self._preferred(affinity, avoid)) is not None:
+            return self._begin(target)
         # Nearly always, this finds a replica in constant time, whatever the number of replicas.
         if not avoid:
             kept = None if prefer is None else self._targets.get(prefer)
@@ -373,6 +378,14 @@ class Router:
         other = another(self._all, own, self._rng)
         moves = is_clearly_less(other.load(), own.load(), streamed=streamed) and other.has_room
         return other if moves else own
+
+    def _preferred(self, key: str, avoid: Collection[ReplicaId]) -> Upstream | None:
+        """Return the replica that a key prefers, or the next one if that is full or has clearly more load."""
+        ids = preferred(key, (id for id in self._targets if id not in avoid), 2)
+        free = [target for target in map(self._targets.__getitem__, ids) if target.has_room]
+        if len(free) == 2 and is_clearly_less(free[1].load(), free[0].load()):
+            return free[1]
+        return free[0] if free else None
 
     def _take(self, free: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Permit | None:
         target = pick(self._usable(free, avoid), Upstream.load, self._rng)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.balance import SPARE_REQUESTS
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import REST_S, RUN, Router
@@ -46,6 +47,34 @@ def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
     assert again is not None
     assert again.endpoint == first.endpoint
     assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
+
+
+def replica_of(permit: Permit | None) -> str:
+    assert permit is not None
+    return permit.endpoint.id
+
+
+def test_requests_with_one_key_prefer_one_replica_until_it_is_full_or_clearly_busier() -> None:
+    router = router_of(*(endpoint(name, 9) for name in "abc"))
+    first = router.try_acquire(affinity="model")
+    assert first is not None
+    router.release(first)
+    own = [replica_of(router.try_acquire(affinity="model")) for _ in range(SPARE_REQUESTS + 1)]
+    assert set(own) == {first.endpoint.id}
+    following = [replica_of(router.try_acquire(affinity="model")) for _ in range(9)]
+    assert len({first.endpoint.id, *following}) == 2
+    everything = [router.try_acquire(affinity="model") for _ in range(27 - len(own) - len(following))]
+    assert None not in everything
+    assert router.try_acquire(affinity="model") is None
+
+
+def test_a_key_prefers_another_replica_if_its_own_has_failed_or_is_gone() -> None:
+    router = router_of(*(endpoint(name, 9) for name in "abc"))
+    own = ReplicaId(replica_of(router.try_acquire(affinity="model")))
+    second = replica_of(router.try_acquire(affinity="model", avoid=[own]))
+    assert second != own
+    router.update([endpoint(name, 9) for name in "abc" if name != own])
+    assert replica_of(router.try_acquire(affinity="model")) == second
 
 
 def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
