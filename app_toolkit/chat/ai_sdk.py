@@ -1,4 +1,4 @@
-"""`ai_sdk_router`: chats for the Vercel AI SDK, whose `useChat` and assistant-ui talk to it without a line of code."""
+"""`ai_sdk_router`: chats for clients of the Vercel AI SDK, such as `useChat` and assistant-ui."""
 
 import asyncio
 import json

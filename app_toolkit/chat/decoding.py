@@ -40,7 +40,7 @@ class TokenStream:
         """Take over an output. For other threads."""
         try:
             self._loop.call_soon_threadsafe(self._take, output)
-        except RuntimeError:  # the event loop is closed, and nobody waits
+        except RuntimeError:  # the event loop is closed, so no request waits
             logger.debug("a sequence has lost its event loop")
 
     def _take(self, output: Any) -> None:

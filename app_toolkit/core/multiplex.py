@@ -1,7 +1,7 @@
 """Decides which models a replica loads and unloads, and which requests use them.
 
-A model is unloaded only if nobody uses it and another one needs its place; the least recently used one goes first. Each
-model is loaded at most once at a time.
+A model is unloaded only if no request uses it and another one needs its place; the least recently used one goes first.
+Each model is loaded at most once at a time.
 """
 
 from dataclasses import dataclass, field

@@ -18,7 +18,7 @@ MAX_PER_MINUTE = 100_000
 """The highest limit of requests per minute, because a window keeps the time of each of them."""
 
 BUSY_RETRY_S = 1.0
-"""Seconds after which a client may retry that has too many requests at a time. Nobody knows when one of them ends."""
+"""Seconds after which a client may retry that has too many requests at a time. It is unknown when one of them ends."""
 
 
 @dataclass(frozen=True, slots=True)

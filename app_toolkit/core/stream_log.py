@@ -59,7 +59,7 @@ class Renewal:
     """What the owner of a stream learns when it appends events or renews its lease."""
 
     stop: bool
-    """Whether the owner should end the stream, because somebody has stopped it or it is no longer the owner."""
+    """Whether the owner should end the stream, because it was stopped, or has another owner now."""
     unread_s: float
     """Seconds since the stream had its last reader; 0: it has readers now."""
 

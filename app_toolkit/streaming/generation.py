@@ -181,7 +181,7 @@ class Generation:
             self._stop("stopped")
 
     def _stop(self, outcome: Outcome) -> None:
-        assert self._generating is not None, "only a running generation is told to stop"
+        assert self._generating is not None, "only a running generation can be stopped"
         now = time.monotonic()
         if not self._complete and now - self._cancelled_at >= CLEANUP_S:
             self._stopped = self._stopped or outcome

@@ -60,7 +60,7 @@ class StreamLog(Protocol):
     def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         """Yield the events after number `after`, those that are there first, and new ones as they are appended.
 
-        The last page has an `outcome`. Whoever iterates counts as a reader of the stream.
+        The last page has an `outcome`. Each running iteration counts as one reader of the stream.
         """
 
 
