@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.conversations import ConversationStore
-from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, TextEvent
+from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, TextEvent, closing
 from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
 from app_toolkit.chat.ui_messages import UIChat, read_chat, tool_calls
 from app_toolkit.chat.ui_record import MessageRecord
@@ -283,7 +283,7 @@ class MessageResponse:
 
         began = False
         try:
-            async with _closing(self._call(chat)) as events:
+            async with closing(self._call(chat)) as events:
                 async for event in events:
                     if isinstance(event, ErrorEvent) and not began:
                         raise ChatError(event.message, status=500, code=event.code)
@@ -311,7 +311,7 @@ class TextResponse:
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the text. An error is raised, because plain text has no other way to say that it is incomplete."""
-        async with _closing(self._call(self._chat)) as events:
+        async with closing(self._call(self._chat)) as events:
             async for event in events:
                 if isinstance(event, ErrorEvent):
                     raise ChatError(event.message, status=500, code=event.code)
@@ -326,15 +326,6 @@ def _call(chat: UIChat, catalog: Catalog) -> Call:
     """
     function, name = catalog.find(chat.model), chat.model or catalog.names[0]
     return lambda chat: function(chat.request(name))
-
-
-@asynccontextmanager
-async def _closing(events: AsyncIterator[ChatEvent]) -> AsyncIterator[AsyncIterator[ChatEvent]]:
-    try:
-        yield events
-    finally:
-        if (close := getattr(events, "aclose", None)) is not None:
-            await close()
 
 
 def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:

@@ -3,11 +3,11 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from app_toolkit.chat.openai_errors import ModelFailed, error_of
 from app_toolkit.chat.openai_stream import DONE, ClientGone, EventWriter, data, together
@@ -23,6 +23,7 @@ from app_toolkit.chat.protocol import (
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
+    closing,
 )
 from app_toolkit.types import Receive, Scope, Send
 
@@ -207,10 +208,3 @@ class WholeMessage:
                 for index, call in sorted(self._calls.items())
             ]
         return {"index": self._number, "message": message, "logprobs": None, "finish_reason": self._reason}
-
-
-def closing(events: AsyncIterator[ChatEvent]) -> AbstractAsyncContextManager[AsyncIterator[ChatEvent]]:
-    """Close the events of a model at the end of the block, if they can be closed."""
-    if hasattr(events, "aclose"):
-        return cast(AbstractAsyncContextManager[AsyncIterator[ChatEvent]], aclosing(cast(Any, events)))
-    return nullcontext(events)

@@ -1,8 +1,9 @@
 """What a chat model gets and yields. Each router translates its wire format to this and back."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 """Why a model stopped."""
@@ -162,3 +163,10 @@ ChatFunction = Callable[[ChatRequest], AsyncIterator[ChatEvent]]
 
 Embed = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
 """Returns one vector for each text."""
+
+
+def closing(events: AsyncIterator[ChatEvent]) -> AbstractAsyncContextManager[AsyncIterator[ChatEvent]]:
+    """Close the events of a model at the end of the block, if they can be closed."""
+    if hasattr(events, "aclose"):
+        return cast(AbstractAsyncContextManager[AsyncIterator[ChatEvent]], aclosing(cast(Any, events)))
+    return nullcontext(events)

@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from app_toolkit.chat.catalog import Catalog
-from app_toolkit.chat.openai_completion import closing
 from app_toolkit.chat.openai_errors import RETRY_AFTER, error_of
 from app_toolkit.chat.openai_wire import ChatCompletionRequest, InvalidParameter, chat_request
 from app_toolkit.chat.protocol import (
@@ -25,6 +24,7 @@ from app_toolkit.chat.protocol import (
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
+    closing,
 )
 from app_toolkit.chat.ui_stream import encode
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar, overload
 
 from app_toolkit.core.multiplex import GrantModel, LoadModel, ModelPlaces
@@ -191,6 +191,7 @@ def multiplexed(*, max_models: int) -> Callable[[Callable[[S, str], AsyncIterato
     return decorate
 
 
+@lru_cache(maxsize=1024)  # because chat routers ask for each request
 def is_multiplexed(cls: type) -> bool:
     """Return whether a class has a loader of models."""
     return any(isinstance(value, Multiplexed) for each in cls.__mro__ for value in vars(each).values())

@@ -5,8 +5,6 @@ Set APP_TOOLKIT_TEST_NODE_MODULES to a node_modules folder with `ai` (`npm insta
 
 import asyncio
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,16 +21,9 @@ from benchmarks.conformance.clients import PASSED, node_command
 from tests.patience import PATIENCE_S, until
 from tests.streaming.test_resumable import serving
 
-FOLDER = os.environ.get("APP_TOOLKIT_TEST_NODE_MODULES", "")
+from .node import FOLDER, MARKS
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
-    pytest.mark.skipif(
-        not FOLDER or not (Path(FOLDER) / "ai" / "package.json").is_file(),
-        reason="APP_TOOLKIT_TEST_NODE_MODULES names no node_modules folder with the package ai",
-    ),
-]
+pytestmark = MARKS
 
 
 class Counted:

@@ -55,7 +55,7 @@ class Steps:
 
 
 class SlowStore(SQLiteConversationStore):
-    """A store whose responses take longer than the period in which a stop is repeated."""
+    """A store that is slow, so that a response is still being stored when its client stops it."""
 
     async def append(self, user: str, id: str, message: Message, *, create: bool = False) -> bool:
         if not create:

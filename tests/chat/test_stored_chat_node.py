@@ -5,13 +5,11 @@ Set APP_TOOLKIT_TEST_NODE_MODULES to a node_modules folder with `ai` (`npm insta
 
 import asyncio
 import json
-import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fastapi import FastAPI
 
 from app_toolkit.chat import (
@@ -29,16 +27,9 @@ from app_toolkit.chat import (
 from tests.chat.served import served
 from tests.patience import PATIENCE_S
 
-FOLDER = os.environ.get("APP_TOOLKIT_TEST_NODE_MODULES", "")
+from .node import FOLDER, MARKS
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
-    pytest.mark.skipif(
-        not FOLDER or not (Path(FOLDER) / "ai" / "package.json").is_file(),
-        reason="APP_TOOLKIT_TEST_NODE_MODULES names no node_modules folder with the package ai",
-    ),
-]
+pytestmark = MARKS
 
 
 async def text(request: ChatRequest) -> AsyncIterator[ChatEvent]:

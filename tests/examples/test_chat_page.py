@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,13 @@ LONG = 60
 DESKTOP, PHONE = {"width": 1200, "height": 800}, {"width": 390, "height": 780}
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The example under `app-toolkit dev`."""
-    database = tmp_path_factory.mktemp("chat") / "chats.db"
+@contextmanager
+def dev(folder: Path, *arguments: str, **variables: str) -> Iterator[str]:
+    """`app-toolkit dev` in a folder. Yields the URL."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "app_toolkit.cli", "dev", "examples/chat/app.py", "--no-reload", "--port", "0"],
-        cwd=ROOT,
-        env={**os.environ, "CHAT_DATABASE": str(database), "CHAT_PERIOD_S": "0.08", "CHAT_SEARCH": "words"},
+        [sys.executable, "-m", "app_toolkit.cli", "dev", *arguments, "--no-reload", "--port", "0"],
+        cwd=folder,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -72,6 +72,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield f"{found[1]}/"
     process.terminate()
     process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The example under `app-toolkit dev`."""
+    database = str(tmp_path_factory.mktemp("chat") / "chats.db")
+    with dev(
+        ROOT, "examples/chat/app.py", CHAT_DATABASE=database, CHAT_PERIOD_S="0.08", CHAT_SEARCH="words"
+    ) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,5 @@
 """The built-in page of a generated chat project in headless Chromium."""
 
-import os
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +10,8 @@ import pytest
 from app_toolkit.planning import plan
 from app_toolkit.replica.host import load
 from tests.cluster import Cluster
-from tests.examples.test_chat_page import Visitor, begun, browser, complete, expect
-from tests.patience import PATIENCE_S, wait_until
+from tests.examples.test_chat_page import Visitor, begun, browser, complete, dev, expect
+from tests.patience import wait_until
 
 from .projects import make
 
@@ -29,25 +26,8 @@ QUESTION = "word " * 200
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     project = make(tmp_path, "chat", frontend="built-in")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "app_toolkit.cli", "dev", "--no-reload", "--port", "0"],
-        cwd=project,
-        env={**os.environ, "CHAT_DATABASE": str(tmp_path / "chats.db")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:
-        said += line
-        if found := re.search(r"running on (http://\S+)", line):
-            break
-    else:
-        raise AssertionError(said)
-    yield f"{found[1]}/"
-    process.terminate()
-    process.communicate(timeout=PATIENCE_S)
+    with dev(project, CHAT_DATABASE=str(tmp_path / "chats.db")) as address:
+        yield address
 
 
 def test_a_response_survives_a_reload_is_shown_in_two_tabs_and_can_be_stopped(browser: Any, url: str) -> None:
