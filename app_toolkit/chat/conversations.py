@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ MAX_ID_LENGTH = 200
 
 BUSY_S = 5.0
 """Seconds for which a call waits while another process writes."""
+
+BUSY_AGAIN_S = 0.01
+"""Seconds between two attempts where SQLite itself does not wait."""
 
 SCHEMA_VERSION = 1
 
@@ -311,11 +315,25 @@ def _opened(path: str) -> sqlite3.Connection:
                 f"the database of the conversations, {path}, has the schema version {version}, and this release of "
                 f"app_toolkit reads version {SCHEMA_VERSION}: use another file"
             )
-        database.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(database)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """Let readers and a writer work at the same time. SQLite itself does not wait if the database is in use."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(BUSY_AGAIN_S)
+        else:
+            return
 
 
 def _exists(database: sqlite3.Connection, user: str, id: str) -> bool:

@@ -67,7 +67,10 @@ def test_another_user_can_neither_reach_nor_replace_sockets_logs_and_locks(victi
         assert (found["taken"], found["logs"]) == ([], [])
         assert client.get("/pid").json() == pid
     for path in (runtime, *runtime.rglob("*")):
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:  # the socket of a replica of another test, which has just ended
+            continue
         assert status.st_uid == os.geteuid()
         if "artifacts" not in path.parts:  # whose files have the modes that were packed, below a closed folder
             assert not status.st_mode & 0o077, path
