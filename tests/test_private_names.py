@@ -32,6 +32,14 @@ def is_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
+def called(call: ast.Call) -> str | None:
+    """The name of a function, without that of its object or module."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return None
+
+
 def used(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each place at which a file uses a private name of something else, as `x._name` or as a string."""
     for node in ast.walk(tree):
@@ -39,7 +47,7 @@ def used(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("app_toolkit"):
             yield from ((node.lineno, each.name) for each in node.names if is_private(each.name))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("setattr", "getattr"):
+        elif isinstance(node, ast.Call) and called(node) in ("setattr", "getattr"):
             constants = (each.value for each in node.args if isinstance(each, ast.Constant))
             yield from ((node.lineno, str(value)) for value in constants if is_private(value))
 
