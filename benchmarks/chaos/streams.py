@@ -37,20 +37,20 @@ async def idle_streams(system: System, short: bool) -> list[Row]:
         quiet = await seconds_until(system.is_quiet, 15)
         after = await open_loop(client.get, rate, 1)
     return [
-        Row("event streams that were open at once", sum(begun), count, at_least=True, saw=f"{SLOTS} request slots"),
+        Row("event streams open at the same time", sum(begun), count, at_least=True, saw=f"{SLOTS} request slots"),
         lost("GET beside them", during),
-        Row("GET beside them: the slowest", latency_ms(during, 100), 5_000, "ms", clocked=True),
+        Row("GET beside them: maximum latency", latency_ms(during, 100), 5_000, "ms", clocked=True),
         Row(
-            "GET beside them: median, of the one before",
+            "GET beside them: median latency, relative to the one before",
             ratio(latency_ms(during, 50), latency_ms(before, 50)),
             2,
             "×",
             clocked=True,
         ),
-        Row("streams that ended before their clients hung up", broken, 0),
-        Row("until every handler of a stream was over", over, 5, "s", clocked=True),
+        Row("streams that ended before their clients disconnected", broken, 0),
+        Row("time until every handler of a stream had ended", over, 5, "s", clocked=True),
         Row("handlers whose end is not in the ledger", unended(system.ledger.of(ids).values()), 0),
-        Row("until nothing was open or ongoing", quiet, 5, "s", clocked=True),
+        Row("time until nothing was open or ongoing", quiet, 5, "s", clocked=True),
         lost("GET afterwards", after),
     ]
 
