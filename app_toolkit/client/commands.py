@@ -1,7 +1,12 @@
 """The operations of an instance. A command defines the arguments, the type of the result, and how it is performed.
 
-A client sends a command to the controller's actor, which calls `perform` with the controller. To add an operation, add
-a class here, and a command of the command line or a function of the Python API that uses it.
+A client sends a command to the controller's actor, which calls `perform` with the controller. To add an operation:
+
+1. Add a class here, and the method of `Controller` that it calls.
+2. Add a function to `running.py`, its coroutine to `aio.py`, and its name to `__init__.py`.
+3. Add a command to `cli/main.py`. Describe both in `docs/cli.md` and `docs/reference/api.md`.
+
+`docs/architecture.md` also names the files to change if the operation stores state or shows something new.
 """
 
 from abc import ABC, abstractmethod

@@ -270,7 +270,7 @@ class Ingress(Local):
                 await self.replica.admit(scope, receive, send_until_complete, left, caller=caller)
                 return
             except ReplicaBusy:
-                self.refused(permit, attempts, self._late())
+                self.attempt_refused(permit, attempts, self._late())
             finally:
                 self.router.release(permit)
 

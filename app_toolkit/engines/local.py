@@ -81,8 +81,8 @@ class Local:
             soon(ended)
             return Position(self.replica.wait_queue, CALLER, reserved, ended)
 
-    def refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
-        """Let a request wait again after the replica refused it because it was full.
+    def attempt_refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
+        """End an attempt that the replica refused because it was full. Return if the request may wait again.
 
         Raises `QueueTimeout`, or `late` after the deadline.
         """
@@ -235,7 +235,7 @@ class Deployed(Local):
                 await self.replica.admit(_scope(call, reply), _nobody_leaves, answer.send, left, caller=caller)
                 break
             except ReplicaBusy:
-                self.refused(permit, attempts, self._late(call))
+                self.attempt_refused(permit, attempts, self._late(call))
             finally:
                 self.router.release(permit)
         if answer.status == DeadlineExceeded.status:

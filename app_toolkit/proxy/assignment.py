@@ -92,7 +92,7 @@ class Assignment:
         self.attempts.count += 1
 
     def end(self, result: Result) -> Action | Reason:
-        """End the attempt, which had no answer, and return the next step."""
+        """End the attempt, which had no answer, and return the next step, which `core.attempts` decides."""
         permit, self.permit = self.permit, None
         assert permit is not None, "an attempt has begun with a permit"
         endpoint = permit.endpoint

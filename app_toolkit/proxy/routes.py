@@ -197,6 +197,7 @@ class Routes:
         return router
 
     def _named_by_routes(self) -> set[str]:
+        """Return every ingress that `find` may return. Each has a router, which `_close_unnamed` keeps."""
         return {
             f"{application.name}/{owner}"
             for application in self.applications
