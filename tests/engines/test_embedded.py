@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 from collections.abc import AsyncIterator
 
@@ -18,7 +19,7 @@ from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.engines.embedded import Ingress, embedded
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
 from app_toolkit.replica.replica import ReplicaStatistics
-from app_toolkit.types import Receive, Scope, Send
+from app_toolkit.types import Message, Receive, Scope, Send
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -319,6 +320,31 @@ async def test_a_handler_is_cancelled_at_its_deadline(method: str) -> None:
         assert world.events == ["began", "cancelled"]
         world.let_go.set()
         assert (await client.get("/wait")).json() == "done", "its place is free again"
+
+
+async def test_the_answer_to_a_late_request_is_sent_whole_though_its_handler_ends_meanwhile() -> None:
+    app, sending = Toolkit(deployment=TIMED), asyncio.Event()
+    sent: list[Message] = []
+
+    @app.get("/")
+    async def late() -> str:
+        await sending.wait()
+        return "too late"
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    async def send(message: Message) -> None:
+        sending.set()
+        for _ in range(100):  # as if the connection were full
+            await asyncio.sleep(0)
+        sent.append(message)
+
+    await app({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}, receive, send)
+    start, body = sent
+    assert start["status"] == 504
+    assert json.loads(body["body"])["error"] == "deadline_exceeded"
 
 
 async def test_the_wait_in_the_queue_counts() -> None:
