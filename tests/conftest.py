@@ -26,7 +26,7 @@ sys.dont_write_bytecode = False
 settings.register_profile("app_toolkit", deadline=None)
 settings.load_profile("app_toolkit")
 
-LEAVE_S = 2.0
+LEAVE_S = 20.0
 """Seconds that a task or a thread which was told to stop may take to end."""
 
 OURS = str(Path(__file__).parent.parent / "app_toolkit")

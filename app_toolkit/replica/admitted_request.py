@@ -323,13 +323,17 @@ class AdmittedRequest:
             self.deadline = time.monotonic()
             return
         error = DeadlineExceeded("the deadline of this request passed while its handler ran")
-        send, self._send, self._put = self._send, _nowhere, None
-        if self.started:
-            self.cut = error
-        else:
-            self.started = True
-            body = json.dumps(error.document(self.request_id or "")).encode()
-            await respond("http", error.status, JSON, body, send)
+        answered = asyncio.Event()
+        send, self._send, self._put = self._send, partial(_nowhere, answered), None
+        try:
+            if self.started:
+                self.cut = error
+            else:
+                self.started = True
+                body = json.dumps(error.document(self.request_id or "")).encode()
+                await respond("http", error.status, JSON, body, send)
+        finally:
+            answered.set()
         await self._stop()
 
     # Client disconnect and deadline
@@ -383,8 +387,12 @@ async def _send_bodyless(send: Send, message: Message) -> None:
     await send(message)
 
 
-async def _nowhere(message: Message) -> None:
-    """Discard a message of an app whose request has ended."""
+async def _nowhere(answered: asyncio.Event, message: Message) -> None:
+    """Discard a message of an app whose request has ended, once the response that replaces it has been sent.
+
+    The request must not end before: that would cut the other response.
+    """
+    await answered.wait()
 
 
 def extension(scope: Scope) -> Mapping[str, Any]:

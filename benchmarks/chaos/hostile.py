@@ -200,7 +200,7 @@ async def impatient_clients(system: System, short: bool) -> list[Row]:
         quiet = await seconds_until(app.is_quiet, 5)
     served = len(ok(found))
     return [
-        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 concurrent requests of 50 ms"),
+        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 concurrent requests of 50 ms", clocked=True),
         Row(
             "goodput relative to C",
             served / seconds / capacity,

@@ -234,8 +234,8 @@ async def clients_hang_up(system: System, short: bool) -> list[Row]:
     posts = system.ledger.of(started["POST"]).values()
     return [
         Row("clients that disconnected", len(ids), 300, at_least=True, saw=f"{len(written)} handlers started"),
-        Row("time until no request was waiting or in flight", quiet, 3, "s", saw=f"at the end: {left}"),
-        Row("time until every started handler ended", ended, 3, "s"),
+        Row("time until no request was waiting or in flight", quiet, 3, "s", saw=f"at the end: {left}", clocked=True),
+        Row("time until every started handler ended", ended, 3, "s", clocked=True),
         Row("handlers whose end is not in the ledger", unended(written.values()), 0),
         Row("POST handlers that were cancelled", sum(entry.cancels for entry in posts), 0),
         Row("next 200 GET: median latency relative to the baseline", ratio(after, before), 2, "×", clocked=True),
@@ -605,7 +605,7 @@ async def overload(system: System, short: bool) -> list[Row]:
     accepted, rejected = ok(found), not_ok(found)
     polite = [done for done in rejected if done.outcome == "503" and done.retry_after]
     return [
-        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 concurrent requests of 50 ms"),
+        Row("C", capacity, 10, "requests/s", at_least=True, saw="4 concurrent requests of 50 ms", clocked=True),
         Row("goodput relative to C", len(accepted) / seconds / capacity, 0.9, "×", at_least=True, clocked=True),
         Row("rejections other than 503 with Retry-After", len(rejected) - len(polite), 0, saw=counted(found)),
         Row("rejected requests: p99 latency", latency_ms(rejected, 99), 250, "ms", clocked=True),

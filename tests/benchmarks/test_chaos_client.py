@@ -26,6 +26,7 @@ from benchmarks.chaos.client import (
     talk,
 )
 from benchmarks.chaos.scenarios import requests_to_a_lossy_server
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ def echo(id: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def answering(reply: Reply, pause_s: float = 0.0) -> AsyncIterator[Client]:
+async def answering(reply: Reply, pause_s: float = 0.0, patience_s: float = PATIENCE_S) -> AsyncIterator[Client]:
     """A client of a server that sends what `reply` returns for an ID, and closes if that is no complete response."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +59,7 @@ async def answering(reply: Reply, pause_s: float = 0.0) -> AsyncIterator[Client]
     async with (
         await asyncio.start_server(accepted, "127.0.0.1", 0) as server,
         asyncio.TaskGroup() as group,
-        Client(server.sockets[0].getsockname(), patience_s=0.3) as client,
+        Client(server.sockets[0].getsockname(), patience_s=patience_s) as client,
     ):
         yield client
 
@@ -83,7 +84,7 @@ async def test_each_outcome_is_distinguished(reply: Reply, outcome: str) -> None
 
 
 async def test_a_request_without_a_response_times_out() -> None:
-    async with answering(echo, pause_s=1) as client:
+    async with answering(echo, pause_s=1, patience_s=0.3) as client:
         assert (await client.get()).outcome == TIMEOUT
 
 
@@ -137,25 +138,26 @@ async def test_an_open_loop_can_run_until_an_event_is_set() -> None:
     assert len(found) == len(ok(found))
 
 
-Talk = Callable[[ServerConnection], Awaitable[None]]
+Talk = Callable[[ServerConnection, asyncio.Event], Awaitable[None]]
 
 
-async def say_back(socket: ServerConnection) -> None:
+async def say_back(socket: ServerConnection, over: asyncio.Event) -> None:
     async for text in socket:
         await socket.send(f"two/one {text!s}")
+        over.set()
 
 
-async def restart(socket: ServerConnection) -> None:
+async def restart(socket: ServerConnection, over: asyncio.Event) -> None:
     await socket.recv()
     await socket.close(1012)
 
 
-async def cut(socket: ServerConnection) -> None:
+async def cut(socket: ServerConnection, over: asyncio.Event) -> None:
     await socket.recv()
     socket.transport.abort()
 
 
-async def mix_up(socket: ServerConnection) -> None:
+async def mix_up(socket: ServerConnection, over: asyncio.Event) -> None:
     await socket.recv()
     await socket.send("two/one another")
     await socket.close()
@@ -179,9 +181,8 @@ async def test_a_dialogue_records_the_echoes_and_the_close_code(
     reply: Talk, path: str, said: set[str], closed: str
 ) -> None:
     over = asyncio.Event()
-    async with serve(reply, "127.0.0.1", 0, process_request=refuse, close_timeout=1) as server:
+    async with serve(lambda socket: reply(socket, over), "127.0.0.1", 0, process_request=refuse) as server:
         (listener,) = server.sockets
-        asyncio.get_running_loop().call_later(0.1, over.set)
         dialogue = await talk(listener.getsockname(), path, 0.01, over)
     assert {message.outcome for message in dialogue.messages} == said
     assert {message.version for message in dialogue.messages} <= {"two/one"}

@@ -26,6 +26,9 @@ def read() -> dict[str, str | None]:
 """
 
 
+URL = re.compile(r"http://127\.0\.0\.1:\d+\b")
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
@@ -34,24 +37,21 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-@pytest.fixture
-def dev(tmp_path: Path, port: int) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts `app-toolkit dev` in the folder of the app, and ends it as Ctrl-C would."""
+def dev(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts `app-toolkit dev` in the folder of the app, gives its URL, and ends it as Ctrl-C would."""
     started: list[subprocess.Popen[bytes]] = []
     (tmp_path / "main.py").write_text(APP)
 
-    def dev(*arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", str(port), *arguments]
+    def dev(*arguments: str) -> str:
+        command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", *arguments]
         environment = {name: value for name, value in os.environ.items() if name != "FASTAPI_ENV"}
-        started.append(
-            subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
-        )
-        return started[0]
+        said = tmp_path / "said"
+        with said.open("w") as output:
+            started.append(
+                subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=output, start_new_session=True)
+            )
+        eventually(lambda: URL.search(said.read_text()) is not None)
+        return URL.findall(said.read_text())[0]
 
     yield dev
     for process in started:
@@ -59,30 +59,28 @@ def dev(tmp_path: Path, port: int) -> Iterator[Callable[..., subprocess.Popen[by
         process.wait(PATIENCE_S)
 
 
-def answers(port: int) -> dict[str, str] | None:
+def answers(url: str) -> dict[str, str] | None:
     try:
-        answer: dict[str, str] = httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=PATIENCE_S).json()
+        answer: dict[str, str] = httpx.get(url, trust_env=False, timeout=PATIENCE_S).json()
         return answer
     except httpx.TransportError:
         return None
 
 
-def test_it_serves_the_app_it_finds_and_calls_the_environment_development(
-    dev: Callable[..., object], port: int
-) -> None:
-    dev("--no-reload")
-    eventually(lambda: answers(port) == {"said": "first", "environment": "development"})
+def test_it_serves_the_app_it_finds_and_calls_the_environment_development(dev: Callable[..., str]) -> None:
+    url = dev("--no-reload")
+    eventually(lambda: answers(url) == {"said": "first", "environment": "development"})
 
 
 @pytest.mark.slow
-def test_a_changed_file_replaces_the_process(dev: Callable[..., object], port: int, tmp_path: Path) -> None:
-    dev("main:app")
-    eventually(lambda: answers(port) is not None)
+def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: Path) -> None:
+    url = dev("main:app")
+    eventually(lambda: answers(url) is not None)
 
     def says_second() -> bool:
         # Written again each time: a watcher that is only just starting misses what happens before it watches.
         (tmp_path / "main.py").write_text(APP.replace("first", "second"))
-        return (answers(port) or {}).get("said") == "second"
+        return (answers(url) or {}).get("said") == "second"
 
     eventually(says_second)
 
@@ -104,27 +102,18 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_route_that_blocks_the_loop_is_named_on_the_terminal(tmp_path: Path, port: int) -> None:
+def test_a_route_that_blocks_the_loop_is_named_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         "import time\nfrom fastapi import FastAPI\napp = FastAPI()\n\n"
         '@app.get("/block")\nasync def block() -> str:\n    time.sleep(2.5)\n    return "done"\n'
     )
-    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "shop.py", "--port", str(port), "--no-reload"]
+    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "shop.py", "--port", "0", "--no-reload"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
-            httpx_get_until_up(f"http://127.0.0.1:{port}/openapi.json")
-            assert httpx.get(f"http://127.0.0.1:{port}/block", timeout=PATIENCE_S).json() == "done"
+            assert process.stderr is not None
+            url = next(found[0] for line in process.stderr if (found := URL.search(line)))
+            assert httpx.get(f"{url}/block", timeout=PATIENCE_S).json() == "done"
         finally:
             process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=PATIENCE_S)[1]
     assert "the event loop of this app is blocked for 1 s at shop.py:7 in block" in said
-
-
-def httpx_get_until_up(url: str) -> None:
-    def answers() -> bool:
-        try:
-            return httpx.get(url).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    eventually(answers)

@@ -10,6 +10,9 @@ from app_toolkit.config.models import AutoscalingConfig
 
 MOST = 3
 SMALL = {"num_cpus": 0.1}
+WORK_S = 0.4
+"""Far longer than a request takes on its way, so that most of the clients are inside at any moment."""
+
 FOLLOWS = AutoscalingConfig(
     min_replicas=0,
     max_replicas=MOST,
@@ -22,7 +25,7 @@ FOLLOWS = AutoscalingConfig(
 
 class Worker(Deployment, autoscaling_config=FOLLOWS.model_dump(), ray_actor_options=SMALL):
     async def work(self) -> str:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(WORK_S)
         return "done"
 
 
@@ -33,7 +36,7 @@ app = Toolkit(title="Scaled")
 
 @front.get("/front")
 async def itself() -> str:
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(WORK_S)
     return "done"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app_toolkit.engines.ray.cluster import ANSWER_S
 from tests.cluster import Served
 from tests.patience import PATIENCE_S
 from tests.running import Start
@@ -94,5 +95,5 @@ def test_a_ctrl_c_ends_a_command_that_nobody_answers() -> None:
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
             process.communicate(timeout=PATIENCE_S)
-            assert time.monotonic() - began < 3  # one second, on a machine that does something else as well
-    assert process.returncode != 0
+            assert time.monotonic() - began < ANSWER_S - 1, "it did not wait until it would have given up"
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)

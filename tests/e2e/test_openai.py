@@ -9,7 +9,7 @@ import pytest
 
 from tests.chat.served import chunks
 from tests.cluster import Cluster
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 COMPLETIONS = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -57,7 +57,7 @@ def test_a_client_that_stops_reading_stops_the_generators_in_the_other_replica(h
 
 def test_a_client_that_does_not_wait_stops_the_generator_in_the_other_replica(http: httpx.Client) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        http.post(COMPLETIONS, json=ask("wait"), timeout=1)
+        http.post(COMPLETIONS, json=ask("wait"), timeout=httpx.Timeout(PATIENCE_S, read=1))
     wait_until(lambda: not running(http))
 
 

@@ -29,6 +29,7 @@ from tests.engines.contract.ground import Ground, eventually
 from tests.engines.contract.launched import BAD, GOOD, LIVE, Bench, start
 from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -164,7 +165,7 @@ async def test_a_hang_up_leaves_a_handler_that_goes_on_its_slot(visit: Visit, me
     await eventually(lambda: visit.ground.notes.count("began") == 2)
     other.cancel()
     await visit.noted("cancelled")
-    assert (await visit.served.load()).running == 1
+    await visit.loaded(lambda load: load.running == 1)
     visit.ground.open("stay")
     await visit.noted("ended")
     assert visit.ground.notes.count("cancelled") == 1
@@ -209,7 +210,7 @@ async def test_open_streams_hold_no_slot_and_a_request_is_served_at_once(visit: 
     assert FEED.max_queued_requests == 0, "a request that found no slot would be refused"
     async with AsyncExitStack() as streams:
         begun = [await begin(visit, path, streams) for _ in range(count)]
-        assert await visit.served.load() == Load(waiting=0, ongoing=0, running=len(begun), streams=count)
+        await visit.loaded(lambda load: load == Load(waiting=0, ongoing=0, running=len(begun), streams=count))
         for _ in range(10):
             assert (await visit.get("/feed/who")).json() == "feed"
     await visit.loaded(lambda load: load.running == 0)
@@ -394,7 +395,7 @@ async def test_a_process_is_started_once_passes_its_probe_and_exits_as_it_is_tol
     first.perform(start(A, tmp_path), start(A, tmp_path))
     started = await first.hears(Started)
     assert started.location.address.partition(":")[0] in ("unix", "tcp")
-    first.perform(start(A, tmp_path), Probe(A, 5.0))
+    first.perform(start(A, tmp_path), Probe(A, PATIENCE_S))
     await first.hears(ProbePassed)
     assert bench.starts() == 1
     assert first.heard(Exited) == [], "to start what exists is success"
@@ -419,7 +420,7 @@ async def test_a_drain_is_over_once_what_runs_has_ended_and_nobody_new_comes_in(
     first.perform(start(A, tmp_path))
     started = await first.hears(Started)
     await bench.occupy(started)
-    first.perform(Drain(A, 10.0))
+    first.perform(Drain(A, PATIENCE_S))
     await bench.refuses(started)
     assert first.heard(Drained) == []
     await bench.let_go()
@@ -452,7 +453,7 @@ async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(contro
     first = controller(1)
     first.perform(start(A, tmp_path), start(B, tmp_path))
     places = [(await first.hears(Started, id)).location for id in (A, B)]
-    first.perform(Drain(B, 10.0))
+    first.perform(Drain(B, PATIENCE_S))
     await first.hears(Drained, B)
     second = controller(2)
     assert await second.finds() == [A, B]
@@ -469,7 +470,7 @@ async def test_one_that_was_reconfigured_says_so_and_is_found_with_what_it_has_t
     first.perform(start(A, tmp_path))
     await first.hears(Started)
     changed = ReloadableOptions(20)
-    first.perform(Reconfigure(A, changed, 5.0))
+    first.perform(Reconfigure(A, changed, PATIENCE_S))
     assert await first.hears(Reconfigured) == Reconfigured(A, changed)
     second = controller(2)
     assert await second.finds() == [A]
@@ -492,7 +493,7 @@ async def test_an_order_of_a_controller_that_was_replaced_does_nothing(
     assert first.heard(Exited) == []
     assert await second.finds() == [A]
     assert [found.phase_name for found in second.heard(Found)] == ["running"]
-    second.perform(Probe(A, 5.0))
+    second.perform(Probe(A, PATIENCE_S))
     await second.hears(ProbePassed)
     assert bench.starts() == 1
 

@@ -210,7 +210,7 @@ async def test_a_thread_that_goes_on_without_its_request_goes_on_reading_and_wha
     def read(model: Writer) -> None:
         kept.append(words := iter(remote(model.write)))
         events.append(next(words))
-        assert cancelled.wait(5)
+        assert cancelled.wait(PATIENCE_S)
         events.append(next(words))
 
     @app.get("/")

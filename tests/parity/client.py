@@ -117,12 +117,12 @@ class Connection:
         return Exchange(self.reader, method)
 
     async def closed_by_server(self) -> bool:
-        """Whether the server ends this connection, rather than keep it for the next request."""
+        """Whether the server ends this connection, rather than answer the next request on it."""
         try:
-            async with asyncio.timeout(1):
-                return await self.reader.read(1) == b""
-        except TimeoutError:
-            return False
+            await self.send(head("GET", "/outputs/json"))
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
 
 
 def chunk(piece: bytes) -> bytes:

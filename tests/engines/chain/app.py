@@ -194,7 +194,7 @@ class Batched(Deployment, ray_actor_options=SMALL):
     def __init__(self) -> None:
         self.threads = {threading.get_ident()}
 
-    @batch(max_batch_size=8, batch_wait_timeout_s=0.02)
+    @batch(max_batch_size=8, batch_wait_timeout_s=60)
     async def lengths(self, texts: list[str]) -> list[tuple[int, int]]:
         """Of each text its length, and how many were in the batch."""
         return [(len(text), len(texts)) for text in texts]
@@ -343,8 +343,8 @@ async def direct(name: str, ground: str, model: ToShared) -> str:
 
 
 @app.get("/late")
-async def late(ground: str, model: ToShared) -> str:
-    return await options(model, timeout_s=0.1).hold(ground, "late")
+async def late(ground: str, seconds: float, model: ToShared) -> str:
+    return await options(model, timeout_s=seconds).hold(ground, "late")
 
 
 @app.get("/pid")
