@@ -58,6 +58,7 @@ def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
         app_toolkit.delete("counter")
 
 
+@pytest.mark.slow
 async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
     counter = await aio.run(Counter.bind(), name="counter")
     assert await counter.count("two words") == 2

@@ -98,6 +98,7 @@ async def test_the_page_continues_a_response_after_a_reload_and_stops_it(folder:
             await browser.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_chat_answers_on_ray_as_the_page_shows(folder: Path, cluster: Cluster) -> None:
     served_chat = cluster.deploy("talk:app", folder, num_replicas=2)

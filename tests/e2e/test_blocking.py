@@ -61,6 +61,7 @@ def test_a_replica_whose_socket_file_is_gone_is_replaced(cluster: Cluster) -> No
         served.delete()
 
 
+@pytest.mark.slow
 def test_with_one_replica_the_requests_beside_it_wait_and_status_names_the_line(cluster: Cluster) -> None:
     served = cluster.deploy("blocking:app")
     try:
@@ -96,6 +97,7 @@ def test_a_breakpoint_costs_nothing(served: Served) -> None:
         assert client.get("/pause").json() == 42
 
 
+@pytest.mark.slow
 def test_a_breakpoint_that_is_debugged_fails_no_health_check(cluster: Cluster) -> None:
     served = cluster.deploy("blocking:debugged")
     try:

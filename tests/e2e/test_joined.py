@@ -52,6 +52,7 @@ def script(*arguments: str, environment: Mapping[str, str], cwd: Path | None = N
     )
 
 
+@pytest.mark.slow
 def test_rays_variable_names_the_cluster_for_a_command_and_for_a_script(victim: Served, tmp_path: Path) -> None:
     environment = {"RAY_ADDRESS": victim.cluster.address()}
     looks = script("-m", "app_toolkit.cli", "status", environment=environment)
@@ -63,6 +64,7 @@ def test_rays_variable_names_the_cluster_for_a_command_and_for_a_script(victim: 
         assert complaint == ""
 
 
+@pytest.mark.slow
 def test_a_handle_of_a_named_cluster_shows_its_token(victim: Served, tmp_path: Path) -> None:
     code = (
         "import ray\nfrom app_toolkit import get_handle\n"

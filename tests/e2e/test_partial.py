@@ -190,6 +190,7 @@ class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus
         return "bound", 0
 
 
+@pytest.mark.slow
 def test_from_python_a_class_takes_the_place_of_another(parts: Parts) -> None:
     own = parts.told("/")
     app_toolkit.deploy(Writer.bind(), name="parts", only=["writer"])

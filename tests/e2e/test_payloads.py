@@ -121,6 +121,7 @@ async def test_hundreds_of_payloads_leave_the_store_as_empty_as_it_was(visit: Vi
     assert (await visit.get(f"/many/100/{LARGE}")).json() == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["there", "back"])
 async def test_a_replica_that_dies_with_a_payload_on_its_way_costs_a_retryable_call_nothing(
     cluster: Cluster, where: str

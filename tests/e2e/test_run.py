@@ -203,6 +203,7 @@ def test_requests_and_what_the_app_logs_and_prints_appear_in_the_terminal(shop: 
     assert "(raylet)" not in shop.said
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("url")
 def test_in_a_fresh_home_ray_makes_no_token_that_others_can_read(home: Path) -> None:
@@ -257,6 +258,7 @@ def test_a_startup_that_raises_is_told_with_the_users_traceback(victim: Served) 
     assert 'broken.py", line 11, in lifespan' in said
 
 
+@pytest.mark.slow
 def test_a_replica_that_cannot_be_placed_is_told_with_what_it_asks_for(victim: Served) -> None:
     address = victim.cluster.address()
     said = refused("tests/e2e/greedy.py", "--port", "0", "--address", address, "--route-prefix", "/greedy")

@@ -227,6 +227,7 @@ class Moody(Deployment, ray_actor_options=SMALL):
         raise RuntimeError("not today")
 
 
+@pytest.mark.slow
 def test_what_does_not_come_up_is_told_and_taken_back(cluster: Cluster) -> None:
     with pytest.raises(StartupError, match=r"'moody' did not come up: .*RuntimeError: not today"):
         app_toolkit.run(Moody.bind(), name="moody")
@@ -293,6 +294,7 @@ print(remote(options(front, retry="all").add, 5).result(30) == Sum(8))
 """
 
 
+@pytest.mark.slow
 def test_classes_of_a_notebook_go_along_and_one_started_later_finds_them(cluster: Cluster) -> None:
     command = [sys.executable, "-c", NOTEBOOK, cluster.address()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -342,6 +344,7 @@ def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: P
     assert psutil.wait_procs(family, timeout=10)[1] == []
 
 
+@pytest.mark.slow
 def test_the_page_about_scripts_does_what_it_says(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(page("docs/scripts.md").code)

@@ -36,6 +36,7 @@ def read(socket: ClientConnection) -> Any:
     return json.loads(socket.recv(PATIENCE_S))
 
 
+@pytest.mark.slow
 def test_a_client_that_loses_its_connection_often_gets_each_event_once(url: str) -> None:
     events: list[Any] = []
     with opened(url) as socket:

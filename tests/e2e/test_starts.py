@@ -4,6 +4,8 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from app_toolkit import DeploymentConfig
 from tests.cluster import Cluster
 from tests.e2e import starts
@@ -12,6 +14,7 @@ from tests.patience import PATIENCE_S
 LONGEST_WAIT_S = DeploymentConfig(name="writer").max_queue_wait_s
 
 
+@pytest.mark.slow
 def test_who_cannot_start_refuses_at_once_with_a_reason_and_recovers(cluster: Cluster, tmp_path: Path) -> None:
     shutil.copy(starts.__file__, tmp_path / "starts_here.py")
     stopper = tmp_path / "stopper"

@@ -502,6 +502,7 @@ async def test_ended_streams_without_readers_make_room_for_a_new_one(logs: Logs)
 # Redis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
 async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path, kill: bool) -> None:
     server = RedisServer(tmp_path)

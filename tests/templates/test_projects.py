@@ -70,6 +70,7 @@ def test_the_longest_names_keep_the_style(tmp_path: Path, kind: Kind) -> None:
     check_style(make(tmp_path, kind.template, **kind.answers, **LONGEST))
 
 
+@pytest.mark.slow
 def test_a_project_is_laid_out_as_its_project_file_says(tmp_path: Path) -> None:
     done = run(make(tmp_path), "app_toolkit.cli", "plan")
     assert done.returncode == 0, done.stderr

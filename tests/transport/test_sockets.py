@@ -123,6 +123,7 @@ def may_make_networks() -> bool:
     return subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_make_networks(), reason="needs a Linux that lets this user make networks")
 def test_a_connection_to_a_machine_that_is_gone_without_a_word_ends() -> None:
     script = Path(__file__).with_name("cut_off.py")
