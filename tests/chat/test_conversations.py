@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit import ConfigError
-from app_toolkit.chat import ChatError, ConversationLimits, SQLiteConversationStore
+from app_toolkit.chat import ChatError, ConversationLimits, SQLiteConversationStore, conversations
 from app_toolkit.chat.conversations import MAX_ID_LENGTH, TITLE_LENGTH, title_of
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +171,8 @@ async def check_written(path: Path, writers: int) -> None:
     store.close()
 
 
-async def test_several_stores_create_and_write_one_database(tmp_path: Path) -> None:
+async def test_several_stores_create_and_write_one_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "BUSY_S", PATIENCE_S)
     await asyncio.gather(*(write(tmp_path / "chats.db", writer) for writer in range(3)))
     await check_written(tmp_path / "chats.db", 3)
 
