@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,25 @@ import uvicorn
 from fastapi import FastAPI
 
 from tests.patience import PATIENCE_S, until
+
+SOON_S = 10.0
+"""How long a server may take to notice that a client has gone or wants no more.
+
+A slow machine takes less. After 15 s the server would notice it anyway, because it sends a comment.
+"""
+
+
+class HeldClock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def __call__(self) -> float:
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def go_on(self) -> None:
+        self._since = time.monotonic()
 
 
 @asynccontextmanager

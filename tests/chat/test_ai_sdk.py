@@ -31,6 +31,7 @@ from app_toolkit.chat import (
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
+from tests.chat.served import HeldClock
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S, until
@@ -450,7 +451,7 @@ async def test_of_many_messages_at_once_one_response_stays(talk: Talk) -> None:
     done: set[Any] = set()
     while len(done) < 3:  # each one stops the one before
         done, _ = await asyncio.wait(asking, timeout=0.1)
-    assert talk.model.running == 1
+    await until(lambda: talk.model.running == 1)  # the last one begins when the one before it has ended
     talk.model.allow(1)
     answers = [await each for each in asking]
     assert sorted(kinds(checked(answer.text))[-1] for answer in answers) == ["abort", "abort", "abort", "finish"]
@@ -548,10 +549,11 @@ async def test_a_stream_that_is_lost_ends_with_an_error(talk: Talk) -> None:
 
 async def test_a_response_that_the_log_has_not_kept_ends_with_an_error(talk: Talk) -> None:
     words = [f"word-{number}-" for number in range(70)]
+    talk.model.allow(30)  # a response without an event would begin much later
     async with talk.follow("POST", "/api/chat", json=body(" ".join(words), model="slow")) as first:
-        for read in (30, 60):
-            talk.model.allow(30)
-            await first.until(words[read - 1])
+        await first.until(words[29])
+        talk.model.allow(30)
+        await first.until(words[59])
         async with talk.follow("GET", "/api/chat/chat/stream") as again:
             (error,) = await again.rest()
         assert error["errorText"].startswith("The response is too long to be read again")
@@ -573,8 +575,9 @@ async def test_a_response_that_takes_too_long_is_aborted(prefix: str) -> None:
 
 
 async def test_a_model_without_clients_is_stopped() -> None:
-    app, model, log = FastAPI(), Scripted(), MemoryStreamLog()
-    app.include_router(ai_sdk_router(model.slow, log=log, linger_s=1), prefix="/api/chat")
+    clock = HeldClock()
+    app, model, log = FastAPI(), Scripted(), MemoryStreamLog(now=clock)
+    app.include_router(ai_sdk_router(model.slow, log=log, linger_s=0.1), prefix="/api/chat")
     async with (
         serving(app) as url,
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
@@ -583,6 +586,7 @@ async def test_a_model_without_clients_is_stopped() -> None:
         async with http.stream("POST", "/api/chat", json=body("a b")) as response:
             await Follower(response).until('"delta":"a"')
         assert model.running == 1
+        clock.go_on()
         await until(lambda: not model.running)
 
 

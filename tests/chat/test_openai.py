@@ -31,7 +31,7 @@ from app_toolkit.chat.models import EchoModel
 from app_toolkit.chat.openai_completion import Completion
 from app_toolkit.chat.openai_wire import ChatCompletion, EmbeddingList, ServedModels
 from app_toolkit.errors import DeadlineExceeded, QueueFull, RemoteError
-from tests.chat.served import asking, chunks, frames, in_process
+from tests.chat.served import SOON_S, asking, chunks, frames, in_process
 from tests.docs.pages import commands, page
 from tests.patience import until
 
@@ -500,7 +500,7 @@ async def test_a_disconnect_closes_the_generators_of_all_choices(
     asked = asyncio.create_task(http.post(COMPLETIONS, json=ask("waits", "hello", n=2, stream=streamed)))
     await until(lambda: model.running == 2 and (model.permits.locked() or not words))
     asked.cancel()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SOON_S):
         await until(lambda: model.cleaned == 2)
     assert model.running == 0
     with pytest.raises(asyncio.CancelledError):
@@ -528,12 +528,12 @@ async def test_middleware_neither_buffers_a_stream_nor_hides_a_disconnect(model:
                 text += part
                 if "0.2" in text:
                     break
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(SOON_S):
             await until(lambda: model.cleaned == 1)
         asked = asyncio.create_task(http.post(COMPLETIONS, json=ask("waits", "hello")))
         await until(lambda: model.running == 1)
         asked.cancel()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(SOON_S):
             await until(lambda: model.cleaned == 2)
 
 
@@ -552,7 +552,7 @@ async def test_a_disconnect_stops_a_model_that_never_waits(model: Model) -> None
     async with asking(app) as http:
         async with http.stream("POST", "/chat/completions", json=ask("default", "go", stream=True)) as response:
             await anext(response.aiter_bytes())
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(SOON_S):
             await closed.wait()
 
 

@@ -26,7 +26,7 @@ from app_toolkit.chat import (
 from app_toolkit.core.stream_log import PAGE
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
-from tests.chat.served import asking
+from tests.chat.served import SOON_S, HeldClock, asking
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
@@ -198,14 +198,14 @@ async def test_a_response_that_is_not_stored_ends_with_its_client(
         model.allow(1)
         async with http.stream("POST", RESPONSES, json=body("a b", stream=True, store=False)) as response:
             events = await read_until(following(response), "response.output_text.delta")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(SOON_S):
             await until(lambda: model.cleaned == 1)
         assert (await http.get(f"{RESPONSES}/{events[0]['response']['id']}")).status_code == 404
     asked = asyncio.create_task(http.post(RESPONSES, json=body("a b", stream=stream, store=False)))
     before = model.cleaned
     await until(lambda: model.running == 1)
     asked.cancel()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SOON_S):
         await until(lambda: model.cleaned == before + 1)
 
 
@@ -250,7 +250,7 @@ async def test_a_response_is_cancelled_for_all_who_follow_it(http: httpx.AsyncCl
     async with http.stream("GET", url, params={"stream": True}) as response:
         stream = following(response)
         before = await read_until(stream, "response.output_text.delta")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(SOON_S):
             cancelled = (await http.post(f"{url}/cancel")).json()
         assert (model.running, cancelled["status"], output_text(cancelled)) == (0, "cancelled", "a ")
         assert [item["status"] for item in cancelled["output"]] == ["incomplete"]
@@ -466,13 +466,15 @@ async def test_the_client_of_a_slow_model_gets_a_comment_and_later_errors_are_ev
 
 
 async def test_a_stored_response_without_a_client_is_stopped_after_linger_s(model: Model) -> None:
-    log = MemoryStreamLog()
+    clock = HeldClock()
+    log = MemoryStreamLog(now=clock)
     async with asking(app_of(FastAPI, model, log=log, linger_s=0.1)) as http:
         model.allow(1)
         async with http.stream("POST", RESPONSES, json=body("a b", stream=True)) as response:
             events = await read_until(following(response), "response.output_text.delta")
         id = events[0]["response"]["id"]
         background = (await http.post(RESPONSES, json=body("c d", background=True))).json()["id"]
+        clock.go_on()
         await until(lambda: model.cleaned == 1)
         assert (await eventually(http, id, "cancelled"))["status"] == "cancelled"
         assert (await eventually(http, background, "queued", "in_progress"))["background"] is True
@@ -493,7 +495,7 @@ async def test_replicas_that_share_a_log_serve_the_responses_of_each_other(model
         url = f"{RESPONSES}/{id}"
         async with other.stream("GET", url, params={"stream": True}) as response:
             await read_until(following(response), "response.output_text.delta")
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(SOON_S):
                 assert (await other.post(f"{url}/cancel")).json()["status"] == "cancelled"
         assert model.running == 0
         model.allow(2)

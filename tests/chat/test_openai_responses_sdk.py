@@ -13,7 +13,7 @@ from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, openai_responses
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog
-from tests.chat.served import served
+from tests.chat.served import SOON_S, served
 from tests.patience import until
 
 openai = pytest.importorskip("openai", reason="openai is not installed")
@@ -144,7 +144,7 @@ async def test_a_cancel_stops_the_model_and_whoever_follows_learns_it(client: An
         async for event in stream:
             events.append(event)
             if event.type == "response.output_text.delta":
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(SOON_S):
                     cancelled = await client.responses.cancel(events[0].response.id)
                 assert not waiting.running
     assert (cancelled.status, cancelled.output_text) == ("cancelled", "one")
@@ -159,11 +159,11 @@ async def test_closing_the_stream_of_a_response_that_is_not_stored_stops_the_mod
     await anext(aiter(stream))
     assert waiting.running == 1
     await stream.close()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SOON_S):
         await until(lambda: not waiting.running)
     with pytest.raises(openai.APITimeoutError):
         await client.responses.create(model="waiting", input="a", store=False, timeout=0.3)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SOON_S):
         await until(lambda: not waiting.running)
 
 

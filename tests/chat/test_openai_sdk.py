@@ -11,7 +11,7 @@ from app_toolkit import Toolkit
 from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, openai_router, openai_stream
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import QueueFull
-from tests.chat.served import served
+from tests.chat.served import SOON_S, served
 from tests.docs.pages import page
 from tests.patience import until
 
@@ -184,14 +184,14 @@ async def test_a_client_that_stops_reading_stops_the_model(client: Any, waiting:
     await anext(aiter(stream))
     assert waiting.running == choices
     await stream.close()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SOON_S):
         await until(lambda: not waiting.running)
 
 
 async def test_a_client_whose_time_is_over_stops_the_model(client: Any, waiting: Waiting) -> None:
     with pytest.raises(openai.APITimeoutError):
         await client.chat.completions.create(model="waiting", messages=said("wait"), timeout=0.3)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SOON_S):
         await until(lambda: not waiting.running)
 
 

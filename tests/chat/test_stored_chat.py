@@ -27,7 +27,7 @@ from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import asking
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
 
@@ -176,7 +176,7 @@ async def test_a_response_whose_client_disconnects_is_stored_without_resume() ->
         sending.cancel()
         await asyncio.wait([sending])
         messages: Sequence[str] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(messages) < 2:
                 messages = await talk.texts()
         assert messages == ["half /wait rest", "1 half "]

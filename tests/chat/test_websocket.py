@@ -18,7 +18,7 @@ from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, api_k
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import ConfigError
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
-from tests.chat.served import served
+from tests.chat.served import SOON_S, HeldClock, served
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S, until
 
@@ -183,6 +183,7 @@ async def test_several_responses_share_a_websocket_up_to_a_limit(model: Scripted
             await chat.send("chat", id, "wait")
         refused = await chat.get()
         assert (refused["id"], refused["status"], refused["code"]) == ("c", 429, "too_many_responses")
+        await until(lambda: model.running == 2)
         model.allow(2)
         assert {(await chat.get())["id"], (await chat.get())["id"]} == {"a", "b"}
         await chat.send("stop", "a")
@@ -199,7 +200,7 @@ async def test_a_stop_ends_a_model_that_waits(model: Scripted) -> None:
     async with served(app_of(FastAPI, model)) as url, chatting(url) as chat:
         await chat.send("chat", "r", "wait")
         await chat.send("stop", "r")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(SOON_S):
             (last,) = await chat.rest()
             await until(lambda: not model.running)
         assert (last["number"], last["type"], last["reason"]) == (1, "finish", "stopped")
@@ -300,12 +301,14 @@ async def test_a_resume_that_cannot_be_served_is_refused(model: Scripted) -> Non
 async def test_a_response_without_a_client_is_stopped(model: Scripted) -> None:
     keys = api_keys({"ada": ADA}, max_concurrent=1)
     headers = {"authorization": f"Bearer {ADA}"}
-    app = app_of(FastAPI, model, keys=keys, linger_s=0.2)
+    clock = HeldClock()
+    app = app_of(FastAPI, model, keys=keys, linger_s=0.2, log=MemoryStreamLog(now=clock))
     async with served(app) as url:
         async with chatting(url, additional_headers=headers) as chat:
             await chat.send("chat", "r", "wait")
             await until(lambda: model.running == 1)
         assert keys.running["ada"] == 1
+        clock.go_on()
         await until(lambda: not model.running and not keys.running["ada"])
         async with chatting(url, additional_headers=headers) as chat:
             await chat.send("resume", "r")
@@ -397,15 +400,15 @@ class Watched(MemoryStreamLog):
 
 async def test_a_client_that_does_not_read_is_closed_and_can_resume(model: Scripted) -> None:
     log = Watched(StreamLimits(max_bytes=2**30))
-    app = app_of(FastAPI, model, send_timeout_s=0.2, log=log)
-    async with served(app) as url:
+    hasty, patient = app_of(FastAPI, model, send_timeout_s=0.2, log=log), app_of(FastAPI, model, log=log)
+    async with served(hasty) as url, served(patient) as other:
         async with chatting(url, max_queue=1, compression=None) as chat:
             await chat.send("chat", "r", "flood")
             await until(lambda: log.begun == 1 and log.readers == 0)
             events, code, reason = await chat.until_closed()
         assert (code, reason) == (1013, "the client has not read for too long")
         assert numbers(events) == list(range(1, len(events) + 1))
-        async with chatting(url) as chat:
+        async with chatting(other) as chat:
             await chat.send("resume", "r", after=len(events))
             assert (await chat.get())["number"] == len(events) + 1
             await chat.send("stop", "r")
@@ -488,7 +491,7 @@ async def test_the_next_response_may_begin_when_the_client_has_the_last_event() 
 
 def test_each_response_counts_against_the_limits_of_its_key() -> None:
     keys = api_keys({"ada": ADA, "bob": BOB}, max_concurrent=1)
-    client = TestClient(app_of(FastAPI, EchoModel(), keys=keys))
+    client = TestClient(app_of(FastAPI, EchoModel(period_s=0.001), keys=keys))
     command = {"type": "chat", "messages": [{"role": "user", "content": "/forever"}]}
 
     def until_type(socket: Any, *types: str) -> Any:

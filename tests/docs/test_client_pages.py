@@ -77,7 +77,7 @@ def settings(shown: Page, file: str) -> Any:
 async def served_models(url: str, address: str) -> list[str]:
     """What the app answers to a front end with this address of the router."""
     path = address.removeprefix("http://host.docker.internal:8000")
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
         return [each["id"] for each in (await http.get(f"{path}/models")).raise_for_status().json()["data"]]
 
 

@@ -12,12 +12,15 @@ from .client import Outcome, observe
 from .corpus import CORPUS, GET, Entry
 from .listing import PAGE, cell, listed, page
 
+SILENCE_S = 30.0
+"""A server that is silent for so long hangs. It closes no connection before, see the fixture `patience`."""
+
 STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
 def test_the_edge_makes_of_it_what_it_must(world: World, ledger: Ledger, entry: Entry) -> None:
-    outcome = observe(entry, world.port, ledger, silence_s=5.0, most=len(entry.answers))
+    outcome = observe(entry, world.port, ledger, silence_s=SILENCE_S, most=len(entry.answers))
     assert len(outcome.statuses) == len(entry.answers), outcome
     for status, right in zip(outcome.statuses, entry.answers, strict=True):
         assert status in right, outcome
@@ -75,7 +78,7 @@ def test_no_byte_in_a_field_is_an_error_of_ours(world: World, ledger: Ledger, wh
         }[where]
         head = b"GET /a HTTP/1.1\r\nhost: a%bb\r\n" % char if where == "host" else GET
         entry = Entry(f"{byte:#04x}", "malformed", (head + field + b"\r\n\r\n",), ((200, 400),), "closed", ())
-        outcome = observe(entry, world.port, ledger, silence_s=5.0, most=1)
+        outcome = observe(entry, world.port, ledger, silence_s=SILENCE_S, most=1)
         (statuses[byte],) = outcome.statuses
         assert (outcome.end, outcome.ran) == (("open", ("GET /a 0",)) if statuses[byte] == 200 else ("closed", ()))
     accepted = {byte for byte, status in statuses.items() if status == 200}

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.proxy.world import Raw, eventually
+from tests.patience import PATIENCE_S, wait_until
+from tests.proxy.world import Raw
 
 from .corpus import CHUNKED, END, GET
 
@@ -38,7 +39,7 @@ def running(kind: str) -> Iterator[tuple[psutil.Process, int]]:
         yield psutil.Process(process.pid), port
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def flood(port: int, begin: bytes, piece: bytes) -> tuple[int, int]:
     """Send on one connection until it is closed; gives how many bytes it took, and the status that it answered."""
     sent, status = 0, 0
     with Raw(port) as raw:
+        raw.socket.settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionError):
             raw.send(begin)
             while True:
@@ -93,5 +95,6 @@ def test_the_scales_see_a_server_that_keeps_what_it_is_sent() -> None:
     with running("plain") as (process, port), Raw(port) as raw:
         before = process.memory_info().rss
         begin, piece = VALUE
+        raw.socket.settimeout(PATIENCE_S)
         raw.send(begin + piece * (16 * MIB // PIECE))
-        eventually(lambda: process.memory_info().rss - before > MOST_MIB * MIB)
+        wait_until(lambda: process.memory_info().rss - before > MOST_MIB * MIB)

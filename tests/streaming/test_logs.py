@@ -224,7 +224,10 @@ async def test_a_reader_that_is_cancelled_while_it_waits_is_no_reader_any_more(l
         await eventually(partial(is_unread, log))
 
 
-async def test_a_reader_whose_response_is_cancelled_is_no_reader_any_more(logs: Logs) -> None:
+async def test_a_reader_whose_response_is_cancelled_is_no_reader_any_more(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_log, "LEAVE_S", PATIENCE_S)
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
 
@@ -508,13 +511,13 @@ async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path,
     server = RedisServer(tmp_path)
     server.start()
     log = RedisStreamLog(server.url, limits=LASTING)
-    written = 0
+    written, last = 0, 100_000
 
     async def write() -> None:
         nonlocal written
-        for number in range(1, 301):
-            await log.append("s", "owner", number, [b"%d" % number])
-            written = number
+        while written < last:
+            await log.append("s", "owner", written + 1, [b"%d" % (written + 1)])
+            written += 1
             await asyncio.sleep(0)
         await log.end("s", "owner", "finished")
 
@@ -525,11 +528,11 @@ async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path,
             writer = tasks.create_task(write())
             await until(lambda: written >= 50)
             await asyncio.to_thread(server.end, kill)
-            assert written < 300
+            last = written + 200
             await asyncio.to_thread(server.start)
             await writer
             for reader in readers:
-                assert await reader == (numbered(1, 300), "finished")
+                assert await reader == (numbered(1, last), "finished")
     finally:
         await log.aclose()
         server.end()
@@ -604,6 +607,7 @@ async def test_a_reader_whose_client_takes_nothing_gives_signs_of_life(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_log, "BEAT_S", AGAIN_S)
+    monkeypatch.setattr(redis_log, "LEAVE_S", PATIENCE_S)
     log = RedisStreamLog(server.url, prefix="slow:", limits=LASTING)
     client = redis.asyncio.Redis.from_url(server.url)
     try:
