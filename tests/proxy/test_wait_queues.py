@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import median
 from typing import Any
 
 import httpx
@@ -30,6 +30,9 @@ pytestmark = pytest.mark.anyio
 
 CALLERS = 8
 SECONDS = 1.2
+ROUNDS = 6
+"""The median of so many waits does not depend on one for which the machine stood still."""
+
 HANDLER_S = 0.02
 
 
@@ -67,13 +70,14 @@ async def test_eight_callers_share_one_slot(world: World, clients: tuple[int, ..
         end = time.monotonic() + SECONDS
 
         async def client(number: int) -> None:
-            while (asked := time.monotonic()) < end:
+            while (asked := time.monotonic()) < end or min(map(len, waits)) < ROUNDS:
                 await get(proxies[number].port, f"/nap/{HANDLER_S}")
                 waits[number].append(time.monotonic() - asked)
 
-        await asyncio.gather(*(client(number) for number, count in enumerate(clients) for _ in range(count)))
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(client(number) for number, count in enumerate(clients) for _ in range(count)))
         naps = await get(proxies[0].port, "/naps")
-        alike = [mean(each) for each, count in zip(waits, clients, strict=True) if count == 1]
+        alike = [median(each) for each, count in zip(waits, clients, strict=True) if count == 1]
         assert all(began >= ended for (_, ended), (began, _) in pairwise(naps))
         assert max(alike) <= 2 * min(alike)
         await asyncio.gather(*(proxy.stop(0.0) for proxy in proxies))
