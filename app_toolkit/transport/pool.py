@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -152,6 +153,11 @@ class PooledConnection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
+
+    @property
+    def closing(self) -> bool:
+        """Whether it was closed, and has not sent all written bytes yet."""
+        return self.transport is not None and self.transport.is_closing()
 
     # Methods for listeners
 
@@ -434,6 +440,7 @@ class Pool:
         self._secret = secret
         self._replicas: dict[Address, _Idle] = {}
         self._dials: set[asyncio.Task[None]] = set()
+        self._dialled: WeakSet[PooledConnection] = WeakSet()
 
     def allow(self, address: Address, most: int) -> None:
         """Keep up to `most` idle connections to this address."""
@@ -486,15 +493,20 @@ class Pool:
             idle.expire(now - IDLE_S)
 
     async def aclose(self) -> None:
+        """Close the idle connections, and those that were closed before, even if not all of their bytes are sent."""
         dials = list(self._dials)
         for task in dials:
             task.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
         for address in list(self._replicas):
             self.forget(address)
-        # The event loop closes connections in its next iteration, and their transports in the one after it.
-        for _ in range(2):
-            await asyncio.sleep(0)
+        await _let_connections_close()
+        # Those that remain have unsent bytes for a replica that does not read.
+        unsent = [connection for connection in self._dialled if connection.closing]
+        if unsent:
+            for connection in unsent:
+                connection.abort()
+            await _let_connections_close()
 
     @property
     def idle(self) -> int:
@@ -510,12 +522,19 @@ class Pool:
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(_unreached(address, error))
         else:
+            self._dialled.add(connection)
             reached(connection)
 
     def _lost(self, connection: PooledConnection) -> None:
         idle = self._replicas.get(connection.address)
         if idle is not None and connection in idle.connections:
             idle.connections.remove(connection)
+
+
+async def _let_connections_close() -> None:
+    # The event loop closes connections in its next iteration, and their transports in the one after it.
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 Reached = Callable[[PooledConnection], None]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from .world import Edge, World, eventually
+from .world import CALM, Edge, World, eventually
 
 
 @pytest.fixture(scope="package")
 def edge() -> Iterator[Edge]:
-    edge = Edge()
+    edge = Edge(CALM)
     yield edge
     edge.close()
 
@@ -54,6 +54,6 @@ def _is_gone(world: World) -> None:
 @pytest.fixture
 def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
     """A world whose proxy is its own, so that it may be drained."""
-    world = World(Edge(), tmp_path)
+    world = World(Edge(CALM), tmp_path)
     yield world
     put_away(world)

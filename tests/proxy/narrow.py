@@ -20,12 +20,14 @@ async def serve(replica: str, clients: int | None) -> None:
     values = {
         "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
         "replicas/shop/web": {
-            "policy": {"max_queued_requests": 1_000, "max_queue_wait_s": 5.0},
+            "policy": {"max_queued_requests": 1_000, "max_queue_wait_s": 60.0},
             "replicas": [endpoint],
         },
     }
     proxy.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
-    async with ProxyServer(proxy, HTTPOptions(port=0, max_connections=clients), drain_timeout_s=0) as server:
+    # The crowd takes its time: who came first must still be there when the last one has come.
+    options = HTTPOptions(port=0, max_connections=clients, keep_alive_timeout_s=60.0, head_timeout_s=60.0)
+    async with ProxyServer(proxy, options, drain_timeout_s=0) as server:
         print(server.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

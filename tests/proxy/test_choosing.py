@@ -14,6 +14,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from tests.patience import PATIENCE_S
+
 from .world import Killable, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -148,7 +150,7 @@ def test_a_busy_replica_is_handed_over_and_loses_nothing(world: World) -> None:
     # The proxy believes in more room than there is, as when others fill a replica.
     world.route(full.endpoint(most=50), free.endpoint(most=50))
     with httpx.Client() as direct:
-        holder = threading.Thread(target=lambda: httpx.get(world.url + "/wait"))
+        holder = threading.Thread(target=lambda: httpx.get(world.url + "/wait", timeout=PATIENCE_S))
         world.route(full.endpoint(most=50))
         holder.start()
         eventually(lambda: full.journal.events)
@@ -159,7 +161,7 @@ def test_a_busy_replica_is_handed_over_and_loses_nothing(world: World) -> None:
             assert got.content == content
         assert not [name for name in got.headers if name.startswith("x-app-toolkit")]
         full.release()
-        holder.join(5)
+        holder.join(PATIENCE_S)
 
 
 def test_requests_wait_where_every_replica_is_busy_with_others(world: World) -> None:
@@ -385,7 +387,7 @@ class Dying:
         self._listener.close()
 
     def join(self) -> None:
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
@@ -530,7 +532,7 @@ def test_a_kill_among_many_gets_is_not_seen(world: World) -> None:
         thread.start()
     victim.process.kill()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert not failed
 
 
@@ -539,14 +541,16 @@ def test_a_death_is_counted_once_however_many_connections_it_breaks(world: World
     world.route(victim.endpoint())
     with ExitStack() as stack:
         raws = [stack.enter_context(world.raw()) for _ in range(4)]
-        for raw in raws:
-            raw.send(GET % b"/nap/0.2")
-        for raw in raws:
-            assert raw.answer().status == 200
-        eventually(lambda: world.edge.statistics().idle == 4)
-        asking = raws[0].send(GET % b"/nap/0.5")
-        eventually(lambda: world.edge.statistics().idle == 3)
-        victim.process.kill()
+
+        def each_had_a_connection() -> bool:
+            """Not so if the first was answered before the last one asked."""
+            for raw in raws:
+                raw.send(GET % b"/nap/0.2")
+            assert {raw.answer().status for raw in raws} == {200}
+            return bool(world.edge.statistics().idle == 4)
+
+        eventually(each_had_a_connection)
+        asking = raws[0].send(GET % b"/die/at-once")
         eventually(lambda: world.edge.statistics().idle == 0)
         world.route(successor.endpoint())
         assert asking.answer().status == 200
@@ -559,7 +563,7 @@ def test_a_connection_that_the_replica_closed_is_not_used(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().status == 200
         idle = world.edge.statistics().idle
         victim.process.kill()
-        victim.process.join(5)
+        victim.process.join(PATIENCE_S)
         eventually(lambda: world.edge.statistics().idle == idle - 1)
         world.route(victim.endpoint(), survivor.endpoint())
         for _ in range(5):

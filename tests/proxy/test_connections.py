@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from app_toolkit.proxy.arrival import Capacity
 from app_toolkit.proxy.protocol import Patience
+from tests.patience import PATIENCE_S
 
-from .world import PATIENCE, TESTS, Edge, Got, Raw, World, eventually, later, takes_a_little
+from .world import CALM, TESTS, WAIT_S, Edge, Got, Raw, World, eventually, later, lingering_ends, takes_a_little
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -28,7 +29,7 @@ def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Callable[
     """Worlds whose proxies have options of their own."""
     made: list[World] = []
 
-    def own(patience: Patience = PATIENCE, **options: Any) -> World:
+    def own(patience: Patience = CALM, **options: Any) -> World:
         made.append(World(Edge(patience, **options), tmp_path))
         return made[-1]
 
@@ -77,7 +78,7 @@ def test_whoever_was_refused_and_does_not_go_is_closed(own: Callable[..., World]
     with world.raw(), world.raw() as refused:
         assert refused.answer().status == 503
         refused.send(b"and another thing")
-        eventually(lambda: later(world, PATIENCE.linger_s + 1) or not refused_at(world))
+        eventually(lambda: later(world, CALM.linger_s + 1) or not refused_at(world))
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             assert refused.closed()
 
@@ -120,7 +121,7 @@ class Narrow:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0
 
     def busy(self, seconds: float) -> float:
@@ -195,7 +196,6 @@ def serves(narrow: Narrow) -> bool:
 def test_an_answer_that_is_still_taken_outlives_the_lingering(world: World) -> None:
     world.one()
     with world.raw() as raw:
-        raw.socket.settimeout(5)
         size = 8_000_000
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % size)
         raw.send(b"x" * size)
@@ -204,8 +204,8 @@ def test_an_answer_that_is_still_taken_outlives_the_lingering(world: World) -> N
         taken = len(raw.exactly(1))
         while world.edge.statistics().ongoing:  # until the proxy has all of it
             taken += len(raw.exactly(4_096))
-        later(world, PATIENCE.linger_s + 1)
-        later(world, PATIENCE.linger_s + 2)
+        later(world, CALM.linger_s + 1)
+        later(world, CALM.linger_s + 2)
         assert taken + len(raw.rest()) == size
 
 
@@ -219,7 +219,7 @@ def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
         passed = itertools.count(1)
         # What was on its way when the replica was stopped still comes, and starts the clock anew.
         eventually(
-            lambda: later(world, next(passed) * (PATIENCE.stalled_write_s + 1)) or world.edge.statistics().ongoing == 0
+            lambda: later(world, next(passed) * (CALM.stalled_write_s + 1)) or world.edge.statistics().ongoing == 0
         )
     eventually(lambda: replica.gate.statistics().running == 0)
 
@@ -236,9 +236,9 @@ def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(world: World) ->
         raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\nhalf")
         assert raw.answer().status == 413
         eventually(lambda: world.edge.statistics().ongoing == 0)
-        later(world, PATIENCE.discard_s + 1)
+        later(world, CALM.discard_s + 1)
         assert raw.closed()
-        eventually(lambda: later(world, PATIENCE.linger_s + 1) or world.edge.statistics().connections == 0)
+        lingering_ends(world)
 
 
 def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -> None:
@@ -250,7 +250,7 @@ def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -
             b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
         )
         eventually(lambda: world.edge.statistics().waiting == 1)
-        later(world, 6)  # than it may wait in the queue
+        later(world, WAIT_S + 1)
         assert raw.answer().error == "queue_timeout"
 
 
@@ -264,10 +264,10 @@ def test_draining_closes_what_is_idle_at_once_and_says_so_to_the_others(own: Cal
         assert (got.status, got.header("connection")) == (413, None)
         busy.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
-        drained = world.edge.drain(5)
+        drained = world.edge.drain(PATIENCE_S)
         assert idle.closed()
         assert silent.closed()
         assert rest.closed()
         replica.release()
         assert busy.answer().header("connection") == "close"
-        drained.result(5)
+        drained.result(PATIENCE_S)

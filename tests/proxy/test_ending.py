@@ -1,6 +1,8 @@
 """What the client of a WebSocket sees when what is behind it ends: the replica, or the proxy itself."""
 
+import contextlib
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
 from app_toolkit.transport.frames import close_frame
+from tests.patience import PATIENCE_S
 
 from .app import VAST
 from .world import Raw, World, eventually
@@ -151,7 +154,7 @@ def test_a_proxy_that_stops_tells_the_client_and_the_app(own: World) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             ws.recv()
     assert closed.value.rcvd == Close(1012, "the proxy is shutting down")
-    stopped.result(5)
+    stopped.result(PATIENCE_S)
     eventually(lambda: replica.journal.events == ["ws closed DISCONNECTED"])
 
 
@@ -159,7 +162,25 @@ def test_a_proxy_that_stops_in_the_middle_of_a_frame_cuts_it_and_waits_for_nobod
     one_that_can_be_killed(own)
     with opened(own, b"/vast") as raw:
         assert raw.exactly(10) == VAST_HEAD
-        own.edge.stop(timeout=0.1).result(5)  # although the client reads nothing
+        own.edge.stop(timeout=0.1).result(PATIENCE_S)  # although the client reads nothing
         payload = raw.rest()
     assert len(payload) < VAST
     assert payload.strip(b"x") == b""
+
+
+def test_a_proxy_ends_also_where_a_replica_has_not_read_what_a_client_has_sent(own: World) -> None:
+    ended = threading.Event()
+
+    def script(connection: socket.socket, head: bytes) -> bool:
+        connection.sendall(SWITCHING)
+        return not ended.wait(PATIENCE_S)
+
+    own.route(own.scripted(script).endpoint())
+    with opened(own, b"/ws") as raw:
+        raw.socket.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                raw.send(BYE * 10_000)
+        own.edge.stop(timeout=0.0).result(PATIENCE_S)
+        own.edge.close()  # an open connection would keep its event loop from closing
+    ended.set()

@@ -5,9 +5,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from statistics import median
 
 import pytest
 from fastapi import FastAPI, WebSocket
+
+from tests.patience import PATIENCE_S
 
 from .world import Raw, World, eventually
 
@@ -67,7 +70,7 @@ def sending(raw: Raw, data: bytes, seconds: float) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", FLOODS)
@@ -77,7 +80,7 @@ def test_a_flood_is_closed_with_1008_and_other_requests_are_served_meanwhile(own
     with contextlib.ExitStack() as stack:
         raw, other, asking = talking(own, stack), talking(own, stack), stack.enter_context(own.raw())
         raw.send(first)
-        with sending(raw, again * 5_000, seconds=5):
+        with sending(raw, again * 5_000, seconds=60):
             assert asking.send(GET % b"/hello").answer().status == 200
             assert close_code(raw) == POLICY_VIOLATION
         other.send(frame(TEXT, b"hi"))
@@ -102,7 +105,7 @@ def test_an_app_that_closes_reads_the_clients_close_behind_unread_messages(own: 
         raw.send(frame(TEXT, b"x" * 120) * 100 + frame(CLOSE, (1000).to_bytes(2, "big")))
         assert close_code(raw) == 1000
         assert raw.closed()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9, "uvicorn gives up after 10 s"
 
 
 def test_a_message_of_some_thousand_short_fragments_is_no_flood(own: World) -> None:
@@ -139,7 +142,6 @@ def test_50_000_short_messages_as_fast_as_they_are_taken_are_no_flood(own: World
     own.one(app=counting())
     with contextlib.ExitStack() as stack:
         raw = talking(own, stack, b"/count/50000")
-        raw.socket.settimeout(30)
         messages = frame(TEXT, payload) * 1_000
         for _ in range(50):
             raw.send(messages)
@@ -150,13 +152,13 @@ def test_a_flood_of_messages_lets_others_be_served_in_between(own: World) -> Non
     own.one(app=_with_hello(counting()))
     with contextlib.ExitStack() as stack:
         raw, asking = talking(own, stack, b"/count/10000000"), stack.enter_context(own.raw())
-        with sending(raw, frame(TEXT, b"") * 10_000, seconds=20):
-            slowest = 0.0
+        with sending(raw, frame(TEXT, b"") * 10_000, seconds=60):
+            took = []
             for _ in range(20):
                 began = time.monotonic()
                 assert asking.send(GET % b"/hello").answer().status == 200
-                slowest = max(slowest, time.monotonic() - began)
-        assert slowest < 2
+                took.append(time.monotonic() - began)
+        assert median(took) < 2, "a machine that stands still delays one or two"
 
 
 def _with_hello(app: FastAPI) -> FastAPI:

@@ -12,6 +12,8 @@ from fastapi import FastAPI, Request, Response
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from tests.patience import PATIENCE_S
+
 from .app import VAST
 from .world import Raw, World, eventually, still
 
@@ -373,7 +375,7 @@ def test_an_app_that_does_not_read_stops_the_uploader(world: World) -> None:
             while sent < total:
                 sent += raw.socket.send(b"u" * 65_536)
         assert sent < 20_000_000
-        raw.socket.settimeout(5)
+        raw.socket.settimeout(PATIENCE_S)
         replica.release()
         while sent < total:
             sent += raw.socket.send(b"u" * min(65_536, total - sent))

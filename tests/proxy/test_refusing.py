@@ -5,8 +5,9 @@ import contextlib
 import pytest
 
 from app_toolkit.proxy.protocol import Patience
+from tests.patience import PATIENCE_S
 
-from .world import PATIENCE, Edge, Raw, World, eventually, later
+from .world import CALM, Edge, Raw, World, eventually, has_read, later
 
 GET = b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n"
 SMUGGLED = b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -143,6 +144,8 @@ def test_a_head_that_does_not_arrive_is_answered_408(world: World) -> None:
     world.one()
     with world.raw() as raw:
         raw.send(b"GET /hello HTTP/1.1\r\nhost:")
+        eventually(lambda: has_read(world, raw))
+        later(world, CALM.head_s + 1)
         got = raw.answer()
         assert (got.status, got.error) == (408, "request_timeout")
         assert raw.closed()
@@ -151,6 +154,8 @@ def test_a_head_that_does_not_arrive_is_answered_408(world: World) -> None:
 def test_a_client_that_says_nothing_is_not_waited_for(world: World) -> None:
     world.one()
     with world.raw() as raw:
+        eventually(lambda: world.edge.statistics().connections == 1)
+        later(world, CALM.head_s + 1)
         assert raw.closed()
 
 
@@ -159,6 +164,9 @@ def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(worl
     replica = world.one()
     with world.raw() as raw:
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\nx" % length)
+        eventually(lambda: any(each.answers for each in world.edge.server.connections()))
+        for passed in range(1, 30):
+            later(world, passed)
         got = raw.answer()
         assert (got.status, got.error) == (408, "request_timeout")
         assert raw.closed()
@@ -170,8 +178,8 @@ def test_a_client_that_waits_for_its_100_is_not_slow(world: World) -> None:
     with world.raw() as raw:
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
         eventually(lambda: world.edge.statistics().waiting == 1)
-        for passed in (1, 2, 3):
-            later(world, passed * PATIENCE.body.grace_s)
+        for passed in range(1, 30):
+            later(world, passed)
         world.one()
         assert raw.answer().status == 100
         assert raw.send(b"hi").answer().body == b"hi"
@@ -186,7 +194,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_answered_without_end(wor
             while sent < 50_000_000:
                 sent += raw.socket.send(b"GET /-/routes HTTP/1.1\r\nhost: a\r\n\r\n" * 1_000)
         assert sent < 20_000_000
-        raw.socket.settimeout(5)
+        raw.socket.settimeout(PATIENCE_S)
         for _ in range(2_000):
             assert raw.answer().status == 200
 
@@ -197,7 +205,7 @@ def test_a_client_that_is_quiet_while_it_waits_is_left_alone(world: World) -> No
         raw.send(b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\nGET /he")  # the next head is begun, and waits with us
         eventually(lambda: replica.journal.events)
         for passed in (1, 2, 3):
-            later(world, passed * PATIENCE.head_s)
+            later(world, passed * CALM.head_s)
         replica.release()
         assert raw.answer().status == 200
 

@@ -10,15 +10,16 @@ from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.router.router import Router
 from app_toolkit.transport.frames import close_frame
+from tests.patience import PATIENCE_S
 
-from .world import Raw, World, eventually
+from .world import WAIT_S, Raw, World, eventually
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 def replicas(*served: Any) -> dict[str, Any]:
     endpoints = [each.endpoint() for each in served]
-    return {"policy": {"max_queued_requests": 10, "max_queue_wait_s": 5.0}, "replicas": endpoints}
+    return {"policy": {"max_queued_requests": 10, "max_queue_wait_s": WAIT_S}, "replicas": endpoints}
 
 
 def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: World) -> None:
@@ -119,7 +120,7 @@ def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:
         assert idle.send(GET % b"/hello").answer().status == 200
         busy.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
-        drained = own.edge.drain(timeout=5)
+        drained = own.edge.drain(timeout=PATIENCE_S)
         assert idle.closed()
         with pytest.raises(ConnectionRefusedError):
             Raw(own.port)
@@ -128,7 +129,7 @@ def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:
         got = busy.answer()
         assert (got.status, got.header("connection")) == (200, "close")
         assert busy.closed()
-        drained.result(5)
+        drained.result(PATIENCE_S)
 
 
 def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
@@ -141,12 +142,12 @@ def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
         )
         assert talking.answer().status == 101
         eventually(lambda: replica.journal.events)
-        own.edge.drain(timeout=0.2).result(5)
+        own.edge.drain(timeout=0.2).result(PATIENCE_S)
         assert busy.answer().error == "no_replica"
         assert busy.closed()
         # A WebSocket is left to the replica behind it: it still passes.
         eventually(lambda: own.edge.statistics().connections == 1)
-        own.edge.stop(timeout=0.2).result(5)
+        own.edge.stop(timeout=0.2).result(PATIENCE_S)
         assert talking.rest() == close_frame(1012, "the proxy is shutting down")
 
 

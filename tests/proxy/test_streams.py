@@ -8,6 +8,8 @@ from http.client import HTTPConnection, HTTPResponse
 import httpx
 import pytest
 
+from tests.patience import PATIENCE_S
+
 from .world import Killable, Served, World, eventually
 
 
@@ -15,7 +17,7 @@ class Stream:
     """A client whose stream has begun."""
 
     def __init__(self, world: World, headers: Mapping[str, str] | None = None) -> None:
-        self.connection = HTTPConnection("127.0.0.1", world.port, timeout=10)
+        self.connection = HTTPConnection("127.0.0.1", world.port, timeout=PATIENCE_S)
         self.connection.request("GET", "/events", headers=headers or {})
         self.response: HTTPResponse = self.connection.getresponse()
         assert self.response.readline() == b"data: first\n"
@@ -101,7 +103,7 @@ def test_the_field_of_a_stream_never_crosses_the_edge_and_leaves_nothing_behind(
 ) -> None:
     world.says(f"HTTP/1.1 200 OK\r\nx-app-toolkit-stream: open\r\n{framing}".encode())
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", world.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", world.port), timeout=PATIENCE_S) as client:
             client.sendall(f"GET / {version}\r\nhost: shop\r\nconnection: close\r\n\r\n".encode())
             answer = b""
             while data := client.recv(65_536):

@@ -19,9 +19,10 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.proxy import tls
 from app_toolkit.proxy.protocol import ClientConnection, Patience
+from tests.patience import PATIENCE_S
 
 from .certificates import Certificate, certificate, weak
-from .world import PATIENCE, Edge, Raw, World, eventually, later, takes_a_little
+from .world import CALM, PATIENCE, Edge, Raw, World, eventually, later, lingering_ends, takes_a_little
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -38,7 +39,7 @@ def secured(
     """Worlds whose proxies speak TLS."""
     made: list[World] = []
 
-    def secured(patience: Patience = PATIENCE, **options: Any) -> World:
+    def secured(patience: Patience = CALM, **options: Any) -> World:
         made.append(World(Edge(patience, **certified.options, **options), tmp_path))
         return made[-1]
 
@@ -77,7 +78,9 @@ async def test_a_websocket_over_tls_is_one(world: World, certified: Certificate)
 def test_large_bodies_pass_in_both_directions(world: World, certified: Certificate) -> None:
     world.one()
     body = bytes(range(256)) * 20_000
-    with httpx.Client(base_url=f"https://localhost:{world.port}", verify=certified.believed, timeout=20) as client:
+    with httpx.Client(
+        base_url=f"https://localhost:{world.port}", verify=certified.believed, timeout=PATIENCE_S
+    ) as client:
         assert client.post("/digest", content=body).json()["sha256"] == hashlib.sha256(body).hexdigest()
         assert client.post("/echo", content=body).content == body
 
@@ -86,7 +89,7 @@ def test_large_bodies_pass_in_both_directions(world: World, certified: Certifica
 def test_an_answer_that_is_still_taken_outlives_the_lingering(
     secured: Callable[..., World], certified: Certificate, connection: bytes
 ) -> None:
-    patience = replace(PATIENCE, linger_s=0.2, keep_alive_s=0.2)
+    patience = replace(CALM, linger_s=0.2, keep_alive_s=0.2)
     world = secured(patience)
     world.one()
     size = 4_000_000
@@ -138,7 +141,7 @@ def test_an_early_answer_is_readable_although_its_body_was_not_read(world: World
         raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 5000000\r\n\r\n" + b"x" * 900_000)
         got = raw.answer()
         assert (got.status, got.header("connection"), got.body) == (413, "close", b"too much")
-        eventually(lambda: later(world, PATIENCE.linger_s + 1) or world.edge.statistics().connections == 0)
+        lingering_ends(world)
         assert raw.closed()
 
 
@@ -162,10 +165,10 @@ def test_a_client_that_does_not_speak_tls_is_closed(world: World, certified: Cer
 
 
 @pytest.mark.parametrize("hello", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silence", "half a hello"])
-def test_a_handshake_without_end_is_given_up(world: World, hello: bytes) -> None:
+def test_a_handshake_without_end_is_given_up(secured: Callable[..., World], hello: bytes) -> None:
+    world = secured(PATIENCE)
     with world.raw() as raw:
         raw.send(hello)
-        eventually(lambda: world.edge.statistics().connections == 1)
         assert raw.closed()  # after `head_s`
     eventually(lambda: world.edge.statistics().connections == 0)
 
@@ -186,7 +189,7 @@ def test_a_handshake_has_a_place_and_one_client_too_many_is_told_so(
 def test_draining_waits_for_no_handshake(world: World, certified: Certificate) -> None:
     with Raw(world.port, certified.believed) as idle, world.raw() as shaking:
         eventually(lambda: world.edge.statistics().connections == 2)
-        world.edge.drain(5).result(5)
+        world.edge.drain(PATIENCE_S).result(PATIENCE_S)
         assert shaking.closed()
         assert idle.closed()
 

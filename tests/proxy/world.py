@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import json
 import multiprocessing
 import re
 import socket
 import ssl
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,12 +28,21 @@ from app_toolkit.proxy.protocol import Patience, not_acknowledged
 from app_toolkit.proxy.server import Proxy, ProxyServer
 from app_toolkit.replica.replica import Replica
 from app_toolkit.router.router import Router
+from tests.patience import PATIENCE_S
 
 from .app import SECRET, Journal, build, serve, serve_alone
 
 T = TypeVar("T")
 
+CALM = Patience(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 20.0), discard_s=60.0, linger_s=60.0)
+"""So long that no client of a test is late on a busy machine. Those who wait for the end of it use `later`."""
+
 PATIENCE = Patience(head_s=1.0, keep_alive_s=30.0, body=MinimumRate(500.0, 1.0), discard_s=2.0, linger_s=1.0)
+"""For tests of clients that are really late."""
+
+WAIT_S = 60.0
+"""How long a request may wait in a queue, where a test says nothing else."""
+
 TESTS = Path(__file__).parents[1]
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -38,7 +50,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.proxy.app"])
 
 
-def eventually(condition: Callable[[], T], timeout: float = 5.0) -> T:
+def eventually(condition: Callable[[], T], timeout: float = PATIENCE_S) -> T:
     """Wait until it holds; gives what it gave."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
@@ -62,7 +74,7 @@ class Edge:
         self.stopping: list[Any] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
-        assert self._ready.wait(5)
+        assert self._ready.wait(PATIENCE_S)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -83,7 +95,7 @@ class Edge:
         async def run() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE_S)
 
     def post(self, values: dict[str, Any]) -> None:
         version = Version(1, next(self._versions))
@@ -111,13 +123,14 @@ class Edge:
     def end(self) -> None:
         """Tell it to; `close` waits for it."""
         if self.thread.is_alive():
-            self.loop.call_soon_threadsafe(self._stop.set)
+            with contextlib.suppress(RuntimeError):  # it ends just now: its loop is closed
+                self.loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
         self.end()
         for replica in self.stopping:
             replica.join()
-        self.thread.join(5)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
 
 
@@ -161,14 +174,14 @@ class Served:
         self._loop.call_soon_threadsafe(self.journal.release.set)
 
     def drain(self) -> Any:
-        return asyncio.run_coroutine_threadsafe(self.gate.drain(5), self._loop)
+        return asyncio.run_coroutine_threadsafe(self.gate.drain(PATIENCE_S), self._loop)
 
     def stop(self) -> None:
         self._server.should_exit = True
         self._server.force_exit = True
 
     def join(self) -> None:
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
@@ -191,7 +204,7 @@ class Killable:
                 return True
             return False
 
-        eventually(listens, 20)
+        eventually(listens)
 
     def endpoint(self) -> dict[str, Any]:
         return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": self.most}
@@ -200,7 +213,7 @@ class Killable:
         self.process.kill()
 
     def join(self) -> None:
-        self.process.join(5)
+        self.process.join(PATIENCE_S)
         assert not self.process.is_alive()
 
 
@@ -254,7 +267,7 @@ class Scripted:
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
 
@@ -315,7 +328,7 @@ class World:
         self,
         *endpoints: dict[str, Any],
         queued: int = 100,
-        wait_s: float = 5.0,
+        wait_s: float = WAIT_S,
         cannot_start: str | None = None,
         **policy: Any,
     ) -> None:
@@ -369,6 +382,26 @@ def later(world: World, seconds: float) -> None:
     world.edge.call(lambda: world.edge.server.sweep(time.monotonic() + seconds))
 
 
+def lingering_ends(world: World) -> None:
+    """Let the time pass for which the proxy waits for clients to close."""
+    passed = itertools.count(1)  # what was on its way at one look starts the clock anew
+    eventually(lambda: later(world, next(passed) * (CALM.linger_s + 1)) or world.edge.statistics().connections == 0)
+
+
+def has_read(world: World, raw: "Raw") -> bool:
+    """Whether the proxy has read all that its only client has sent."""
+
+    def unread() -> list[int]:
+        connections = world.edge.server.connections()
+        sockets = [each.transport.get_extra_info("socket") for each in connections]  # type: ignore[attr-defined]
+        return [
+            int.from_bytes(fcntl.ioctl(each.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder) for each in sockets
+        ]
+
+    sent = fcntl.ioctl(raw.socket.fileno(), termios.TIOCOUTQ, bytes(4)) == bytes(4)
+    return sent and world.edge.call(unread) == [0]
+
+
 def still(measure: Any) -> int:
     """What it gives once it does not change any more."""
     last, since = measure(), time.monotonic()
@@ -394,7 +427,7 @@ def takes_a_little(world: World, raw: "Raw") -> None:
         before = world.edge.call(untaken)
         while world.edge.call(untaken) == before:
             raw.exactly(16_384)
-        later(world, times * (PATIENCE.stalled_write_s - 1))
+        later(world, times * (CALM.stalled_write_s - 1))
         assert world.edge.statistics().ongoing == 1
 
 
@@ -402,7 +435,7 @@ class Raw:
     """A client that sends bytes, and reads answers one by one."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.buffer = b""

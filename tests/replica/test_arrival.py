@@ -30,7 +30,7 @@ from app_toolkit.transport.preface import (
     read_answer,
 )
 from app_toolkit.types import Address, Receive, Scope, Send
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 from .client import SECRET, Serve, Served, field
 
@@ -57,7 +57,7 @@ def served() -> Iterator[Served]:
 
 def stranger(served: Served) -> socket.socket:
     host, _, port = served.address.removeprefix("tcp:").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
 
 def rest(connection: socket.socket) -> bytes:

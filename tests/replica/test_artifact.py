@@ -14,6 +14,7 @@ import pytest
 from app_toolkit.errors import ConfigError, TargetError
 from app_toolkit.replica import artifact
 from app_toolkit.replica.artifact import Unpacked, pack
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_of_many_that_come_at_once_one_unpacks_and_none_waits_for_another_to_let
     threads = [threading.Thread(target=come) for _ in range(8)]
     for thread in threads:
         thread.start()
-    there = sum(all_there.acquire(timeout=5) for _ in threads)
+    there = sum(all_there.acquire(timeout=PATIENCE_S) for _ in threads)
     over.set()
     for thread in threads:
         thread.join()

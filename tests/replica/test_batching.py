@@ -226,7 +226,7 @@ def test_each_event_loop_has_batches_of_its_own() -> None:
     async def two(number: int) -> list[int]:
         first = asyncio.ensure_future(loops(number))
         await asyncio.sleep(0)
-        all_wait.wait(5)  # each of three loops has an item
+        all_wait.wait(PATIENCE_S)  # each of three loops has an item
         return [await loops(number), await first]
 
     answers: list[list[int]] = []
@@ -361,7 +361,7 @@ async def test_a_thread_is_waited_for_because_it_cannot_be_cancelled() -> None:
     @batch(max_batch_size=1)
     def slow(items: list[int]) -> list[int]:
         began.set()
-        go.wait(5)
+        go.wait(PATIENCE_S)
         ended.set()
         return items
 

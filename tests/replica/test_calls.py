@@ -78,7 +78,7 @@ class Model:
 
     def work(self) -> None:
         self.events.append("began")
-        assert self.go.wait(5)
+        assert self.go.wait(PATIENCE_S)
         self.events.append("ended")
 
     async def raises_cancelled(self) -> None:
@@ -219,7 +219,7 @@ async def test_a_call_holds_a_slot_and_the_next_one_is_refused() -> None:
 @pytest.mark.anyio
 async def test_the_deadline_of_a_call_is_answered_and_cancels_its_method() -> None:
     async with local() as here:
-        assert await here.call("wait", timeout=0.02) == []
+        assert await here.call("wait", timeout=0.5) == []
         assert here.sent[0]["status"] == 504
         assert here.model.events == ["began", "cancelled"]
 
@@ -228,14 +228,14 @@ async def test_the_deadline_of_a_call_is_answered_and_cancels_its_method() -> No
 async def test_the_deadline_of_a_stream_that_has_begun_cuts_it() -> None:
     async with local() as here:
         with pytest.raises(DeadlineExceeded):
-            await here.call("wait_after", timeout=0.02)
+            await here.call("wait_after", timeout=0.5)
         assert here.model.events == ["began", "cancelled"]
 
 
 @pytest.mark.anyio
 async def test_a_def_method_holds_its_slot_beyond_its_deadline_until_its_thread_ends() -> None:
     async with local() as here:
-        task = asyncio.create_task(here.call("work", timeout=0.02))
+        task = asyncio.create_task(here.call("work", timeout=0.5))
         await here.until(lambda: here.sent)
         assert here.sent[0]["status"] == 504
         await asyncio.sleep(0.02)
@@ -495,7 +495,7 @@ def test_arrays_come_and_go(wire: Wire) -> None:
 
 
 def test_a_deadline_is_a_504_and_the_method_is_cancelled(wire: Wire) -> None:
-    answer = wire.connection.ask("/", called("wait"), hop=field(timeout_ms=100), method="POST", body=body("wait"))
+    answer = wire.connection.ask("/", called("wait"), hop=field(timeout_ms=1_000), method="POST", body=body("wait"))
     assert answer.status == 504
     wait_until(lambda: wire.served.marked("cancelled"), "the method is cancelled")
 

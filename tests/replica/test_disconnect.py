@@ -15,14 +15,15 @@ from app_toolkit.replica import live_sets
 from app_toolkit.replica.client import KEPT, ClientMessages
 from app_toolkit.replica.replica import ReplicaStatistics
 from app_toolkit.types import Message, OnDisconnect
+from tests.patience import PATIENCE_S
 
 from .client import Connection, Serve, Served, dial, field, wait_until
 
 SWEEP_S = 0.05
 """Some more often than replicas look by themselves; how soon that is, is asked of both engines, and of a system."""
 
-NOTICED_S = 2.0
-"""Generous: it is noticed within two sweeps."""
+NOTICED_S = 30.0
+"""Generous: it is noticed within two sweeps, but a busy machine may stand still for seconds."""
 
 APP = """
     import time
@@ -331,21 +332,21 @@ def test_a_handler_that_cleans_up_holds_its_slot_meanwhile(visit: Visit) -> None
 def test_a_handler_that_fails_while_it_is_stopped_is_logged(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
     visit.ask("/fails").close()
     visit.idle()
-    assert visit.served.server.stop(5)
+    assert visit.served.server.stop(PATIENCE_S)
     assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["while it was stopped"]
 
 
 def test_a_handler_that_is_stopped_is_no_error(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
     visit.ask("/async").close()
     visit.noted("began", "cancelled")
-    assert visit.served.server.stop(5)
+    assert visit.served.server.stop(PATIENCE_S)
     assert caplog.records == []
 
 
 def test_the_end_of_the_server_is_not_taken_for_a_hang_up(
     visit: Visit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # it ends before anybody waits for a hang-up
+    monkeypatch.setattr(live_sets, "SWEEP_S", 60.0)  # it ends before anybody waits for a hang-up
     visit.ask("/async")
     assert visit.served.server.stop(0)
     assert visit.notes == ["began", "cancelled"]
@@ -440,7 +441,7 @@ def test_a_body_that_is_read_late_arrives_whole(serve: Serve) -> None:
     body = bytes(1_000_000)
     connection = visit.served.connect()
     connection.send_head("POST", "/late", [field(), ("content-length", str(len(body)))])
-    connection.sock.settimeout(10)
+    connection.sock.settimeout(PATIENCE_S)
     wait_until(lambda: visit.notes == ["began"], "the handler began")
     watched(visit)
     visit.served.open_gate("read")
@@ -460,7 +461,7 @@ def test_a_watch_asks_for_no_body_that_waits_for_a_100(serve: Serve) -> None:
         raw.settimeout(3 * SWEEP_S)
         with pytest.raises(TimeoutError):
             raw.recv(1)
-        raw.settimeout(10)
+        raw.settimeout(PATIENCE_S)
         visit.served.open_gate("read")
         assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         raw.sendall(b"abc")

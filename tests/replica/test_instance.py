@@ -182,12 +182,12 @@ async def test_a_cancelled_call_of_a_def_method_ends_with_it() -> None:
 
         def work(self) -> None:
             begun.set()
-            assert go.wait(5)
+            assert go.wait(PATIENCE_S)
             Slow.ended = True
 
     async with running(Slow) as instance:
         task = asyncio.create_task(instance.call("work", (), {}))
-        assert await asyncio.to_thread(begun.wait, 5)
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         task.cancel()
         await asyncio.sleep(0.01)
         assert not task.done()
@@ -205,7 +205,7 @@ async def test_a_generator_that_is_cancelled_in_a_step_is_closed_behind_that_ste
         def each(self) -> Iterator[int]:
             try:
                 begun.set()
-                assert go.wait(5)
+                assert go.wait(PATIENCE_S)
                 events.append("stepped")
                 yield 1
                 events.append("went on")
@@ -215,7 +215,7 @@ async def test_a_generator_that_is_cancelled_in_a_step_is_closed_behind_that_ste
     async with running(Slow) as instance:
         items = instance.stream("each", (), {})
         task = asyncio.ensure_future(anext(items))
-        assert await asyncio.to_thread(begun.wait, 5)
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         task.cancel()
         go.set()
         with pytest.raises(asyncio.CancelledError):
@@ -401,7 +401,7 @@ async def test_a_batch_of_calls_runs_on_as_many_threads_as_it_may() -> None:
 
     class Model:
         def meet(self) -> int:
-            return together.wait(5)
+            return together.wait(PATIENCE_S)
 
     async with running(Model, sync_threads=3) as instance:
         met = await asyncio.gather(*(instance.call("meet", (), {}) for _ in range(3)))

@@ -98,11 +98,11 @@ def test_the_app_starts_serves_and_is_shut_down(serve: Serve) -> None:
     assert served.marked("up")
     assert served.connect().ask("/").read() == b'"small"'
     assert not served.marked("down")
-    assert served.server.stop(5)
+    assert served.server.stop(PATIENCE_S)
     assert served.marked("down")
     with pytest.raises(ReplicaGone, match="the data loop of shop/chat-1-1 has ended"):
         served.server.probe(1)
-    assert served.server.stop(5)
+    assert served.server.stop(PATIENCE_S)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such wish")
@@ -129,7 +129,7 @@ def test_user_code_lets_the_proxy_finish_and_control_does_not(serve: Serve) -> N
 
 def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     served = serve(SLOW)
-    assert served.server.probe(5).ongoing == 0
+    assert served.server.probe(PATIENCE_S).ongoing == 0
     served.connect().send_head("GET", "/blocked", [field()])
     wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
     with pytest.raises(Unresponsive, match=r"the data loop of shop/chat-1-1 did not answer within 0.05 s") as late:
@@ -138,24 +138,24 @@ def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
     # What asks nobody answers all the same.
     assert served.server.statistics().ongoing == 1
     served.open_gate("go")
-    assert served.server.probe(5).draining is False
+    assert served.server.probe(PATIENCE_S).draining is False
 
 
 def test_a_probe_goes_over_the_socket_file_and_fails_where_that_leads_nowhere(serve: Serve) -> None:
     served = serve(SLOW)
-    assert served.server.probe(5).ongoing == 0, "the probe itself is no request"
+    assert served.server.probe(PATIENCE_S).ongoing == 0, "the probe itself is no request"
     path = Path(served.address.removeprefix("unix:"))
     path.unlink()
     with pytest.raises(NotWell, match=r"^callers cannot reach shop/chat-1-1 at unix:.*: .*No such file"):
-        served.server.probe(5)
+        served.server.probe(PATIENCE_S)
     with closing(socket.socket(socket.AF_UNIX)) as other:
         other.bind(str(path))
         with pytest.raises(NotWell, match=r"Connection refused"):
-            served.server.probe(5)
+            served.server.probe(PATIENCE_S)
         other.listen()
         with pytest.raises(Unresponsive):
             served.server.probe(0.2)
-    served.server.drain(5)
+    served.server.drain(PATIENCE_S)
 
 
 AILING = """
@@ -178,7 +178,7 @@ def test_a_check_that_says_timeout_has_answered_and_one_that_is_late_has_not(ser
     served = serve(AILING, kind="class")
     served.open_gate("ill")
     with pytest.raises(TimeoutError, match=r"^the database is slow$"):
-        served.server.probe(5)
+        served.server.probe(PATIENCE_S)
     (served.folder / "ill").unlink()
     served.open_gate("hangs")
     with pytest.raises(Unresponsive, match=r"^the data loop of shop/chat-1-1 did not answer within 0.05 s$"):
@@ -207,7 +207,7 @@ def test_a_probe_of_a_blocked_loop_names_the_line_and_the_requests_that_run(serv
     assert late.value.running == ("the-blocker",)
     assert str(pickle.loads(pickle.dumps(late.value))) == str(late.value), "it crosses processes"
     served.open_gate("go")
-    assert served.server.probe(5).draining is False
+    assert served.server.probe(PATIENCE_S).draining is False
 
 
 def test_a_replica_that_is_not_well_from_the_start_is_none_and_tells_why(serve: Serve) -> None:
@@ -228,10 +228,10 @@ def test_changed_limits_hold_from_now_on_and_whoever_is_inside_stays(serve: Serv
     first.send_head("GET", "/slow", [field()])
     wait_until(lambda: served.marked("entered"), "the first is inside")
     assert served.connect().ask("/").getheader(REFUSED) == "busy"
-    served.server.reconfigure(ReloadableOptions(2, max_open_websockets=0), 5)
+    served.server.reconfigure(ReloadableOptions(2, max_open_websockets=0), PATIENCE_S)
     assert served.connect().ask("/").read() == b'"root"'
     assert served.websocket("/ws").answer.headers[REFUSED] == "websockets"
-    served.server.reconfigure(ReloadableOptions(1), 5)
+    served.server.reconfigure(ReloadableOptions(1), PATIENCE_S)
     assert served.connect().ask("/").getheader(REFUSED) == "busy"
     served.open_gate("go")
     assert first.getresponse().read() == b'"slow"'
@@ -253,7 +253,7 @@ def test_changed_batch_limits_of_an_endpoint_apply_to_requests_that_already_wait
     for connection in waiting:
         connection.send_head("GET", "/size?names=any", [field()])
     wait_until(lambda: served.server.statistics().buffered == 2, "both wait for a third")
-    served.server.reconfigure(ReloadableOptions(100, batch={"size": {"max_batch_size": 2}}), 5)
+    served.server.reconfigure(ReloadableOptions(100, batch={"size": {"max_batch_size": 2}}), PATIENCE_S)
     assert [connection.getresponse().read() for connection in waiting] == [b"2", b"2"]
 
 
@@ -282,20 +282,20 @@ def test_a_class_is_reconfigured_while_it_runs_and_what_fails_is_told_and_given_
     server = served.server
     assert served.marked("taken-1")
     assert server.live == given(1)
-    server.reconfigure(given(2), 5)
+    server.reconfigure(given(2), PATIENCE_S)
     assert served.marked("taken-2")
     with pytest.raises(
         ReconfigureError, match="chat could not apply its user_config: ValueError: n is below 0"
     ) as caught:
-        server.reconfigure(given(-1), 5)
+        server.reconfigure(given(-1), PATIENCE_S)
     assert "in reconfigure" in caught.value.__notes__[0]
     assert server.live is None
-    server.probe(5)
+    server.probe(PATIENCE_S)
     (served.folder / "taken-2").unlink()
-    server.reconfigure(given(2), 5)
+    server.reconfigure(given(2), PATIENCE_S)
     assert served.marked("taken-2"), "what the failure has left, nobody knows"
     (served.folder / "taken-2").unlink()
-    server.reconfigure(ReloadableOptions(50, user_config={"n": 2}), 5)
+    server.reconfigure(ReloadableOptions(50, user_config={"n": 2}), PATIENCE_S)
     assert not served.marked("taken-2"), "what did not change is not given again"
 
 
@@ -303,9 +303,9 @@ def test_a_reconfiguration_that_takes_too_long_is_cancelled(serve: Serve) -> Non
     served = serve(CLASS, kind="class", user_config={"n": 1})
     with pytest.raises(TimeoutError, match=r"shop/chat-1-1 was not reconfigured within 0.05 s"):
         served.server.reconfigure(given(0), 0.05)
-    served.server.probe(5)  # after the cancellation, which may come while the app looks at its gate
+    served.server.probe(PATIENCE_S)  # after the cancellation, which may come while the app looks at its gate
     served.open_gate("go")
-    served.server.reconfigure(given(2), 5)
+    served.server.reconfigure(given(2), PATIENCE_S)
     assert served.marked("taken-2")
     assert not served.marked("taken-0")
 
@@ -328,13 +328,16 @@ def test_one_reconfiguration_waits_for_the_one_before_also_where_a_thread_goes_o
         kind="class",
         user_config={"n": 1},
     )
-    with pytest.raises(TimeoutError):
-        served.server.reconfigure(given(0), 0.05)
+    for seconds in (0.05, 0.5, 5.0):
+        with pytest.raises(TimeoutError):
+            served.server.reconfigure(given(0), seconds)
+        if served.marked("given-0"):  # else its thread had no chance to begin
+            break
     assert served.marked("given-0")
     with pytest.raises(TimeoutError):
         served.server.reconfigure(given(2), 0.05)
     served.open_gate("go")
-    served.server.reconfigure(given(3), 5)
+    served.server.reconfigure(given(3), PATIENCE_S)
     assert served.marked("taken-0")
     assert not served.marked("given-2"), "its time was over before its turn came"
     assert served.marked("taken-3")
@@ -416,7 +419,7 @@ def test_a_drain_waits_for_what_is_ongoing_and_admits_nobody(serve: Serve) -> No
     held.send_head("GET", "/slow", [field()])
     wait_until(lambda: served.marked("entered"), "the handler runs")
     drained: list[bool] = []
-    draining = threading.Thread(target=lambda: drained.append(served.server.drain(5)))
+    draining = threading.Thread(target=lambda: drained.append(served.server.drain(PATIENCE_S)))
     draining.start()
     wait_until(lambda: served.server.statistics().draining, "the drain begins")
     refused = served.connect().ask("/")
@@ -427,7 +430,7 @@ def test_a_drain_waits_for_what_is_ongoing_and_admits_nobody(serve: Serve) -> No
     assert draining.is_alive()
     served.open_gate("go")
     assert held.getresponse().read() == b'"slow"'
-    draining.join(5)
+    draining.join(PATIENCE_S)
     assert drained == [True]
 
 
@@ -437,16 +440,16 @@ def test_a_drain_waits_for_background_tasks(serve: Serve) -> None:
     assert not served.server.drain(0.05)
     assert served.server.statistics().running == 1
     served.open_gate("go")
-    assert served.server.drain(5)
+    assert served.server.drain(PATIENCE_S)
 
 
 def test_a_drain_leaves_websockets_open(serve: Serve) -> None:
     served = serve(SLOW)
     socket = served.websocket("/ws")
     wait_until(lambda: served.server.statistics().websockets == 1, "the socket is open")
-    assert served.server.drain(5)
+    assert served.server.drain(PATIENCE_S)
     assert served.server.statistics().websockets == 1
-    assert served.server.stop(5)
+    assert served.server.stop(PATIENCE_S)
     assert socket.closed_with() == 1012
 
 
@@ -473,10 +476,10 @@ def test_a_drain_waits_until_an_answer_has_left_to_its_last_byte(serve: Serve) -
     wait_until(lambda: served.server.statistics().running == 0, "the handler ends")
     assert not served.server.drain(0.1)
     drained: list[bool] = []
-    draining = threading.Thread(target=lambda: drained.append(served.server.drain(5)))
+    draining = threading.Thread(target=lambda: drained.append(served.server.drain(PATIENCE_S)))
     draining.start()
     assert len(answer.read()) == 20_000_000
-    draining.join(5)
+    draining.join(PATIENCE_S)
     assert drained == [True]
 
 
@@ -484,7 +487,7 @@ def test_a_drain_does_not_wait_for_a_websocket_that_nobody_reads(serve: Serve) -
     served = serve(VAST)
     served.websocket("/vast")
     wait_until(lambda: served.marked("sent"), "the handler has sent")
-    assert served.server.drain(5)
+    assert served.server.drain(PATIENCE_S)
 
 
 # Stopping
@@ -493,7 +496,7 @@ def test_a_drain_does_not_wait_for_a_websocket_that_nobody_reads(serve: Serve) -
 def test_a_stop_closes_websockets_with_1012_and_the_app_hears_it(serve: Serve) -> None:
     served = serve(SLOW)
     socket = served.websocket("/ws")
-    assert served.server.stop(5)
+    assert served.server.stop(PATIENCE_S)
     assert socket.closed_with() == 1012
     assert served.marked("code-1012")
 
@@ -503,11 +506,11 @@ def test_a_stop_lets_exchanges_end(serve: Serve) -> None:
     held = served.connect()
     held.send_head("GET", "/slow", [field()])
     wait_until(lambda: served.marked("entered"), "the handler runs")
-    stopping = threading.Thread(target=served.server.stop, args=(5,))
+    stopping = threading.Thread(target=served.server.stop, args=(PATIENCE_S,))
     stopping.start()
     served.open_gate("go")
     assert held.getresponse().read() == b'"slow"'
-    stopping.join(5)
+    stopping.join(PATIENCE_S)
     assert not stopping.is_alive()
 
 
@@ -533,7 +536,7 @@ def test_a_stop_cuts_what_is_left_at_its_deadline(serve: Serve) -> None:
         wait_until(lambda: served.marked("sent"), "the stream runs")
         began = time.monotonic()
         assert served.server.stop(0.3)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9, "it would be waited for 10 s"
 
 
 def test_a_stop_says_when_user_code_blocks_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +546,7 @@ def test_a_stop_says_when_user_code_blocks_it(serve: Serve, monkeypatch: pytest.
     wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
     assert not served.server.stop(0)
     served.open_gate("go")
-    assert served.server.stop(5)
+    assert served.server.stop(PATIENCE_S)
 
 
 def test_streams_of_sse_starlette_end_with_the_server(serve: Serve) -> None:
@@ -570,7 +573,7 @@ def test_streams_of_sse_starlette_end_with_the_server(serve: Serve) -> None:
         assert answer.fp.readline() and answer.fp.readline()
         began = time.monotonic()
         assert served.server.stop(20)
-        assert time.monotonic() - began < 5, time.monotonic() - began
+        assert time.monotonic() - began < 15, time.monotonic() - began
         """,
         spec.target,
         spec.app_dir,
@@ -740,8 +743,8 @@ def test_a_forked_child_keeps_no_socket_open(serve: Serve) -> None:
             running.wait(PATIENCE_S)
             held.settimeout(PATIENCE_S)
             assert held.recv(1) == b""
-        with pytest.raises(ConnectionRefusedError):
-            dial(address)
+        # The child closes one socket after the other, and may only begin to.
+        wait_until(lambda: refuses(address), "nobody listens any more")
     finally:
         running.kill()
         running.wait(PATIENCE_S)
@@ -751,12 +754,20 @@ def test_a_forked_child_keeps_no_socket_open(serve: Serve) -> None:
             os.kill(child, signal.SIGKILL)
 
 
+def refuses(address: Address) -> bool:
+    try:
+        dial(address).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 # A process of its own
 
 
 def run(source: str, target: str, folder: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", script(source, target, folder)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script(source, target, folder)], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
 

@@ -5,12 +5,16 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+from tests.patience import PATIENCE_S
+
 HARNESS = """
 import asyncio, os, signal, threading, time
 from concurrent.futures import Future
 from tests.patience import PATIENCE_S
+from app_toolkit.replica import signals as module
 from app_toolkit.replica.signals import Signals
 
+module.WAIT_S = PATIENCE_S
 MINE, OTHER = signal.SIGUSR1, signal.SIGUSR2
 
 def found(number, frame):
@@ -57,7 +61,7 @@ while thread.is_alive():
 
 def run(source: str, main: str = IDLE) -> None:
     program = HARNESS.format(source=dedent(source), main=dedent(main))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
 
 
@@ -310,5 +314,5 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
         if failures:
             raise failures[0]
     """
-    done = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import pytest
 
 from app_toolkit.replica.threads import SyncThreads
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,7 @@ class Door:
 
     def __call__(self) -> str:
         self.reached.set()
-        assert self.opened.wait(5)
+        assert self.opened.wait(PATIENCE_S)
         return threading.current_thread().name
 
     async def until_reached(self) -> None:

@@ -9,12 +9,14 @@ from functools import partial
 
 import pytest
 
+from app_toolkit.core import admission
 from app_toolkit.core.admission import RESERVATION_S
+from app_toolkit.replica import wait_queue
 from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.replica.wait_queue import PENDING_S
 from app_toolkit.transport import hop
 from app_toolkit.types import Message, Receive, Scope, Send
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 from .client import SECRET, Connection, Serve, Served, field, wait_until
 
@@ -32,6 +34,12 @@ APP = """
         await ws.accept()
         await ws.close()
 """
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "RESERVATION_S", PATIENCE_S)
+    monkeypatch.setattr(wait_queue, "PENDING_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -74,7 +82,7 @@ class Standing:
         except TimeoutError:
             return True
         finally:
-            sock.settimeout(10)
+            sock.settimeout(PATIENCE_S)
 
     def leave(self) -> None:
         self.answer.close()
@@ -143,7 +151,10 @@ def test_a_request_with_an_early_offer_waits_on_deck_and_comes_in_as_the_slot_co
     two.leave()
 
 
-def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(served: Served) -> None:
+def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait_queue, "PENDING_S", PENDING_S)
     first = ask(served, "/first")
     entered(served, "first")
     one, two, three = (Standing(served, name) for name in "abc")
@@ -182,7 +193,8 @@ def test_an_offer_that_lapsed_gives_no_right(served: Served) -> None:
     assert answer_to(first).status == 200
 
 
-def test_a_caller_that_does_not_come_is_put_out_of_the_line(served: Served) -> None:
+def test_a_caller_that_does_not_come_is_put_out_of_the_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "RESERVATION_S", RESERVATION_S)
     began = time.monotonic()
     stopped = Standing(served, "stopped")
     assert stopped.reserved()
@@ -235,7 +247,7 @@ def test_a_drain_ends_the_lines_and_refuses_who_is_on_deck(serve: Serve) -> None
     assert Standing(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
     served.open_gate("second")
     assert answer_to(second).status == 200
-    assert served.server.drain(5)
+    assert served.server.drain(PATIENCE_S)
     assert served.server.statistics().waiting_callers == 0
     assert not served.marked("third entered")
 
@@ -250,7 +262,8 @@ def test_a_stop_does_not_wait_for_a_line(serve: Serve) -> None:
     assert not line.reserved()
 
 
-def test_a_websocket_that_claims_an_offer_takes_no_slot(served: Served) -> None:
+def test_a_websocket_that_claims_an_offer_takes_no_slot(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "RESERVATION_S", RESERVATION_S)
     one = Standing(served, "a")
     assert one.reserved()
     two = Standing(served, "b")

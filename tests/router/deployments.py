@@ -11,6 +11,7 @@ from typing import Any
 from app_toolkit import Deployment
 from app_toolkit.interfaces import Call, Deployable
 from app_toolkit.router import handle
+from tests.patience import PATIENCE_S
 
 LANGUAGE: ContextVar[str] = ContextVar("language", default="none")
 
@@ -93,7 +94,7 @@ def served_elsewhere() -> Iterator[Local]:
         yield plane
     finally:
         handle.use(None)
-        asyncio.run_coroutine_threadsafe(_until_idle(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(_until_idle(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -103,7 +104,7 @@ async def _until_idle() -> None:
     """What was cancelled has ended, and nothing else was left."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left:
-        _, left = await asyncio.wait(left, timeout=2)
+        _, left = await asyncio.wait(left, timeout=PATIENCE_S)
     assert not left, f"a test left calls behind: {left}"
 
 

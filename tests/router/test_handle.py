@@ -16,7 +16,7 @@ from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import Call
 from app_toolkit.observability.context import READINGS, Reading
 from app_toolkit.router import handle
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
 
 pytestmark = pytest.mark.anyio
@@ -158,7 +158,7 @@ def test_a_generator_that_is_left_early_is_closed_at_the_callee(elsewhere: Local
     letters = model.spell("abc")
     assert next(letters) == "a"
     letters.close()  # type: ignore[attr-defined]
-    assert behind.ended.wait(5)
+    assert behind.ended.wait(PATIENCE_S)
 
 
 def test_a_script_uses_asyncio_run_as_often_as_it_likes(elsewhere: Local) -> None:
@@ -310,7 +310,7 @@ def test_a_response_ends_with_its_event_loop(elsewhere: Local) -> None:
         await until(behind.started.is_set)
 
     asyncio.run(leave())
-    assert behind.ended.wait(5)
+    assert behind.ended.wait(PATIENCE_S)
 
 
 async def test_a_response_of_a_loop_is_waited_for_in_a_thread(plane: Local) -> None:
@@ -364,10 +364,10 @@ def test_a_result_that_is_late_is_a_timeout_and_the_call_goes_on(elsewhere: Loca
     response = remote(model.wait)
     with pytest.raises(TimeoutError, match=r"<Writer.wait of writer> gave no result within 0.01 s"):
         response.result(timeout_s=0.01)
-    assert behind.started.wait(5)
+    assert behind.started.wait(PATIENCE_S)
     assert not behind.ended.is_set()
     response.cancel()
-    assert behind.ended.wait(5)
+    assert behind.ended.wait(PATIENCE_S)
 
 
 def test_remote_takes_a_method_of_a_handle_alone() -> None:

@@ -169,7 +169,7 @@ async def test_one_deadline_holds_in_the_queue_and_while_it_runs(serve: Serve, c
     replica = serve(SOURCE)
     caller = calling.tell(replica)
     with pytest.raises(DeadlineExceeded):
-        await caller.call(Call("hold", (), {}, timeout_s=0.05))
+        await caller.call(Call("hold", (), {}, timeout_s=1.0))
     await until(lambda: replica.marked("was cancelled"))
 
 

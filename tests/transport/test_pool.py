@@ -216,7 +216,7 @@ async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         await writer.drain()
-        await asyncio.wait_for(idle.wait(), 5)
+        await asyncio.wait_for(idle.wait(), PATIENCE_S)
         writer.write(b"H")
         await reader.read()
         writer.close()
@@ -230,11 +230,11 @@ async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
         notes = Notes()
         connection.begin(notes)
         connection.write(b"GET / HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(notes.over.wait(), 5)
+        await asyncio.wait_for(notes.over.wait(), PATIENCE_S)
         pool.give_back(connection)
         assert pool.idle == 1
         idle.set()
-        await asyncio.wait_for(gone.wait(), 5)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
         assert pool.idle == 0
         assert pool.take(address) is None
     await pool.aclose()
@@ -260,6 +260,19 @@ async def test_the_pool_keeps_no_more_than_it_was_allowed_and_nothing_of_who_lef
         pool.give_back(connections[3])
         assert pool.idle == 0
     await pool.aclose()
+
+
+async def test_a_pool_that_closes_leaves_no_connection_whose_replica_reads_nothing(tmp_path: Path) -> None:
+    pool = Pool()
+    connection, replica = await met(pool, tmp_path)
+    with replica:
+        connection.write(bytes(10_000_000))
+        await the_loop_looks()
+        connection.close()
+        await the_loop_looks()
+        assert connection.closing, "there are bytes to send"
+        await pool.aclose()
+        assert not connection.closing
 
 
 @pytest.mark.parametrize("address", ["unix:/no/such.sock", "tcp:127.0.0.1:1", "carrier-pigeon"])
@@ -301,7 +314,7 @@ async def test_the_answer_of_who_closes_in_the_middle_of_an_upload_arrives_also_
         await the_loop_looks()
         replica.sendall(answer)
     connection.write(bytes(500_000))  # before the loop has looked at what came
-    await asyncio.wait_for(notes.over.wait(), 5)
+    await asyncio.wait_for(notes.over.wait(), PATIENCE_S)
     assert notes.events[-2:] == [413, "ended"]
     assert notes.body == b"too much"
     await pool.aclose()
@@ -314,7 +327,7 @@ async def test_an_answer_that_is_not_whole_when_a_write_fails_is_lost(tmp_path: 
     with replica:
         replica.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nhalf")
     connection.write(bytes(500_000))
-    await asyncio.wait_for(notes.over.wait(), 5)
+    await asyncio.wait_for(notes.over.wait(), PATIENCE_S)
     assert notes.events == [200, "lost"]
     assert notes.body == b"half"
     await pool.aclose()

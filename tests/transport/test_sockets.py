@@ -17,6 +17,7 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import SMALL, Answer, PooledConnection, connect
 from app_toolkit.transport.preface import answer
 from app_toolkit.types import Address
+from tests.patience import PATIENCE_S
 from tests.transport.answering import SECRET, Answering
 
 CALLER = """
@@ -70,9 +71,9 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
                 assert connection.recv(len(expected), socket.MSG_WAITALL) == expected
             child = int(caller.stdout.readline())
             caller.kill()
-            caller.wait(5)
+            caller.wait(PATIENCE_S)
             for connection in connections:
-                connection.settimeout(1)
+                connection.settimeout(PATIENCE_S)
                 assert connection.recv(1024) == b""
         finally:
             if child is not None:
