@@ -89,5 +89,5 @@ def _changes(
     for command, change in changes:
         screen.difference(change, command.spec.route_prefix)
     if options.moves and listening is not None and (moved := options_changed(listening, options.http)):
-        screen.say(f"proxies: restarted ({', '.join(map(str, moved))})")
+        screen.say(f"proxies: will be restarted ({', '.join(map(str, moved))})")
     return [command for command, _ in changes]
