@@ -339,7 +339,7 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
 def _stay(client: Client, sentences: Iterable[str]) -> None:
     """Serve until a signal stops this process, or the instance is shut down."""
     with Interrupts() as interrupts:
-        for sentence in (*sentences, "Ctrl-C drains and stops."):
+        for sentence in (*sentences, "Press Ctrl-C to drain and stop."):
             print(sentence, flush=True)
         with suppress(InstanceEnded):
             for _ in client.watch(interrupts.not_interrupted):

@@ -56,9 +56,8 @@ ServedArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: "
-        "[tool.app_toolkit.applications] of pyproject.toml, then its [tool.fastapi] entrypoint, then main.py, app.py "
-        "or api.py in this folder or in the folder app]",
+        help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: the "
+        "applications in pyproject.toml, its FastAPI entrypoint, or main.py, app.py or api.py here or in app/]",
     ),
 ]
 AppDir = Annotated[
@@ -167,7 +166,7 @@ class Format(StrEnum):
 @app.command()
 @takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix")
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
-    """Serve an app, or all apps of a file, on Ray. Ctrl-C drains and stops."""
+    """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
     say_plain_logs(colour=sys.stdout.isatty())
@@ -202,7 +201,7 @@ def deploy(
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
-    """Deploy an app, or all apps of a file, to a Ray cluster. They stay until you delete them."""
+    """Deploy an app, or all apps of a file, to a Ray cluster. The applications run until you delete them."""
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
@@ -322,7 +321,7 @@ def status(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     replicas: Annotated[
-        bool, typer.Option("--replicas", help="Show each replica, and the last error of healthy deployments, too.")
+        bool, typer.Option("--replicas", help="Also show replicas and the last error for healthy deployments.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the status after each change, until Ctrl-C.")] = False,
     address: RunningAddress = None,

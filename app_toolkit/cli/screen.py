@@ -148,7 +148,7 @@ class Screen:
     def _loads(self, load: Mapping[str, Load]) -> None:
         """Show where requests wait or run, by deployment, and the limits that processes have reached."""
         if not self._console.is_terminal:
-            places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
+            places = ("wait in proxies", "wait in handles", "ongoing", "wait for a batch", "open streams")
             lines = [
                 (
                     name.rpartition("/")[2],
@@ -175,7 +175,7 @@ class Screen:
             for group in application.deployments
             if (scaling := group.scaling) is not None
         ]
-        self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
+        self._rows(("autoscaled", "target", "load", "on average", "needed", "last change"), following)
 
     def _rows(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         if self._console.is_terminal:
@@ -192,7 +192,7 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
     """Return the URL of an application and its latest revision, for the line that names the application."""
     revision, prefix = application.revision, application.route_prefix
     if not revision:
-        return ", which must be deployed again"
+        return "; its stored state cannot be read: deploy it again"
     if prefix is None:
         return f", which serves no HTTP, revision {revision}"
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"

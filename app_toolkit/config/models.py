@@ -146,13 +146,13 @@ class Policy(Model):
     """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
-    """requests that may wait in one caller; more are refused with 503"""
+    """maximum requests that wait in one caller; further ones are refused with 503"""
     max_queue_wait_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     """seconds a request may wait for a replica before it is refused with 503"""
     request_timeout_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
     """seconds that a request may take, including its wait; then the client gets 504, or the response is aborted"""
     max_body_size: Annotated[int | None, Field(ge=0)] = None
-    """bytes that the body of a request may have; more is refused with 413"""
+    """maximum bytes of a request body; a larger one is refused with 413"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
 
@@ -238,19 +238,19 @@ class DeploymentConfig(Policy):
     name: Name
     """letters, digits, `-` and `_`; unique within its application"""
     num_replicas: Annotated[Count | Literal["auto"], WrapValidator(_count_or_auto), Field(json_schema_extra=ON_RAY)] = 1
-    """number of replicas; auto: follows the load"""
+    """number of replicas; auto: set by autoscaling"""
     autoscaling_config: Annotated[AutoscalingConfig | None, Field(json_schema_extra=ON_RAY)] = None
     """options of autoscaling; if given, `num_replicas` is auto"""
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """requests that one replica runs at a time"""
+    """maximum requests that one replica runs at a time"""
     max_open_websockets: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
-    """WebSockets that may be open at one replica"""
+    """maximum open WebSockets of one replica"""
     max_open_streams: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
-    """streams that may be open at one replica without a slot; more keep their slots"""
+    """maximum open streams of one replica that do not count against `max_ongoing_requests`; further streams count"""
     on_disconnect: Annotated[OnDisconnect, Field(json_schema_extra=RESTARTS)] = "auto"
     """whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and HEAD"""
     max_replicas_per_node: Annotated[int | None, Field(ge=1, le=100, json_schema_extra={**RESTARTS, **ON_RAY})] = None
-    """replicas on one node; more wait for another node. None: any number"""
+    """maximum replicas on one node; further ones wait for another node. None: no limit"""
     max_surge: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = "25%"
     """extra replicas during an update; a share, "25%", is rounded up"""
     max_unavailable: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = 0
@@ -341,7 +341,7 @@ class ClassConfig(DeploymentConfig):
     """Options of a class: those of an ingress, and those that apply only to objects."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """calls that one replica runs at a time; by default 16, or as many as its batches need"""
+    """maximum calls that one replica runs at a time; by default 16, or as many as its batches need"""
     ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = (
         ClassActorOptions()
     )
@@ -530,23 +530,23 @@ class HTTPOptions(Model):
     keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0
     """seconds that a connection may be idle between two requests"""
     head_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
-    """seconds for a TLS handshake, and for the head of a request to arrive"""
+    """seconds for a TLS handshake, and for receiving the head of a request"""
     min_body_rate: Annotated[float, Field(ge=0, le=1_000_000_000)] = 500.0
-    """bytes per second at which a client must send a body; slower bodies get 408; 0: no minimum"""
+    """minimum bytes per second of a request body; a slower request gets 408; 0: no minimum"""
     body_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
     """seconds over which `min_body_rate` is measured"""
     max_connections: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
-    """client connections of one proxy; more get 503"""
+    """maximum client connections of one proxy; further ones get 503"""
     max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
-    """requests and WebSockets of one client address at one proxy; more get 429"""
+    """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
-    """addresses and networks whose X-Forwarded-* is trusted, separated by commas; *: all"""
+    """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
     ssl_keyfile: str | None = None
-    """key of the certificate, if it is not in the same file"""
+    """path of the TLS key, if it is not in the file of the certificate"""
     ssl_certfile: str | None = None
-    """certificate for HTTPS, on every node that has a proxy"""
+    """path of the TLS certificate; the file must exist on every node with a proxy"""
     access_log: bool | str = True
-    """file for a line about each request; -: standard output; true: a file of each proxy; false: none"""
+    """file for a line about each request; -: standard output; true: one file per proxy; false: none"""
 
     @field_validator("access_log", mode="before")
     @classmethod

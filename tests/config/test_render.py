@@ -199,8 +199,8 @@ def test_each_option_is_there_with_its_meaning_and_defaults_are_commented_out() 
     lines = [line.strip() for line in text.splitlines()]
     assert "port: 80  # port of the proxies; 0: any free port" in lines
     assert '# host: "127.0.0.1"  # address of the proxies' in lines
-    assert "num_replicas: 2  # number of replicas; auto: follows the load" in lines
-    assert "# num_replicas: 1  # number of replicas; auto: follows the load" in lines
+    assert "num_replicas: 2  # number of replicas; auto: set by autoscaling" in lines
+    assert "# num_replicas: 1  # number of replicas; auto: set by autoscaling" in lines
     assert "#   num_gpus: 0  # logical GPUs; fractions share one" in lines
     assert "app_dir: src  # the folder that is put first on the import path" in lines
 
