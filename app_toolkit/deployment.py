@@ -445,7 +445,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> ClassConfig:
     batched = _batched(cls)
     try:
         config = ClassConfig(**{"name": kebab(cls.__name__), **options})
-        batch = config.live.batch
+        batch = config.reloadable_options.batch
         called = [name for name in batched if not name.startswith("_")]
         slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
         if "max_ongoing_requests" not in options:

@@ -33,7 +33,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 RESTARTS = {"restarts": True}
 """Marks the options that a replica reads only when it starts: a change of one restarts the replicas. All other options
-are applied by callers or the controller, or reloaded by running replicas (`live`)."""
+are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
 
 
 ON_RAY = {"on_ray": True}
@@ -55,14 +55,14 @@ class Model(BaseModel):
             raise ConfigError(self.explain(error)) from None
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         """Return the name of an option of this model in messages; without an option, the name of the model."""
         return f"{cls.__name__}.{option}" if option else cls.__name__
 
     @classmethod
     def explain(cls, error: ValidationError) -> str:
         """Return one sentence for each mistake, with the option, the value and the limit."""
-        return "; ".join(sentence(mistake, cls.called, cls) for mistake in error.errors(include_url=False))
+        return "; ".join(sentence(mistake, cls.display_name, cls) for mistake in error.errors(include_url=False))
 
 
 Count = Annotated[int, Field(ge=1, le=1_000)]
@@ -188,7 +188,7 @@ class AutoscalingConfig(Model):
     """share of the surplus replicas that drain within one `downscale_delay_s`"""
 
     @model_validator(mode="after")
-    def _look_at_all(self) -> Self:
+    def _check_bounds(self) -> Self:
         least, most, first = self.min_replicas, self.max_replicas, self.initial_replicas
         if least > most:
             raise ValueError(f"min_replicas = {least} is more than max_replicas = {most}")
@@ -271,7 +271,7 @@ class DeploymentConfig(Policy):
 
     @model_validator(mode="before")
     @classmethod
-    def _say_both_or_neither(cls, data: Any) -> Any:
+    def _normalize_autoscaling(cls, data: Any) -> Any:
         """Derive `num_replicas` or `autoscaling_config` from the other, if only one of them asks for autoscaling.
 
         Both are then set, so that a dump of the model is valid input.
@@ -287,7 +287,7 @@ class DeploymentConfig(Policy):
         return {**data, "num_replicas": number, "autoscaling_config": config or {}}
 
     @model_validator(mode="after")
-    def _can_be_replaced(self) -> Self:
+    def _check_rolling_update(self) -> Self:
         if {self.max_surge, self.max_unavailable} <= {0, "0%"}:
             raise ValueError("max_surge and max_unavailable are both 0: no replica could ever be replaced")
         return self
@@ -305,7 +305,7 @@ class DeploymentConfig(Policy):
         return tuple(_on_ray(self))
 
     @property
-    def live(self) -> ReloadableOptions:
+    def reloadable_options(self) -> ReloadableOptions:
         """The options that running replicas reload."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
         return ReloadableOptions(
@@ -351,11 +351,11 @@ class ClassConfig(DeploymentConfig):
     """value that `reconfigure` receives, at the start and after each change"""
 
     @property
-    def live(self) -> ReloadableOptions:
-        return replace(super().live, user_config=self.user_config)
+    def reloadable_options(self) -> ReloadableOptions:
+        return replace(super().reloadable_options, user_config=self.user_config)
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         return option or "a class"
 
 
@@ -370,7 +370,7 @@ class CallOptions(Model):
     """calls with the same key prefer the same replica, for example the one that has loaded a model"""
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         return option or "options()"
 
 
@@ -395,7 +395,7 @@ class Route(Model):
 
 
 class Origin(Model):
-    """Where replicas load their code from."""
+    """Where replicas load code from. `ApplicationSpec` inherits these fields; a deployment may override the origin."""
 
     target: str
     """`module:attribute`, imported by every replica"""
@@ -473,7 +473,7 @@ class ApplicationSpec(Origin):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the deployments that have none of their own."""
+        """The default origin of the deployments: the fields that this class inherits from `Origin`."""
         return Origin(**{name: getattr(self, name) for name in Origin.model_fields})
 
     def deployment(self, name: str) -> DeploymentSpec:
@@ -504,7 +504,7 @@ class ApplicationSpec(Origin):
         }
         kept = config.model_dump(mode="json", include=restarts)
         # A running object accepts another `user_config`, but cannot return to having none.
-        kept["user_config"] = config.live.user_config is not None
+        kept["user_config"] = config.reloadable_options.user_config is not None
         folders = [origin.artifact, origin.app_dir, origin.working_dir, *filter(None, [origin.sources])]
         facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
@@ -567,7 +567,7 @@ class HTTPOptions(Model):
 
     @field_validator("forwarded_allow_ips")
     @classmethod
-    def _look_at_networks(cls, listed: str) -> str:
+    def _validate_networks(cls, listed: str) -> str:
         networks(listed)
         return listed
 
@@ -586,14 +586,14 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
 
 
-def overridden(config: DeploymentConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options `given` over those of a deployment.
+def merge_overrides(config: DeploymentConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a deployment, replaced by those in `overrides`.
 
-    A given number of replicas removes the autoscaling config of the deployment, and the other way round.
+    `num_replicas` in `overrides` removes the `autoscaling_config` of the deployment, and the other way round.
     """
-    below = config.model_dump(exclude_unset=True)
-    if given.get("num_replicas", "auto") != "auto":
-        below.pop("autoscaling_config", None)
-    elif given.get("autoscaling_config") is not None:
-        below.pop("num_replicas", None)
-    return merge(type(config), below, given)
+    base = config.model_dump(exclude_unset=True)
+    if overrides.get("num_replicas", "auto") != "auto":
+        base.pop("autoscaling_config", None)
+    elif overrides.get("autoscaling_config") is not None:
+        base.pop("num_replicas", None)
+    return merge(type(config), base, overrides)

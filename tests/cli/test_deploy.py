@@ -61,8 +61,8 @@ class Cluster(Client):
     def connect(self, address: str | None) -> "Cluster":
         return self
 
-    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> "Cluster":
-        assert (address, num_cpus, held) == ("auto", None, False)
+    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Cluster":
+        assert (address, num_cpus, with_lease) == ("auto", None, False)
         self.did.append("start")
         self.runs = True
         return self
@@ -172,7 +172,7 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
     assert "  door: will be reconfigured (user_config changed)" in said
     assert "Serving Shop at http://127.0.0.1:8000/shop" in said
     assert "s3cret" not in "".join(said)
-    assert cluster.applications["keyed"].deployments[1].config.live.user_config == {"key": "s3cret-2"}
+    assert cluster.applications["keyed"].deployments[1].config.reloadable_options.user_config == {"key": "s3cret-2"}
 
 
 @pytest.mark.slow

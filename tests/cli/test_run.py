@@ -90,7 +90,7 @@ class Scripted(Client):
         self.spec: ApplicationSpec | None = None
         self.number = -1
 
-    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> "Scripted":
+    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Scripted":
         self.did.append("start")
         self.on_start()
         self.num_cpus = num_cpus

@@ -246,7 +246,7 @@ applications:
     with pytest.raises(OverrideError) as refused:
         replanned(app({}, {}), file)
     around = "applications.shop.deployments"
-    assert str(file.blame("shop", refused.value)).splitlines() == [
+    assert str(file.locate("shop", refused.value)).splitlines() == [
         f"app.yaml:6: {around}.front: 'sync_threads' is an option of classes, and this is an ingress",
         f"app.yaml:7: {around}.absent: the app has no deployment 'absent', only front, writer",
         f"app.yaml:9: {around}.writer: 'on_disconnect' is an option of ingresses and of classes with __call__, "
