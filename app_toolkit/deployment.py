@@ -85,13 +85,13 @@ class DeploymentKeywords(TypedDict, total=False):
     name: str
     """letters, digits, `-` and `_`; unique within its application. Default: from the class"""
     num_replicas: int | Literal["auto"]
-    """number of replicas; auto: follows the load. Default: 1"""
+    """number of replicas; auto: set by autoscaling. Default: 1"""
     autoscaling_config: AutoscalingKeywords | None
     """options of autoscaling; if given, `num_replicas` is auto. Default: None"""
     max_ongoing_requests: int
-    """calls that one replica runs at a time; by default 16, or as many as its batches need. Default: 16"""
+    """maximum calls that one replica runs at a time; by default 16, or as many as its batches need. Default: 16"""
     max_queued_requests: int
-    """requests that may wait in one caller; more are refused with 503. Default: 1000"""
+    """maximum requests that wait in one caller; further ones are refused with 503. Default: 1000"""
     max_queue_wait_s: float
     """seconds a request may wait for a replica before it is refused with 503. Default: 30.0"""
     request_timeout_s: float | None
@@ -101,14 +101,15 @@ class DeploymentKeywords(TypedDict, total=False):
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods.
     Default: idempotent"""
     max_body_size: int | None
-    """bytes that the body of a request may have; more is refused with 413. Default: None"""
+    """maximum bytes of a request body; a larger one is refused with 413. Default: None"""
     max_open_streams: int
-    """streams that may be open at one replica without a slot; more keep their slots. Default: 1000"""
+    """maximum open streams of one replica that do not count against `max_ongoing_requests`; further streams count.
+    Default: 1000"""
     on_disconnect: OnDisconnect
     """whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and HEAD.
     Default: auto"""
     max_replicas_per_node: int | None
-    """replicas on one node; more wait for another node. None: any number. Default: None"""
+    """maximum replicas on one node; further ones wait for another node. None: no limit. Default: None"""
     max_surge: int | str
     """extra replicas during an update; a share, "25%", is rounded up. Default: 25%"""
     max_unavailable: int | str
@@ -323,21 +324,23 @@ class Deployment:
 
     Parameters:
         name: Letters, digits, `-` and `_`; unique within its application. Default: from the class.
-        num_replicas: Number of replicas; auto: follows the load. Default: 1.
+        num_replicas: Number of replicas; auto: set by autoscaling. Default: 1.
         autoscaling_config: Options of autoscaling; if given, `num_replicas` is auto. Default: None.
-        max_ongoing_requests: Calls that one replica runs at a time; by default 16, or as many as its batches need.
-            Default: 16.
-        max_queued_requests: Requests that may wait in one caller; more are refused with 503. Default: 1000.
+        max_ongoing_requests: Maximum calls that one replica runs at a time; by default 16, or as many as its batches
+            need. Default: 16.
+        max_queued_requests: Maximum requests that wait in one caller; further ones are refused with 503. Default: 1000.
         max_queue_wait_s: Seconds a request may wait for a replica before it is refused with 503. Default: 30.0.
         request_timeout_s: Seconds that a request may take, including its wait; then the client gets 504, or the
             response is aborted. Default: None.
         retry: Lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent`
             methods. Default: idempotent.
-        max_body_size: Bytes that the body of a request may have; more is refused with 413. Default: None.
-        max_open_streams: Streams that may be open at one replica without a slot; more keep their slots. Default: 1000.
+        max_body_size: Maximum bytes of a request body; a larger one is refused with 413. Default: None.
+        max_open_streams: Maximum open streams of one replica that do not count against `max_ongoing_requests`; further
+            streams count. Default: 1000.
         on_disconnect: Whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and
             HEAD. Default: auto.
-        max_replicas_per_node: Replicas on one node; more wait for another node. None: any number. Default: None.
+        max_replicas_per_node: Maximum replicas on one node; further ones wait for another node. None: no limit.
+            Default: None.
         max_surge: Extra replicas during an update; a share, "25%", is rounded up. Default: 25%.
         max_unavailable: Replicas that may be missing during an update; a share is rounded down. Default: 0.
         startup_timeout_s: Seconds from placement until a replica must be ready. Default: 60.0.
@@ -442,7 +445,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> ClassConfig:
     batched = _batched(cls)
     try:
         config = ClassConfig(**{"name": kebab(cls.__name__), **options})
-        batch = config.live.batch
+        batch = config.reloadable_options.batch
         called = [name for name in batched if not name.startswith("_")]
         slots = max((slots_for(batched[name], batch.get(name, {})) for name in called), default=0)
         if "max_ongoing_requests" not in options:

@@ -19,7 +19,7 @@ from app_toolkit.config.models import (
     DeploymentConfig,
     IngressSpec,
     Route,
-    overridden,
+    merge_overrides,
 )
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
@@ -222,7 +222,9 @@ def _overridden(
         unfitting = list(_unfit_for_ingress(app, name, given) if cls is None else unfit(cls, given))
         mistakes += [((name, *where), why) for where, why in unfitting]
         wrong = {where[0] for where, _ in unfitting}
-        merged = overridden(result[name], {option: value for option, value in given.items() if option not in wrong})
+        merged = merge_overrides(
+            result[name], {option: value for option, value in given.items() if option not in wrong}
+        )
         try:
             result[name] = type(result[name])(**merged) if cls is None else configure(cls, merged)
         except ConfigError as error:
@@ -261,7 +263,7 @@ def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
 def _of_number(config: C, num_replicas: int) -> C:
     """Return the options with this number of replicas, unless the code sets a number: that one is kept."""
     if "num_replicas" not in config.model_fields_set:
-        return type(config)(**overridden(config, {"num_replicas": num_replicas}))
+        return type(config)(**merge_overrides(config, {"num_replicas": num_replicas}))
     if config.num_replicas != num_replicas:
         kept = f"deployment {config.name!r} keeps num_replicas = {config.num_replicas!r}"
         logger.warning("%s: its code sets that, so %d was not applied", kept, num_replicas)

@@ -19,8 +19,8 @@ from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
-from app_toolkit.config.project import choose, read_project
-from app_toolkit.config.settings import keep_priority, log_level, read_settings, say_log_level, say_plain_logs
+from app_toolkit.config.project import read_project, resolve_options
+from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
@@ -101,7 +101,7 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
 
     Raises `ConfigError` if it cannot be served. An application that it would have replaced continues.
     """
-    chosen = choose(read_project(Path.cwd()), Options(**options))
+    chosen = resolve_options(read_project(Path.cwd()), Options(**options))
     with _lock:
         served, spec, code = _planned(app, chosen)
         if spec.route_prefix is None and "route_prefix" in options:
@@ -120,7 +120,7 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
         driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
         result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(serving, spec))
     if blocking:
-        _stay(client, serving_at(serving, spec))
+        _serve_until_signal(client, serving_at(serving, spec))
     return result
 
 
@@ -150,14 +150,14 @@ def deploy(
         raise ConfigError(
             "deploy() has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL in the environment of the cluster's nodes"
         )
-    chosen = choose(read_project(Path.cwd()), Options(**options))
+    chosen = resolve_options(read_project(Path.cwd()), Options(**options))
     with _lock:
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
         command = Deploy(spec, _listening(chosen), {**code, **files})
         with _client(options.get("address"), chosen.address, begin=not only) as client:
             if only:
-                command, _ = client.part(command, only)
+                command, _ = client.partial_deploy(command, only)
             client.execute(command)
             if wait:
                 client.wait_until_serving([spec.name], wait_timeout_s)
@@ -259,21 +259,21 @@ def _running(spec: ApplicationSpec, chosen: Options, options: RunKeywords) -> "D
     """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
     if _driver is not None:
         _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
-        _driver.client.hold()
+        _driver.client.acquire_lease()
         return _driver
     if handles.chosen:
         raise ConfigError(
             f"run() was called in a replica, which imports {spec.target!r}: put the call below "
             '`if __name__ == "__main__":`'
         )
-    say_plain_logs(colour=sys.stdout.isatty())
-    keep_priority()
+    set_plain_logs(colour=sys.stdout.isatty())
+    set_normal_priority()
     from app_toolkit.engines.ray import cluster
     from app_toolkit.engines.ray.client import RayClient, is_driver
 
     address = options.get("address") if is_driver() else chosen.address
     _check_log_level(options, applies=address is None and not is_driver())
-    say_log_level(chosen.log_level)
+    set_log_level(chosen.log_level)
     if not is_driver():
         if address is None:
             addresses.check(chosen.part(HTTPOptions))
@@ -332,14 +332,15 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
     from app_toolkit.engines.ray.client import RayClient
 
     address = _address(given, default)
-    with RayClient.start(address=address or "auto", held=False) if begin else RayClient.connect(address) as client:
+    client = RayClient.start(address=address or "auto", with_lease=False) if begin else RayClient.connect(address)
+    with client:
         yield client
 
 
-def _stay(client: Client, sentences: Iterable[str]) -> None:
+def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:
     """Serve until a signal stops this process, or the instance is shut down."""
     with Interrupts() as interrupts:
-        for sentence in (*sentences, "Ctrl-C drains and stops."):
+        for sentence in (*sentences, "Press Ctrl-C to drain and stop."):
             print(sentence, flush=True)
         with suppress(InstanceEnded):
             for _ in client.watch(interrupts.not_interrupted):
@@ -364,7 +365,7 @@ def _planned(app: Any, chosen: Options) -> tuple[ASGIApp | Deployable, Applicati
         folder = None if module is None else _folder(module)
         spec = plan_bound(found, code, app_dir=str(folder or Path.cwd()), **options)
         return found, spec, {spec.code: code}
-    target, folder = _whereabouts(app)
+    target, folder = _import_target(app)
     return found, plan(found, target=target, app_dir=str(folder), **options), {}
 
 
@@ -383,7 +384,7 @@ def _snapshot(spec: ApplicationSpec, served: ASGIApp | Deployable) -> tuple[Appl
     return changed, code
 
 
-def _whereabouts(app: object) -> tuple[str, Path]:
+def _import_target(app: object) -> tuple[str, Path]:
     """Return the target from which replicas import an app or its factory, and the folder for their import path."""
     main = sys.modules["__main__"]
     modules = [module for module in list(sys.modules.values()) if module is not main]

@@ -238,7 +238,8 @@ def _refuse_misplaced_marks(route: BaseRoute, context: RouteContext, ingress: De
         raise PlanningError(f"the route {context.path!r}: {NOT_FOR_REQUESTS}")
     if is_raw(endpoint):
         raise PlanningError(f"the route {context.path!r}: @batch stands above its decorator, and belongs below it")
-    limits = {} if ingress is None or not is_batched(endpoint) else ingress.live.batch.get(endpoint.__name__, {})
+    overrides = {} if ingress is None else ingress.reloadable_options.batch
+    limits = overrides.get(endpoint.__name__, {}) if is_batched(endpoint) else {}
     slots = slots_for(endpoint, limits)
     if ingress is not None and slots > ingress.max_ongoing_requests:
         raise PlanningError(

@@ -168,7 +168,7 @@ class Batches(Deployment):
 def test_the_limits_of_batch_methods_are_options_and_calls_are_enough_to_fill_them() -> None:
     assert Batches.bind().config.max_ongoing_requests == 16
     wide = Batches.options(batch={"embed": {"max_batch_size": 32}}).bind()
-    assert wide.config.live.batch == {"embed": {"max_batch_size": 32}}
+    assert wide.config.reloadable_options.batch == {"embed": {"max_batch_size": 32}}
     assert wide.config.max_ongoing_requests == 64
     narrow = Batches.options(batch={"embed": {"max_batch_size": 2}}, max_ongoing_requests=4).bind()
     assert narrow.config.max_ongoing_requests == 4

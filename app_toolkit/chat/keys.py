@@ -19,13 +19,13 @@ from app_toolkit.core.rate_limits import MAX_PER_MINUTE, OverLimit, RateLimiter,
 from app_toolkit.errors import ConfigError
 
 SUBPROTOCOL = "bearer."
-"""What a subprotocol of a WebSocket begins with that is a key. Browsers cannot set the headers of a WebSocket."""
+"""Prefix of a WebSocket subprotocol that carries an API key. Browsers cannot set the headers of a WebSocket."""
 
 KEY_USAGE = "app_toolkit.api_key"
 """The entry of the scope with the `KeyUsage` of a WebSocket."""
 
 MIN_LENGTH = 16
-"""Characters that a key has at least. A shorter one can be guessed, because its hash is fast to compute."""
+"""The minimum length of a key in characters. A shorter key can be guessed, because its hash is fast to compute."""
 
 NAME = re.compile(r"[\w.@-]{1,64}")
 KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -74,7 +74,7 @@ class KeyUsage:
 
 
 class ApiKeys:
-    """The dependency that `api_keys` returns. It has the hashes of the keys, and not the keys."""
+    """The dependency that `api_keys` returns. It stores the hashes of the keys, and not the keys."""
 
     def __init__(self, hashes: Mapping[str, bytes], limits: RateLimits, now: Callable[[], float]) -> None:
         self._hashes = dict(hashes)
@@ -111,7 +111,7 @@ class ApiKeys:
             yield usage.name
 
     def _find(self, key: str) -> KeyUsage | None:
-        # It compares with all keys, so that the time does not depend on which one it is.
+        # Compare all keys, so that the timing does not reveal which one matched.
         digest = _hash(key)
         found = [name for name, each in self._hashes.items() if hmac.compare_digest(each, digest)]
         return self._usages[found[0]] if found else None
@@ -180,7 +180,7 @@ def parse_keys(text: str, source: str) -> list[tuple[str, str]]:
 
     Parameters:
         text: Entries, separated by commas or lines. Lines that begin with `#` are comments.
-        source: What has the entries, for errors.
+        source: The variable or file that has the entries, for error messages.
 
     Raises:
         ConfigError: An entry has no name.

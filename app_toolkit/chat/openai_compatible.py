@@ -28,14 +28,16 @@ FORWARDED_FIELDS = (
     "reasoning_effort",
     "verbosity",
 )
-"""Fields of OpenAI's API that have no place in `ChatRequest`."""
+"""Fields of OpenAI's API that `ChatRequest` does not have."""
 
 UNSENT_HEADERS = "OpenAI-Organization", "OpenAI-Project"
-"""Fields that the SDK takes from environment variables, which are meant for OpenAI's own server."""
+"""Header fields that the SDK takes from environment variables. They are meant for OpenAI's own server."""
 
 BUSY_RETRY_S = 1.0
+"""The `Retry-After` of a request that found no free connection, in seconds."""
 
 MAX_RETRY_AFTER_S = 86_400.0
+"""A longer `Retry-After` of the server is not passed on."""
 
 
 class OpenAICompatible(
@@ -81,8 +83,8 @@ class OpenAICompatible(
             max_retries: Retries of a request that fails before its response. Default: 0, because clients retry.
             max_tokens_field: Field for the limit of tokens. Newer models of OpenAI need `max_completion_tokens`.
                 Default: `max_tokens`.
-            forwarded_fields: Fields of the client's request that the server gets unchanged, if `ChatRequest` has no
-                place for them. Default: those that OpenAI's API has.
+            forwarded_fields: Fields of the client's request that are sent to the server unchanged, although
+                `ChatRequest` does not have them. Default: those that OpenAI's API has.
             extra_body: Fields that each request has. They override all others. Default: none.
 
         Raises:
@@ -154,44 +156,45 @@ class OpenAICompatible(
                     for event in reader.read(chunk):
                         yield event
         except openai.APIError as error:
-            raise self._failure(error) from error
+            raise self._error_from_sdk(error) from error
         except ValueError as error:
-            raise self._failed("sent a chunk that is not valid JSON") from error
+            raise self._upstream_error("sent a chunk that is not valid JSON") from error
         if reader.finish_reason is None:
-            raise self._failed("ended its response early")
+            raise self._upstream_error("ended its response early")
         for event in reader.end():
             yield event
 
-    def _failure(self, error: "openai.APIError") -> ChatError:
-        """Return an error of the SDK as the client of this model gets it."""
+    def _error_from_sdk(self, error: "openai.APIError") -> ChatError:
+        """Convert an error of the SDK to the error for our client."""
         import httpx2
         import openai
 
         if isinstance(error.__cause__, httpx2.PoolTimeout):
-            return self._failed("has no free connection", 503, "upstream_busy", BUSY_RETRY_S)
+            return self._upstream_error("has no free connection", 503, "upstream_busy", BUSY_RETRY_S)
         if isinstance(error, openai.APITimeoutError):
-            return self._failed("did not answer in time", 504, "upstream_timeout")
+            return self._upstream_error("did not answer in time", 504, "upstream_timeout")
         if isinstance(error, openai.APIConnectionError):
-            return self._failed("cannot be reached, or closed its connection", 502, "upstream_unreachable")
+            return self._upstream_error("cannot be reached, or closed its connection", 502, "upstream_unreachable")
         if isinstance(error, openai.APIStatusError):
-            return self._refusal(error)
+            return self._error_from_status(error)
         status = _status_in(error.body) or 502
         return ChatError(error.message, status=status, code=error.code or "upstream_error")
 
-    def _refusal(self, error: "openai.APIStatusError") -> ChatError:
+    def _error_from_status(self, error: "openai.APIStatusError") -> ChatError:
+        """Convert an error response of the server."""
         status = error.status_code
         if status in (401, 403):
             # The client's own key is not the cause, and the text of some servers shows a part of ours.
-            return self._failed("refused the API key", 502, "upstream_refused_key")
+            return self._upstream_error("refused the API key", 502, "upstream_refused_key")
         message = _message_in(error.body)
         if message is None:
-            return self._failed(f"answered with status {status}", status if status >= 400 else 502)
+            return self._upstream_error(f"answered with status {status}", status if status >= 400 else 502)
         return ChatError(message, status=status, code=error.code, retry_after_s=_retry_after(error.response))
 
-    def _failed(
+    def _upstream_error(
         self, what: str, status: int = 502, code: str = "upstream_error", retry_after_s: float | None = None
     ) -> ChatError:
-        # The client does not learn the address of the server.
+        """Log an error with the URL of the server, and return it without the URL, which clients must not see."""
         logger.warning("the model server %s %s", self._base_url, what)
         return ChatError(f"the model server {what}", status=status, code=code, retry_after_s=retry_after_s)
 
@@ -265,7 +268,7 @@ def _status_in(body: object) -> int | None:
 
 
 def _retry_after(response: "httpx2.Response") -> float | None:
-    """Return the seconds of `Retry-After`; None for a date, which only servers with the same time could send."""
+    """Return the seconds of `Retry-After`. None for an HTTP date, because the clocks of the servers may differ."""
     try:
         seconds = float(response.headers.get("retry-after", ""))
     except ValueError:

@@ -22,10 +22,10 @@ EmbedSource = Embed | Callable[..., Any] | Bound[Any]
 """An async function over texts, a `@batch` function or method, or an object or bound deployment with `embed`."""
 
 MAX_CALLS = 256
-"""Calls of a `@batch` function that one request makes at a time."""
+"""The maximum number of concurrent calls of a `@batch` function that one request makes."""
 
-IN_PLACE = 16
-"""Vectors that are encoded on the event loop. More are encoded in a thread."""
+MAX_INLINE_VECTORS = 16
+"""The maximum number of vectors that are encoded on the event loop. More are encoded in a thread."""
 
 
 class Embedder:
@@ -55,7 +55,7 @@ class Embedder:
 
 
 class Embedders:
-    """Models of embeddings by name, as a dependency of a route finds them."""
+    """Models of embeddings by name: the value that the dependency of a route injects."""
 
     def __init__(self, functions: Mapping[str, Embedder]) -> None:
         self._functions = functions
@@ -74,7 +74,9 @@ class Embedders:
 
 
 def embedders_parameter(sources: Mapping[str, EmbedSource]) -> Any:
-    """Return the annotation of a route's parameter that has these models. The planner finds bound deployments in it.
+    """Return the annotation of a route's parameter that injects these models.
+
+    The planner finds the bound deployments in this annotation.
 
     Raises:
         ConfigError: A model is of none of the kinds.
@@ -123,7 +125,7 @@ async def embeddings_response(embedder: Embedder, request: EmbeddingRequest) -> 
     vectors = await embedder.embed(request.texts())
     if request.dimensions is not None and any(len(each) != request.dimensions for each in vectors):
         raise InvalidParameter(f"the model computes vectors of {len(vectors[0])} dimensions only", "dimensions")
-    if len(vectors) <= IN_PLACE:
+    if len(vectors) <= MAX_INLINE_VECTORS:
         return _response(vectors, request)
     return await asyncio.to_thread(_response, vectors, request)
 

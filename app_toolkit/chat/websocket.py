@@ -270,9 +270,9 @@ class ChatSocket:
                 raise Ended(TOO_BIG, f"a message has at most {options.max_message_bytes:,} bytes")
             if not self._messages.admit(clock()):
                 raise Ended(POLICY_VIOLATION, f"at most {options.max_messages_per_minute:,} messages a minute")
-            await self._obey(text)
+            await self._run_command(text)
 
-    async def _obey(self, text: str) -> None:
+    async def _run_command(self, text: str) -> None:
         try:
             command = read_command(text)
         except InvalidCommand as error:

@@ -32,7 +32,8 @@ def connecting(address: str) -> Iterator[None]:
 
 def _give_up(address: str) -> None:
     print(
-        f"Error: the Ray cluster at {address} answers, but did not accept a connection within {CONNECT_S:g} s",
+        f"Error: the Ray cluster at {address} answers, but did not accept a connection within {CONNECT_S:g} s: "
+        "check that its nodes run the same version of Ray and that no firewall blocks Ray's ports, then try again",
         file=sys.stderr,
         flush=True,
     )

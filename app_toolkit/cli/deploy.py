@@ -54,7 +54,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
             return
         if client is None:
             with connecting(address):
-                client = ray.start(address=address, num_cpus=None, held=False)
+                client = ray.start(address=address, num_cpus=None, with_lease=False)
         for command in commands:
             client.execute(command)
         if not options.wait:
@@ -85,9 +85,9 @@ def _changes(
         name = commands[0].spec.name
         raise ConfigError(f"--only needs a running application, and there is no application {name!r}")
     else:
-        changes = [client.part(command, options.only) for command in commands]
+        changes = [client.partial_deploy(command, options.only) for command in commands]
     for command, change in changes:
         screen.difference(change, command.spec.route_prefix)
     if options.moves and listening is not None and (moved := options_changed(listening, options.http)):
-        screen.say(f"proxies: restarted ({', '.join(map(str, moved))})")
+        screen.say(f"proxies: will be restarted ({', '.join(map(str, moved))})")
     return [command for command, _ in changes]

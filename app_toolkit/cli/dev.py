@@ -16,7 +16,7 @@ from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
 from app_toolkit.config.project import read_project
-from app_toolkit.config.settings import log_level, read_served, read_variables, say_development, say_served
+from app_toolkit.config.settings import log_level, read_served, read_variables, set_development, set_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
@@ -60,8 +60,8 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
     a change of a file, the process waits for the next change.
     """
     check_port_is_free(host, port)
-    say_development()
-    say_served(str(served))
+    set_development()
+    set_served(str(served))
     config = uvicorn.Config(
         f"{__name__}:app",
         factory=True,

@@ -33,9 +33,9 @@ from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
-from app_toolkit.config.project import PYPROJECT, Project, choose, read_project
+from app_toolkit.config.project import PYPROJECT, Project, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import keep_priority, read_variables, say_log_level, say_plain_logs
+from app_toolkit.config.settings import read_variables, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
@@ -56,9 +56,8 @@ ServedArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: "
-        "[tool.app_toolkit.applications] of pyproject.toml, then its [tool.fastapi] entrypoint, then main.py, app.py "
-        "or api.py in this folder or in the folder app]",
+        help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: the "
+        "applications in pyproject.toml, its FastAPI entrypoint, or main.py, app.py or api.py here or in app/]",
     ),
 ]
 AppDir = Annotated[
@@ -86,7 +85,7 @@ class CommandLine(Options):
     """The options that are set on the command line."""
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         return "--" + option.replace("_", "-")
 
 
@@ -108,7 +107,7 @@ def _option(name: str) -> Any:
     shown = DEFAULTS.get(name) or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
     kinds = get_args(field.annotation) or (field.annotation,)
     kind: Any = next((each for each in (int, float) if each in kinds), str)
-    flags = [CommandLine.called(name), *(["-n"] if name == "num_replicas" else [])]
+    flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     metavar = "PATH|-|true|false" if name == "access_log" else None
     help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
     return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
@@ -167,12 +166,12 @@ class Format(StrEnum):
 @app.command()
 @takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix")
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
-    """Serve an app, or all apps of a file, on Ray. Ctrl-C drains and stops."""
+    """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
-    say_plain_logs(colour=sys.stdout.isatty())
-    say_log_level(chosen.log_level)
-    keep_priority()
+    set_plain_logs(colour=sys.stdout.isatty())
+    set_log_level(chosen.log_level)
+    set_normal_priority()
     if context.params["log_level"] is not None and chosen.address is not None:
         Screen().say(
             "--log-level does not change the replicas of a running cluster: set APP_TOOLKIT_LOG_LEVEL in the "
@@ -202,7 +201,7 @@ def deploy(
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
-    """Deploy an app, or all apps of a file, to a Ray cluster. They stay until you delete them."""
+    """Deploy an app, or all apps of a file, to a Ray cluster. The applications run until you delete them."""
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
@@ -263,7 +262,7 @@ def dev(
     """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
-    say_log_level(_chosen(context, project).log_level)
+    set_log_level(_chosen(context, project).log_level)
     if file is None:
         _refuse_application(application)
         served = Served(_resolve(target, project, app_dir))
@@ -322,7 +321,7 @@ def status(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     replicas: Annotated[
-        bool, typer.Option("--replicas", help="Show each replica, and the last error of healthy deployments, too.")
+        bool, typer.Option("--replicas", help="Also show replicas and the last error for healthy deployments.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the status after each change, until Ctrl-C.")] = False,
     address: RunningAddress = None,
@@ -495,11 +494,11 @@ def _refuse_application(application: str | None) -> None:
 
 
 def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = None) -> Options:
-    """Return each option from the first source that sets it.
+    """Combine the options of all sources. Earlier sources override later ones.
 
     The order is: the command line, the environment, the file, the project, the default.
     """
-    return choose(project, CommandLine(**_given(context)), file)
+    return resolve_options(project, CommandLine(**_given(context)), file)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -522,7 +521,7 @@ def _file(context: typer.Context, target: str | None, project: Project, *, rest:
             file = read_file(Path(target))
         except FileError as error:
             if not rest:
-                _tell_everything(error, variables=context.info_name != "plan")  # shows references
+                _report_all_mistakes(error, variables=context.info_name != "plan")  # shows references
             return cast(ConfigFile, error.rest)
     elif Path(target).name == PYPROJECT:
         file = read_project(Path(target).parent).file
@@ -535,12 +534,13 @@ def _file(context: typer.Context, target: str | None, project: Project, *, rest:
         of_one += ["app_dir"] if context.params.get("app_dir") is not None else []
         for name in sorted(of_one):
             raise ConfigError(
-                f"{CommandLine.called(name)} applies to one app; in {file.document.source} set it for each application"
+                f"{CommandLine.display_name(name)} applies to one app; in {file.document.source} set it for each "
+                "application"
             )
     return file
 
 
-def _tell_everything(error: FileError, *, variables: bool) -> NoReturn:
+def _report_all_mistakes(error: FileError, *, variables: bool) -> NoReturn:
     """Report the mistakes in a file, then those that show only when its apps are imported, and end the process.
 
     `variables`: also report environment variables that the file refers to and that are not set.

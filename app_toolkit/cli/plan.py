@@ -21,7 +21,7 @@ from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
 
-LOOK_S = 0.2
+CANCEL_POLL_S = 0.2
 """Seconds between two checks whether a wait for a child process has been cancelled."""
 
 AT_ONCE = 4
@@ -63,7 +63,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
     for option, folder in (("app_dir", application.app_dir), ("working_dir", application.working_dir)):
         if not Path(folder).is_dir():
             place = ("applications", name, option)
-            missing.append(f"{file.document.at(place)}: {file.document.called(place)}: {folder} is not a folder")
+            missing.append(f"{file.document.at(place)}: {file.document.display_name(place)}: {folder} is not a folder")
     if missing:
         raise ConfigError("\n".join(missing))
     module, _, attribute = application.options.target.partition(":")
@@ -80,7 +80,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             overrides=application.deployments,
         )
     except OverrideError as error:
-        raise file.blame(name, error) from None
+        raise file.locate(name, error) from None
     except (TargetError, PlanningError) as error:
         place = ("applications", name, "target")
         error.args = (f"{file.document.at(place)}: {error}",)  # keeps the notes of the error
@@ -113,7 +113,7 @@ class Planning:
         """
         while wanted():
             try:
-                output, _ = self.process.communicate(timeout=LOOK_S)
+                output, _ = self.process.communicate(timeout=CANCEL_POLL_S)
             except subprocess.TimeoutExpired:
                 continue
             code = self.process.returncode

@@ -92,9 +92,12 @@ def plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
 
 
 def _logical_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> float:
-    physical, asked = os.cpu_count() or 1, sum(spec.num_cpus for spec in specs)
-    if asked > physical:
-        screen.say(f"The replicas ask for {asked:g} logical CPUs; this machine has {physical} physical ones.")
+    available, reserved = os.cpu_count() or 1, sum(spec.num_cpus for spec in specs)
+    if reserved > available:
+        screen.say(
+            f"The replicas reserve {reserved:g} CPUs; this machine has {available}. The replicas will share them. "
+            "Reduce `num_replicas` or `num_cpus` if the app is slow."
+        )
     return logical_cpus(specs)
 
 
@@ -122,7 +125,7 @@ def _deploy_and_serve(
                 for spec in specs:
                     for sentence in serving_at(status, spec):
                         screen.say(sentence)
-                screen.say("Ctrl-C drains and stops.")
+                screen.say("Press Ctrl-C to drain and stop.")
 
 
 def _drain(client: Client, screen: Screen) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
-from app_toolkit.core.diff import Diff
+from app_toolkit.core.diff import Diff, Effect
 from app_toolkit.core.status import FAILED, HEALTHY, WAITING, ApplicationStatus, GroupStatus, InstanceStatus, Load
 from app_toolkit.errors import ToolkitError
 
@@ -66,7 +66,8 @@ class Screen:
 
     def plan(self, spec: ApplicationSpec) -> None:
         """Show an application as tables, or as one line for each deployment and route."""
-        self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}) at {spec.route_prefix}")
+        where = ", which serves no HTTP" if spec.route_prefix is None else f" at {spec.route_prefix}"
+        self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}){where}")
         deployments = [
             (
                 each.config.name + (" (default)" if each.config.name == spec.default else ""),
@@ -97,7 +98,8 @@ class Screen:
         self.say(f"application {difference.name}{at}" + (f": {', '.join(changes)}" if changes else ""))
         for each in difference.deployments:
             why = ", ".join(map(str, each.changes))
-            self.say(f"  {each.name}: {each.effect}" + (f" ({why})" if why else ""))
+            effect = each.effect if each.effect in (Effect.KEPT, Effect.UNCHANGED) else f"will be {each.effect}"
+            self.say(f"  {each.name}: {effect}" + (f" ({why})" if why else ""))
 
     def status(self, status: InstanceStatus, load: Mapping[str, Load], *, replicas: bool = False) -> None:
         """Show every application with its proxies and deployments, a line for each, and the load of the deployments.
@@ -146,7 +148,7 @@ class Screen:
     def _loads(self, load: Mapping[str, Load]) -> None:
         """Show where requests wait or run, by deployment, and the limits that processes have reached."""
         if not self._console.is_terminal:
-            places = ("wait in proxies", "wait in handles", "ongoing", "of them in a buffer", "open streams")
+            places = ("wait in proxies", "wait in handles", "ongoing", "wait for a batch", "open streams")
             lines = [
                 (
                     name.rpartition("/")[2],
@@ -173,7 +175,7 @@ class Screen:
             for group in application.deployments
             if (scaling := group.scaling) is not None
         ]
-        self._rows(("follows its load", "target", "load", "on average", "needed", "last change"), following)
+        self._rows(("autoscaled", "target", "load", "on average", "needed", "last change"), following)
 
     def _rows(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         if self._console.is_terminal:
@@ -190,7 +192,7 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
     """Return the URL of an application and its latest revision, for the line that names the application."""
     revision, prefix = application.revision, application.route_prefix
     if not revision:
-        return ", which must be deployed again"
+        return "; its stored state cannot be read: deploy it again"
     if prefix is None:
         return f", which serves no HTTP, revision {revision}"
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"

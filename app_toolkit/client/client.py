@@ -19,7 +19,7 @@ from app_toolkit.errors import InstanceEnded, WaitTimeout
 
 R = TypeVar("R")
 
-LOOK_S = 0.5
+WATCH_POLL_S = 0.5
 """The maximum duration of one wait for a change in seconds. A Ctrl-C takes effect when the wait ends."""
 
 WAIT_S = 600.0
@@ -71,26 +71,26 @@ class Client(ABC):
         _, revision = self.execute(GetApplication(application))
         return self.execute(Rollback(application, revision))
 
-    def part(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
+    def partial_deploy(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
         """Return the command that deploys only some deployments of an application, and the changes.
 
         `only`: the deployments, by their names or by endpoints such as `"POST /embed"`. Raises `ConfigError` if there
         is no such application, it has no such deployment, or the parts do not fit together.
         """
-        living, revision = self.execute(GetApplication(whole.spec.name))
-        names = partial.named(only, living, whole.spec)
-        spec = partial.taken_over(living, whole.spec, names)
+        deployed, revision = self.execute(GetApplication(whole.spec.name))
+        names = partial.named(only, deployed, whole.spec)
+        spec = partial.taken_over(deployed, whole.spec, names)
         code = {hash: packed for hash, packed in whole.code.items() if hash in spec.packed}
-        return replace(whole, spec=spec, code=code, expected=revision), of_part(difference(living, spec), names)
+        return replace(whole, spec=spec, code=code, expected=revision), of_part(difference(deployed, spec), names)
 
     def watch(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
-        """Yield the status, and again after each change or `LOOK_S` seconds, as long as `wanted` returns True.
+        """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `wanted` returns True.
 
         Raises `InstanceEnded` when the instance is shut down.
         """
         after = -1
         while wanted():
-            status = self.execute(GetStatus(after, LOOK_S))
+            status = self.execute(GetStatus(after, WATCH_POLL_S))
             after = status.change
             yield status
 
@@ -134,10 +134,10 @@ class Client(ABC):
 class Engine(Protocol):
     """Connects to instances."""
 
-    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> Client:
+    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> Client:
         """Join the Ray cluster at `address`, or with None, start a local Ray with `num_cpus` logical CPUs.
 
-        If no instance runs there, start one. Without `held`, the instance continues when this process has ended.
+        If no instance runs there, start one. `with_lease=False`: the instance continues when this process has ended.
         """
         ...
 

@@ -69,7 +69,7 @@ class Document:
         line = self.line(place)
         return f"{self.source}:{line}" if line else self.source
 
-    def called(self, place: Place) -> str:
+    def display_name(self, place: Place) -> str:
         """Return the dotted name of a value, for messages."""
         return ".".join(filter(None, (self.table, *place))) or "the file"
 
@@ -117,7 +117,7 @@ class _NodeReader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node.value, kind, line)
         if kind not in ("map", "seq"):
-            self._tell(line, f"the tag {node.tag!r} is not supported")
+            self._report(line, f"the tag {node.tag!r} is not supported")
         if id(node) in self._around:
             raise ConfigError(f"{self._source}:{line}: this value contains an alias of itself")
         self._around.add(id(node))
@@ -134,11 +134,11 @@ class _NodeReader:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this"
-                self._tell(line, f"{shown} is a key, and keys are text: put it in quotes")
+                self._report(line, f"{shown} is a key, and keys are text: put it in quotes")
                 continue
             there = (*place, key.value)
             if key.value in found:
-                self._tell(line, f"{'.'.join(there)} appears twice, first on line {self.lines[there]}")
+                self._report(line, f"{'.'.join(there)} appears twice, first on line {self.lines[there]}")
                 continue
             self.lines[there] = line
             found[key.value] = self.value(value, there)
@@ -159,8 +159,8 @@ class _NodeReader:
                     return number
         except ValueError:  # also for .inf and .nan, which JSON does not have
             pass
-        self._tell(line, f"{text!r} is no {kind}" if kind in _CORE else f"the tag {kind!r} is not supported")
+        self._report(line, f"{text!r} is no {kind}" if kind in _CORE else f"the tag {kind!r} is not supported")
         return None
 
-    def _tell(self, line: int, message: str) -> None:
+    def _report(self, line: int, message: str) -> None:
         self.mistakes.append(Mistake(line, f"{self._source}:{line}: {message}"))

@@ -10,24 +10,24 @@ from pydantic_core import ErrorDetails
 from app_toolkit.config.suggestions import suggestion
 
 
-def sentence(mistake: ErrorDetails, called: Callable[[str], str], model: type[BaseModel]) -> str:
+def sentence(mistake: ErrorDetails, display_name_of: Callable[[str], str], model: type[BaseModel]) -> str:
     """Describe one mistake in the options of `model`: the option, its value and the limit.
 
-    `called` gives the name of an option in messages; for an empty string, the name of the thing that has the options.
+    `display_name_of` returns the name of an option in messages. For an empty string it returns the name of the model.
     """
     where = ".".join(str(part) for part in mistake["loc"])
     message = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
     if mistake["type"] == "extra_forbidden":
-        return f"{called('')} has no option {where!r}{_instead(mistake['loc'], model)}"
+        return f"{display_name_of('')} has no option {where!r}{_instead(mistake['loc'], model)}"
     if mistake["type"] == "value_error" and not where:
-        return f"{called('')}: {message}"
+        return f"{display_name_of('')}: {message}"
     if mistake["type"] == "missing":
-        return f"{called('')} needs {where!r}"
-    return f"{called(where)} = {mistake['input']!r}: {message[:1].lower()}{message[1:]}"
+        return f"{display_name_of('')} needs {where!r}"
+    return f"{display_name_of(where)} = {mistake['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _instead(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Suggest another option for the unknown one at this place below `model`."""
+    """Suggest another option for the unknown one at this place in `model`."""
     *around, option = place
     for name in around:
         field = model.model_fields.get(str(name))
@@ -49,16 +49,16 @@ def by_name(field: FieldInfo) -> bool:
     return get_origin(field.annotation) is dict
 
 
-def merge(model: type[BaseModel], below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of options. Those in `above` replace those in `below`; structured options are merged by part."""
-    merged = {**below, **above}
-    for name in below.keys() & above.keys() & model.model_fields.keys():
-        one, other, field = below[name], above[name], model.model_fields[name]
+def merge(model: type[BaseModel], base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in `base`, replaced by those in `overrides`. Structured options are merged field by field."""
+    merged = {**base, **overrides}
+    for name in base.keys() & overrides.keys() & model.model_fields.keys():
+        before, after, field = base[name], overrides[name], model.model_fields[name]
         inner = parts(field)
-        if inner is None or not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        if inner is None or not isinstance(before, Mapping) or not isinstance(after, Mapping):
             continue
         if by_name(field):
-            merged[name] = {**one, **{key: merge(inner, one.get(key, {}), other[key]) for key in other}}
+            merged[name] = {**before, **{key: merge(inner, before.get(key, {}), after[key]) for key in after}}
         else:
-            merged[name] = merge(inner, one, other)
+            merged[name] = merge(inner, before, after)
     return merged

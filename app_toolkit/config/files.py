@@ -30,11 +30,11 @@ C = TypeVar("C", bound=DeploymentConfig)
 SUFFIXES = frozenset({".yaml", ".yml"})
 """The suffixes of files with applications."""
 
-OF_THE_USER = (("user_config",), ("ray_actor_options", "runtime_env"))
-"""The options whose values user code or Ray interprets. Only in these may a text refer to environment variables."""
+OPTIONS_WITH_REFERENCES = (("user_config",), ("ray_actor_options", "runtime_env"))
+"""The options whose values user code or Ray interprets. Only their texts may refer to environment variables."""
 
 
-def _look_at_target(target: str) -> str:
+def _validate_target(target: str) -> str:
     if not _TARGET.fullmatch(target):
         raise ValueError("it should be 'module:attribute', as in shop.web:app")
     return target
@@ -44,7 +44,7 @@ class ApplicationOptions(Model):
     """The options of one application in a file, without those of its deployments."""
 
     target: Annotated[
-        str, AfterValidator(_look_at_target), Field(description="`module:attribute`: where its FastAPI app is")
+        str, AfterValidator(_validate_target), Field(description="`module:attribute`: where its FastAPI app is")
     ]
     route_prefix: Annotated[
         str,
@@ -77,7 +77,7 @@ class FileApplication:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file without mistakes."""
+    """A parsed application file; as `FileError.rest`, only its readable part."""
 
     document: Document
     folder: Path
@@ -110,8 +110,8 @@ class ConfigFile:
     def check(self, variables: Mapping[str, str]) -> None:
         """Raise `ConfigError` with each reference to a variable that is not in `variables`."""
         mistakes = [
-            f"{self.document.at(place)}: {self.document.called(place)} = {text!r}: the environment variable {name} "
-            "is not set"
+            f"{self.document.at(place)}: {self.document.display_name(place)} = {text!r}: "
+            f"the environment variable {name} is not set"
             for place, text, name in self._references()
             if name not in variables
         ]
@@ -124,12 +124,12 @@ class ConfigFile:
                 for name in references.names(text):
                     yield place, text, name
 
-    def blame(self, application: str, error: OverrideError) -> ConfigError:
-        """Return the error with the lines of the file that cause it."""
+    def locate(self, application: str, error: OverrideError) -> ConfigError:
+        """Return an error that names, for each mistake in the options, the line of the file that sets the option."""
         around: Place = ("applications", application, "deployments")
         return ConfigError(
             "\n".join(
-                f"{self.document.at((*around, *where))}: {self.document.called((*around, where[0]))}: {why}"
+                f"{self.document.at((*around, *where))}: {self.document.display_name((*around, where[0]))}: {why}"
                 for where, why in error.mistakes
             )
         )
@@ -189,7 +189,7 @@ def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationS
 
 
 def _with_texts(config: C, change: Callable[[str], str]) -> C:
-    """Return the options with `change` applied to each text in the options `OF_THE_USER`."""
+    """Return the options with `change` applied to each text in the options `OPTIONS_WITH_REFERENCES`."""
     changed: dict[str, Any] = {}
     actor = config.ray_actor_options
     if actor.runtime_env is not None:
@@ -200,8 +200,11 @@ def _with_texts(config: C, change: Callable[[str], str]) -> C:
     return config.model_copy(update=changed)
 
 
-def _readable(given: Mapping[str, Any]) -> ApplicationOptions | None:
-    """Return the options from which an application with mistakes can be imported. None: these have mistakes, too."""
+def _importable_options(given: Mapping[str, Any]) -> ApplicationOptions | None:
+    """Return the options that importing an application needs; None: these have mistakes.
+
+    They are enough to import an application whose other options have mistakes, and to report the mistakes in its code.
+    """
     known = {name: given[name] for name in ("target", "app_dir", "working_dir") if name in given}
     try:
         return ApplicationOptions(**known)
@@ -220,7 +223,7 @@ class _FileReader:
         """Return a table; an empty one if the value is None, or is no table, which is a mistake."""
         if value is None or isinstance(value, Mapping):
             return value or {}
-        self._tell(place, f" = {value!r}: it should be a table")
+        self._report_option(place, f" = {value!r}: it should be a table")
         return {}
 
     def applications(self, value: Any, folder: Path) -> Mapping[str, FileApplication]:
@@ -238,21 +241,21 @@ class _FileReader:
             }
             own = self.options(ApplicationOptions, {k: v for k, v in given.items() if k != "deployments"}, place)
             if own is None:
-                if (rest := _readable(given)) is not None:
+                if (rest := _importable_options(given)) is not None:
                     found[name] = FileApplication(name, rest, folder, deployments)
                 continue
             found[name] = FileApplication(name, own, folder, deployments)
             first = prefixes.setdefault(own.route_prefix, name)
             if first != name:
                 there = (*place, "route_prefix")
-                self._tell(there, f" = {own.route_prefix!r}: application {first!r} already has this prefix")
+                self._report_option(there, f" = {own.route_prefix!r}: application {first!r} already has this prefix")
         return found
 
     def _deployment(self, name: str, whole: Any, place: Place) -> Mapping[str, Any]:
         self._name(name, place)
         given = dict(self.table(whole, place))
         if given.pop("name", None) is not None:
-            self._tell((*place, "name"), f": remove it: the key {name!r} is the name")
+            self._report_option((*place, "name"), f": remove it: the key {name!r} is the name")
         # Only the app says whether the deployment is an ingress. A class accepts every option of an ingress.
         config = self.options(ClassConfig, {**given, "name": "any"}, place)
         return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
@@ -276,7 +279,7 @@ class _FileReader:
         except ValidationError as error:
             wrong = error.errors(include_url=False)
             for mistake in wrong:
-                self._note((*place, *map(str, mistake["loc"])), self._sentence(mistake, model, place))
+                self._record((*place, *map(str, mistake["loc"])), self._sentence(mistake, model, place))
             # Validate the correct options again: validators of the whole model run only if no option is wrong.
             right = {name: kept[name] for name in kept if not any(each["loc"][:1] == (name,) for each in wrong)}
             needed = {name for name, field in model.model_fields.items() if field.is_required()}
@@ -288,7 +291,9 @@ class _FileReader:
         return options if len(self.mistakes) == before else None
 
     def _sentence(self, mistake: ErrorDetails, model: type[Model], place: Place) -> str:
-        return sentence(mistake, lambda option: self._document.called((*place, option) if option else place), model)
+        return sentence(
+            mistake, lambda option: self._document.display_name((*place, option) if option else place), model
+        )
 
     def _types(self, written: Any, read: Any, place: Place) -> None:
         """Report a boolean or a number that is written as a value of another type, which pydantic would convert."""
@@ -297,15 +302,15 @@ class _FileReader:
                 inner = getattr(read, name) if isinstance(read, BaseModel) else read[name]
                 self._types(written[name], inner, (*place, name))
         elif isinstance(read, bool) and not isinstance(written, bool):
-            self._tell(place, f" = {written!r}: it should be true or false")
+            self._report_option(place, f" = {written!r}: it should be true or false")
         elif isinstance(read, int | float) and isinstance(written, str | bool) and not isinstance(read, bool):
-            self._tell(place, f" = {written!r}: it should be a number")
+            self._report_option(place, f" = {written!r}: it should be a number")
 
     def _name(self, name: str, place: Place) -> None:
         try:
             _NAMES.validate_python(name)
         except ValidationError:
-            self._tell(
+            self._report_option(
                 place,
                 ": a name has at most 64 small letters, digits, - and _, and begins and ends with a letter or a digit",
             )
@@ -315,16 +320,16 @@ class _FileReader:
             try:
                 found = list(references.names(text))
             except ValueError as error:
-                self._tell(place, f" = {text!r}: {error}")
+                self._report_option(place, f" = {text!r}: {error}")
                 continue
             option = place[4:] if place[:1] == ("applications",) and place[2:3] == ("deployments",) else ()
-            if found and not any(option[: len(name)] == name for name in OF_THE_USER):
-                names = " and ".join(".".join(name) for name in OF_THE_USER)
-                self._tell(place, f" = {text!r}: only {names} may refer to environment variables")
+            if found and not any(option[: len(name)] == name for name in OPTIONS_WITH_REFERENCES):
+                names = " and ".join(".".join(name) for name in OPTIONS_WITH_REFERENCES)
+                self._report_option(place, f" = {text!r}: only {names} may refer to environment variables")
 
-    def _tell(self, place: Place, message: str) -> None:
-        """Note a mistake. `message` continues after the name of the option."""
-        self._note(place, f"{self._document.called(place)}{message}")
+    def _report_option(self, place: Place, message: str) -> None:
+        """Record a mistake in an option. The name of the option is put in front of `message`."""
+        self._record(place, f"{self._document.display_name(place)}{message}")
 
-    def _note(self, place: Place, message: str) -> None:
+    def _record(self, place: Place, message: str) -> None:
         self.mistakes.append(Mistake(self._document.line(place), f"{self._document.at(place)}: {message}"))

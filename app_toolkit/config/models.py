@@ -33,7 +33,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 RESTARTS = {"restarts": True}
 """Marks the options that a replica reads only when it starts: a change of one restarts the replicas. All other options
-are applied by callers or the controller, or reloaded by running replicas (`live`)."""
+are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
 
 
 ON_RAY = {"on_ray": True}
@@ -55,14 +55,14 @@ class Model(BaseModel):
             raise ConfigError(self.explain(error)) from None
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         """Return the name of an option of this model in messages; without an option, the name of the model."""
         return f"{cls.__name__}.{option}" if option else cls.__name__
 
     @classmethod
     def explain(cls, error: ValidationError) -> str:
         """Return one sentence for each mistake, with the option, the value and the limit."""
-        return "; ".join(sentence(mistake, cls.called, cls) for mistake in error.errors(include_url=False))
+        return "; ".join(sentence(mistake, cls.display_name, cls) for mistake in error.errors(include_url=False))
 
 
 Count = Annotated[int, Field(ge=1, le=1_000)]
@@ -146,13 +146,13 @@ class Policy(Model):
     """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
-    """requests that may wait in one caller; more are refused with 503"""
+    """maximum requests that wait in one caller; further ones are refused with 503"""
     max_queue_wait_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     """seconds a request may wait for a replica before it is refused with 503"""
     request_timeout_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
     """seconds that a request may take, including its wait; then the client gets 504, or the response is aborted"""
     max_body_size: Annotated[int | None, Field(ge=0)] = None
-    """bytes that the body of a request may have; more is refused with 413"""
+    """maximum bytes of a request body; a larger one is refused with 413"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
 
@@ -188,7 +188,7 @@ class AutoscalingConfig(Model):
     """share of the surplus replicas that drain within one `downscale_delay_s`"""
 
     @model_validator(mode="after")
-    def _look_at_all(self) -> Self:
+    def _check_bounds(self) -> Self:
         least, most, first = self.min_replicas, self.max_replicas, self.initial_replicas
         if least > most:
             raise ValueError(f"min_replicas = {least} is more than max_replicas = {most}")
@@ -238,19 +238,19 @@ class DeploymentConfig(Policy):
     name: Name
     """letters, digits, `-` and `_`; unique within its application"""
     num_replicas: Annotated[Count | Literal["auto"], WrapValidator(_count_or_auto), Field(json_schema_extra=ON_RAY)] = 1
-    """number of replicas; auto: follows the load"""
+    """number of replicas; auto: set by autoscaling"""
     autoscaling_config: Annotated[AutoscalingConfig | None, Field(json_schema_extra=ON_RAY)] = None
     """options of autoscaling; if given, `num_replicas` is auto"""
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """requests that one replica runs at a time"""
+    """maximum requests that one replica runs at a time"""
     max_open_websockets: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
-    """WebSockets that may be open at one replica"""
+    """maximum open WebSockets of one replica"""
     max_open_streams: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
-    """streams that may be open at one replica without a slot; more keep their slots"""
+    """maximum open streams of one replica that do not count against `max_ongoing_requests`; further streams count"""
     on_disconnect: Annotated[OnDisconnect, Field(json_schema_extra=RESTARTS)] = "auto"
     """whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and HEAD"""
     max_replicas_per_node: Annotated[int | None, Field(ge=1, le=100, json_schema_extra={**RESTARTS, **ON_RAY})] = None
-    """replicas on one node; more wait for another node. None: any number"""
+    """maximum replicas on one node; further ones wait for another node. None: no limit"""
     max_surge: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = "25%"
     """extra replicas during an update; a share, "25%", is rounded up"""
     max_unavailable: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = 0
@@ -271,7 +271,7 @@ class DeploymentConfig(Policy):
 
     @model_validator(mode="before")
     @classmethod
-    def _say_both_or_neither(cls, data: Any) -> Any:
+    def _normalize_autoscaling(cls, data: Any) -> Any:
         """Derive `num_replicas` or `autoscaling_config` from the other, if only one of them asks for autoscaling.
 
         Both are then set, so that a dump of the model is valid input.
@@ -287,7 +287,7 @@ class DeploymentConfig(Policy):
         return {**data, "num_replicas": number, "autoscaling_config": config or {}}
 
     @model_validator(mode="after")
-    def _can_be_replaced(self) -> Self:
+    def _check_rolling_update(self) -> Self:
         if {self.max_surge, self.max_unavailable} <= {0, "0%"}:
             raise ValueError("max_surge and max_unavailable are both 0: no replica could ever be replaced")
         return self
@@ -305,7 +305,7 @@ class DeploymentConfig(Policy):
         return tuple(_on_ray(self))
 
     @property
-    def live(self) -> ReloadableOptions:
+    def reloadable_options(self) -> ReloadableOptions:
         """The options that running replicas reload."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
         return ReloadableOptions(
@@ -341,7 +341,7 @@ class ClassConfig(DeploymentConfig):
     """Options of a class: those of an ingress, and those that apply only to objects."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """calls that one replica runs at a time; by default 16, or as many as its batches need"""
+    """maximum calls that one replica runs at a time; by default 16, or as many as its batches need"""
     ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = (
         ClassActorOptions()
     )
@@ -351,11 +351,11 @@ class ClassConfig(DeploymentConfig):
     """value that `reconfigure` receives, at the start and after each change"""
 
     @property
-    def live(self) -> ReloadableOptions:
-        return replace(super().live, user_config=self.user_config)
+    def reloadable_options(self) -> ReloadableOptions:
+        return replace(super().reloadable_options, user_config=self.user_config)
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         return option or "a class"
 
 
@@ -370,7 +370,7 @@ class CallOptions(Model):
     """calls with the same key prefer the same replica, for example the one that has loaded a model"""
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         return option or "options()"
 
 
@@ -395,7 +395,7 @@ class Route(Model):
 
 
 class Origin(Model):
-    """Where replicas load their code from."""
+    """Where replicas load code from. `ApplicationSpec` inherits these fields; a deployment may override the origin."""
 
     target: str
     """`module:attribute`, imported by every replica"""
@@ -473,7 +473,7 @@ class ApplicationSpec(Origin):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the deployments that have none of their own."""
+        """The default origin of the deployments: the fields that this class inherits from `Origin`."""
         return Origin(**{name: getattr(self, name) for name in Origin.model_fields})
 
     def deployment(self, name: str) -> DeploymentSpec:
@@ -504,7 +504,7 @@ class ApplicationSpec(Origin):
         }
         kept = config.model_dump(mode="json", include=restarts)
         # A running object accepts another `user_config`, but cannot return to having none.
-        kept["user_config"] = config.live.user_config is not None
+        kept["user_config"] = config.reloadable_options.user_config is not None
         folders = [origin.artifact, origin.app_dir, origin.working_dir, *filter(None, [origin.sources])]
         facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
@@ -530,23 +530,23 @@ class HTTPOptions(Model):
     keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0
     """seconds that a connection may be idle between two requests"""
     head_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 10.0
-    """seconds for a TLS handshake, and for the head of a request to arrive"""
+    """seconds for a TLS handshake, and for receiving the head of a request"""
     min_body_rate: Annotated[float, Field(ge=0, le=1_000_000_000)] = 500.0
-    """bytes per second at which a client must send a body; slower bodies get 408; 0: no minimum"""
+    """minimum bytes per second of a request body; a slower request gets 408; 0: no minimum"""
     body_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
     """seconds over which `min_body_rate` is measured"""
     max_connections: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
-    """client connections of one proxy; more get 503"""
+    """maximum client connections of one proxy; further ones get 503"""
     max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
-    """requests and WebSockets of one client address at one proxy; more get 429"""
+    """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
-    """addresses and networks whose X-Forwarded-* is trusted, separated by commas; *: all"""
+    """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
     ssl_keyfile: str | None = None
-    """key of the certificate, if it is not in the same file"""
+    """path of the TLS key, if it is not in the file of the certificate"""
     ssl_certfile: str | None = None
-    """certificate for HTTPS, on every node that has a proxy"""
+    """path of the TLS certificate; the file must exist on every node with a proxy"""
     access_log: bool | str = True
-    """file for a line about each request; -: standard output; true: a file of each proxy; false: none"""
+    """file for a line about each request; -: standard output; true: one file per proxy; false: none"""
 
     @field_validator("access_log", mode="before")
     @classmethod
@@ -567,7 +567,7 @@ class HTTPOptions(Model):
 
     @field_validator("forwarded_allow_ips")
     @classmethod
-    def _look_at_networks(cls, listed: str) -> str:
+    def _validate_networks(cls, listed: str) -> str:
         networks(listed)
         return listed
 
@@ -586,14 +586,14 @@ def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:
         raise ValueError(f"{error}; it should be addresses, networks such as 10.0.0.0/8, or *") from None
 
 
-def overridden(config: DeploymentConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options `given` over those of a deployment.
+def merge_overrides(config: DeploymentConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a deployment, replaced by those in `overrides`.
 
-    A given number of replicas removes the autoscaling config of the deployment, and the other way round.
+    `num_replicas` in `overrides` removes the `autoscaling_config` of the deployment, and the other way round.
     """
-    below = config.model_dump(exclude_unset=True)
-    if given.get("num_replicas", "auto") != "auto":
-        below.pop("autoscaling_config", None)
-    elif given.get("autoscaling_config") is not None:
-        below.pop("num_replicas", None)
-    return merge(type(config), below, given)
+    base = config.model_dump(exclude_unset=True)
+    if overrides.get("num_replicas", "auto") != "auto":
+        base.pop("autoscaling_config", None)
+    elif overrides.get("autoscaling_config") is not None:
+        base.pop("num_replicas", None)
+    return merge(type(config), base, overrides)

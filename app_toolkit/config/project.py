@@ -52,8 +52,8 @@ def read_project(folder: Path) -> Project:
     return Project(entrypoint, defaults, file)
 
 
-def choose(project: Project, given: Options, file: ConfigFile | None = None) -> Options:
-    """Return each option from the first source that sets it.
+def resolve_options(project: Project, given: Options, file: ConfigFile | None = None) -> Options:
+    """Combine the options of all sources. Earlier sources override later ones.
 
     The order is: `given`, the environment, the file that is served, the project, the default.
     """

@@ -27,7 +27,7 @@ def resolve(text: str, variables: Mapping[str, str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return the text as written so that it contains no reference."""
+    """Escape each `${`, so that the text contains no reference."""
     return text.replace("${", "$${")
 
 

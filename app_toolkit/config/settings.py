@@ -26,7 +26,7 @@ class Settings(Options):
     """
 
     @classmethod
-    def called(cls, option: str = "") -> str:
+    def display_name(cls, option: str = "") -> str:
         return f"the environment variable {_variable(option)}"
 
 
@@ -59,25 +59,25 @@ def runtime_folder() -> Path:
     return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"
 
 
-def say_development() -> None:
+def set_development() -> None:
     """Set `FASTAPI_ENV` to `development`, unless it is set already."""
     os.environ.setdefault("FASTAPI_ENV", "development")
 
 
-def say_served(target: str) -> None:
+def set_served(target: str) -> None:
     """Set the target for the processes that `dev` starts."""
     os.environ[SERVED] = target
 
 
 def read_served() -> str:
-    """Return the target that `say_served` has set."""
+    """Return the target that `set_served` has set."""
     return os.environ[SERVED]
 
 
 LOG_LEVEL = "APP_TOOLKIT_LOG_LEVEL"
 
 
-def say_log_level(level: str) -> None:
+def set_log_level(level: str) -> None:
     """Set the log level for the child processes of this process, which include the replicas of a local Ray."""
     os.environ[LOG_LEVEL] = level
 
@@ -88,14 +88,14 @@ def log_level() -> str:
     return level if level in ("debug", "info", "warning", "error", "critical") else "info"
 
 
-def say_plain_logs(colour: bool) -> None:
+def set_plain_logs(colour: bool) -> None:
     """Make Ray forward every line that workers log, without colours unless `colour`. Call before importing Ray."""
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     if not colour:
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
-def keep_priority() -> None:
+def set_normal_priority() -> None:
     """Make a local Ray run its workers with normal priority. By default they have a lower priority.
 
     Call before Ray is started. On a cluster that is joined, this has no effect.
@@ -103,7 +103,7 @@ def keep_priority() -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
 
 
-def start_no_ray() -> bool:
+def disable_ray_auto_start() -> bool:
     """Prevent Ray from starting a cluster when code uses Ray without `ray.init()`. Call before importing Ray.
 
     Returns False if the environment sets another value.

@@ -341,7 +341,7 @@ class Controller:
         await self._catch_up()  # the process may have been suspended while it waited for the state store
         now = self._clock.now()
         for event in self.inbox.take():
-            self._hear(event, now)
+            self._handle_event(event, now)
         if self._replica_sets.moved or now >= (self.desired.proxies.due or math.inf):
             self._follow(now)
         for id in self._endpoints.released(self._replica_sets.known):
@@ -373,7 +373,8 @@ class Controller:
             self._next = None
         self.ticked = now
 
-    def _hear(self, event: Event, now: float) -> None:
+    def _handle_event(self, event: Event, now: float) -> None:
+        """Apply an event of the engine to its replica set, and forget the load of a process that has ended."""
         if isinstance(event, Exited):
             self._forget(event.replica)
         if not self._replica_sets.take(event, now) or not are_proxies(replica_set_of(event.replica)):
@@ -389,7 +390,7 @@ class Controller:
         """Choose the nodes that have proxies, by the nodes that have replicas."""
         self._replica_sets.moved = False
         known = self._replica_sets.known
-        self.desired.follow(replica_sets.occupied(known), replica_sets.living_proxies(known), now)
+        self.desired.follow(replica_sets.occupied(known), replica_sets.active_proxies(known), now)
 
     async def _advance(self) -> None:
         """Continue the rollouts whose replica sets have changed."""

@@ -163,14 +163,16 @@ class DesiredState:
                 self._corrupt.pop(HTTP, None)
             after = rollout.applied(last, spec)
             if owner is not None and last is None and spec.name not in self.corrupt:
-                await self._hold(owner, spec.name)  # first: without a stored lease, the application would stay forever
+                await self._store_lease(
+                    owner, spec.name
+                )  # first: without a stored lease, the application would stay forever
             await self._state_store.put_application(after, code)
             self._corrupt.pop(application_key(spec.name), None)
-            self._stands(after)
+            self._store_rollout(after)
             self._event_log.append(spec.name, "Applied", cause=f"revision {after.revision}")
             self._changed()
             if owner is not None:
-                await self._hold(owner, spec.name)
+                await self._store_lease(owner, spec.name)
             await self._delete_code()
             await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
@@ -217,19 +219,19 @@ class DesiredState:
             if self.shutdown_step is not None or self.rollouts.get(name) is not before:
                 return False  # another revision was applied meanwhile, or a shutdown has begun
             await self._state_store.put_application(after)
-            self._stands(after)
-            self._tell(before, after)
+            self._store_rollout(after)
+            self._log_progress(before, after)
             self._changed()
             return after.failure != before.failure
 
-    def _stands(self, after: Rollout) -> None:
+    def _store_rollout(self, after: Rollout) -> None:
         self.rollouts[after.name] = after
         if after.is_settled:
             self.in_progress.discard(after.name)
         else:
             self.in_progress.add(after.name)
 
-    def _tell(self, before: Rollout, after: Rollout) -> None:
+    def _log_progress(self, before: Rollout, after: Rollout) -> None:
         if after.failure != before.failure:
             self._event_log.append(after.name, "RolledBack", cause=after.failure)
         elif after.published != before.published:
@@ -253,15 +255,15 @@ class DesiredState:
         if self.shutdown_step is None:
             await self._put_port()
 
-    def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
+    def follow(self, occupied: Collection[NodeId], active: Mapping[NodeId, int], now: float) -> None:
         """Choose the nodes that have proxies.
 
         Parameters:
             occupied: The nodes that have replicas.
-            living: The number of proxies by node.
+            active: The number of proxies by node.
             now: The time on the clock of the controller.
         """
-        self.proxies.follow(occupied, living, now)
+        self.proxies.follow(occupied, active, now)
         if self._proxies() != self._followed or self._is_http_lost:
             self._changed()
 
@@ -274,7 +276,7 @@ class DesiredState:
     @property
     def _is_http_lost(self) -> bool:
         """Whether the options of the proxies cannot be read, and no proxy is left that runs with them."""
-        return HTTP in self._corrupt and not self.proxies.any_living
+        return HTTP in self._corrupt and not self.proxies.any_active
 
     async def _forget_http(self) -> None:
         async with self._changing:
@@ -314,7 +316,7 @@ class DesiredState:
                 if self.shutdown_step is None:
                     await self._put_leases()
 
-    async def _hold(self, owner: str, name: str) -> None:
+    async def _store_lease(self, owner: str, name: str) -> None:
         self.leases.hold(owner, LEASE_S, self._clock.now())
         self.leases.add(owner, name)
         await self._put_leases()

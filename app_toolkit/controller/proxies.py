@@ -31,7 +31,7 @@ class Proxies:
         """The port that the first proxy has chosen; 0: not known yet."""
         self._until: dict[NodeId, float | None] = {}
         """The other nodes that have proxies, and until when; None: as long as a replica runs there."""
-        self._living: dict[NodeId, int] = {}
+        self._active: dict[NodeId, int] = {}
 
     def move(self, http: HTTPOptions, *, stay: bool = False) -> None:
         """Set the options. `stay`: keep the present port if the options allow any free port."""
@@ -47,8 +47,8 @@ class Proxies:
         if node != self.home:
             self._until[node] = until + EMPTY_S
 
-    def follow(self, occupied: Collection[NodeId], living: Mapping[NodeId, int], now: float) -> None:
-        """Choose the nodes that have proxies. `occupied`: the nodes with replicas. `living`: proxies by node."""
+    def follow(self, occupied: Collection[NodeId], active: Mapping[NodeId, int], now: float) -> None:
+        """Choose the nodes that have proxies. `occupied`: the nodes with replicas. `active`: proxies by node."""
         for node in occupied:
             if node != self.home:
                 self._until[node] = None
@@ -57,9 +57,9 @@ class Proxies:
                 continue
             if until is None:
                 until = self._until[node] = now + EMPTY_S
-            if until <= now or not living.get(node):
+            if until <= now or not active.get(node):
                 del self._until[node]
-        self._living = dict(living)
+        self._active = dict(active)
 
     @property
     def due(self) -> float | None:
@@ -67,9 +67,9 @@ class Proxies:
         return min((until for until in self._until.values() if until is not None), default=None)
 
     @property
-    def any_living(self) -> bool:
+    def any_active(self) -> bool:
         """Whether any proxy serves or may serve clients."""
-        return bool(self._living)
+        return bool(self._active)
 
     @property
     def spread(self) -> bool:
@@ -82,7 +82,7 @@ class Proxies:
         replica_sets = {proxies_of(self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)}
         for node, until in self._until.items():
             if known:
-                target = self.http.proxies_per_node if until is None else self._living.get(node, 0)
+                target = self.http.proxies_per_node if until is None else self._active.get(node, 0)
                 replica_sets[proxies_of(node)] = self._spec(node, min(target, self.http.proxies_per_node))
         return replica_sets
 

@@ -108,7 +108,7 @@ class ReplicaSets:
             logger.warning("%s failed its health check %d: %s", event.replica, was.failed_probes + 1, event.why)
         nothing_new = (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
         if not nothing_new:
-            self._tell(name, event)
+            self._log_event(name, event)
         return True
 
     def forgive(self, seconds: float) -> None:
@@ -174,7 +174,7 @@ class ReplicaSets:
 
     def _order(self, name: str, action: Action) -> None:
         if not isinstance(action, Probe):
-            self._tell(name, action)
+            self._log_event(name, action)
         if not isinstance(action, Retire):
             self.actions.append(action)
 
@@ -189,7 +189,7 @@ class ReplicaSets:
         self._event_log.append(name, "Quarantined", cause=message)
         self._changes.notify()
 
-    def _tell(self, name: str, what: Event | Action) -> None:
+    def _log_event(self, name: str, what: Event | Action) -> None:
         cause = f"revision {what.template_hash}" if isinstance(what, Start) else getattr(what, "why", None)
         self._event_log.append(name, type(what).__name__, replica=what.replica, cause=cause)
         self._changes.notify()

@@ -68,7 +68,7 @@ class Scaling:
             self._recovering.discard(name)
             return spec
         if name in self._recovering:
-            return replace(spec, target=_standing(replica_set, config))
+            return replace(spec, target=_remaining_replicas(replica_set, config))
         there = self._scaled.get(name)
         if there is None:
             before = replica_set.spec if replica_set is not None and replica_set.desired else None
@@ -92,7 +92,7 @@ class Scaling:
             there = self._scaled.get(name)
             if there is not None:
                 there.autoscaler.hear(Report(caller, now, *load), now)
-                self._look(name, there, now)
+                self._check_decision(name, there, now)
             elif name in self._recovering:
                 heard = False
         return heard
@@ -101,7 +101,7 @@ class Scaling:
         """Remove the load of a caller that has ended."""
         for name, there in self._scaled.items():
             there.autoscaler.forget(caller, now)
-            self._look(name, there, now)
+            self._check_decision(name, there, now)
 
     def settle(self, known: Mapping[str, ReplicaSet], now: float) -> None:
         """End the recovery of all replica sets."""
@@ -112,9 +112,10 @@ class Scaling:
         self._recovering.discard(name)
         if replica_set.spec is not None and replica_set.spec.autoscaling is not None:
             config = replica_set.spec.autoscaling
-            self._begin(replica_set.spec, config, _standing(replica_set, config), now)
+            self._begin(replica_set.spec, config, _remaining_replicas(replica_set, config), now)
 
-    def _look(self, name: str, there: _Scaled, now: float) -> None:
+    def _check_decision(self, name: str, there: _Scaled, now: float) -> None:
+        """Mark a deployment whose target has changed, or whose next decision is due earlier than before."""
         decision = there.autoscaler.decide(now)
         sooner = (math.inf if decision.due is None else decision.due) < (math.inf if there.due is None else there.due)
         if decision.target != there.target or sooner:
@@ -139,7 +140,7 @@ class Scaling:
             if not any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
                 self._settle(name, replica_set, now)
             elif replica_set.spec is not None and replica_set.spec.autoscaling is not None:
-                target = _standing(replica_set, replica_set.spec.autoscaling)
+                target = _remaining_replicas(replica_set, replica_set.spec.autoscaling)
                 if target != replica_set.spec.target:
                     yield name, target
         stirred, self._stirred = self._stirred, set()
@@ -174,7 +175,7 @@ def _shares(spec: ReplicaSetSpec) -> tuple[Fraction, Fraction]:
     return websocket, stream
 
 
-def _standing(replica_set: ReplicaSet | None, config: AutoscalingConfig) -> int:
+def _remaining_replicas(replica_set: ReplicaSet | None, config: AutoscalingConfig) -> int:
     """Return the number of replicas that are not draining or stopping, within the bounds of the config."""
     replicas = () if replica_set is None else replica_set.record.replicas
     standing = sum(replica.phase not in (Phase.DRAINING, Phase.STOPPING) for replica in replicas)

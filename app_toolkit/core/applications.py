@@ -112,7 +112,7 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
             target=origin.target,
             app_dir=origin.app_dir,
             root_path=(spec.route_prefix or "").rstrip("/"),
-            live=config.live,
+            live=config.reloadable_options,
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
             on_disconnect=config.on_disconnect,
             kind=deployment.kind,

@@ -116,12 +116,12 @@ class Autoscaler:
         self._before_down = _Past(self._down if self._down_factor < 1 else 0, self._target)
         self._idle_since: int | None = None
         self._seen_at: int | None = None
-        self._see_anew(self._now)
+        self._restart_observation(self._now)
         self._decide()
 
     def hear(self, report: Report, now: float) -> None:
         """Take a report. Ignore it if it is too old or not newer than the last one of the same caller."""
-        self._come(now)
+        self._advance_to(now)
         taken, load = min(_microseconds(report.at), self._now), self._parts(report)
         known, before = self._reports.get(report.source, (taken - 1, 0))
         forget_at = taken + _FORGOTTEN
@@ -134,14 +134,14 @@ class Autoscaler:
 
     def forget(self, source: str, now: float) -> None:
         """Remove the load of a caller that has ended."""
-        self._come(now)
+        self._advance_to(now)
         if self._reports.pop(source, None) is not None:
             self._window.put(sum(load for _, load in self._reports.values()))
             self._decide()
 
     def decide(self, now: float) -> Decision:
         """Return the decision for this time."""
-        self._come(now)
+        self._advance_to(now)
         due = self._due()
         return Decision(
             target=self._target,
@@ -155,7 +155,8 @@ class Autoscaler:
         requests = report.waiting + report.ongoing
         return requests * self._parts_of + report.websockets * self._websocket + report.streams * self._stream
 
-    def _come(self, now: float) -> None:
+    def _advance_to(self, now: float) -> None:
+        """Apply the changes until `now`. After a long gap, restart the observation."""
         here = _microseconds(now)
         if here <= self._now:
             return
@@ -163,21 +164,22 @@ class Autoscaler:
         if due is not None and here - due > _AWAY:
             if self._forget_at is not None:
                 self._forget_at = here + _FORGOTTEN
-            self._see_anew(here)
+            self._restart_observation(here)
             self._decide()
         while (then := min(self._changes(), default=None)) is not None and then <= here:
             self._pass(then)
         self._move(here)
 
-    def _see_anew(self, now: int) -> None:
+    def _restart_observation(self, now: int) -> None:
+        """Scale nothing down until all callers have had time to report, and the window contains only their reports."""
         self._seen_at = now + _FORGOTTEN + self._window.length
 
     def _changes(self) -> Iterator[int]:
         """Yield the times at which the state changes without another report."""
-        yield from self._turns()
-        yield from self._bends()
+        yield from self._target_changes_at()
+        yield from self._needed_changes_at()
 
-    def _turns(self) -> Iterator[int]:
+    def _target_changes_at(self) -> Iterator[int]:
         """Yield the times at which the target itself may change."""
         for past in (self._least, self._most, self._before_up, self._before_down):
             if past.changes_at is not None:
@@ -187,7 +189,7 @@ class Autoscaler:
         if self._forget_at is not None:
             yield self._forget_at
 
-    def _bends(self) -> Iterator[int]:
+    def _needed_changes_at(self) -> Iterator[int]:
         """Yield the times at which the needed number may change. The target may change one delay later."""
         if self._seen_at is not None:
             yield self._seen_at
@@ -199,7 +201,7 @@ class Autoscaler:
 
     def _due(self) -> int | None:
         soonest = min(self._up, self._down, self._to_zero)
-        return min([*self._turns(), *(bend + soonest for bend in self._bends())], default=None)
+        return min([*self._target_changes_at(), *(bend + soonest for bend in self._needed_changes_at())], default=None)
 
     def _move(self, now: int) -> None:
         """Advance to a time until which only the average changes, and does so linearly."""

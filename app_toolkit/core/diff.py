@@ -108,7 +108,7 @@ def _of_deployment(
         changes = (*from_elsewhere, *changes)
     if before.template_hash(name) != after.template_hash(name):
         effect = Effect.RESTARTED
-    elif one.config.live != other.config.live:
+    elif one.config.reloadable_options != other.config.reloadable_options:
         effect = Effect.RECONFIGURED
     elif one.config.num_replicas != other.config.num_replicas:
         effect = Effect.SCALED

@@ -11,16 +11,16 @@ from app_toolkit.types import Kind
 T = TypeVar("T")
 
 
-def named(names: Iterable[str], living: ApplicationSpec, plan: ApplicationSpec) -> frozenset[str]:
+def named(names: Iterable[str], deployed: ApplicationSpec, plan: ApplicationSpec) -> frozenset[str]:
     """Return the deployments that `names` selects by their names or by endpoints such as `POST /embed` and `/chat`.
 
     An endpoint selects the ingress that serves it in the plan, or else in the running application. Raises `ConfigError`
     if neither has the name or endpoint, or if several ingresses serve the endpoint.
     """
-    return frozenset(_named(name, living, plan) for name in names)
+    return frozenset(_named(name, deployed, plan) for name in names)
 
 
-def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]) -> ApplicationSpec:
+def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]) -> ApplicationSpec:
     """Return the running application with the deployments `names` as in the plan: created, updated or deleted.
 
     All other deployments keep their options and code.
@@ -29,63 +29,63 @@ def taken_over(living: ApplicationSpec, plan: ApplicationSpec, names: Collection
         ConfigError: The code of a deployment would call a deployment or method that does not exist, the default
             deployment or all deployments would be deleted, or the plan has another route prefix.
     """
-    if plan.route_prefix not in (None, living.route_prefix):
+    if plan.route_prefix not in (None, deployed.route_prefix):
         raise ConfigError(
-            f"application {living.name!r} has the route prefix {living.route_prefix!r}: "
+            f"application {deployed.name!r} has the route prefix {deployed.route_prefix!r}: "
             f"a part of it cannot be deployed with {plan.route_prefix!r}"
         )
     deployments = _woven(
-        [each for each in _with_origins(living) if each.config.name not in names],
+        [each for each in _with_origins(deployed) if each.config.name not in names],
         _with_origins(plan),
         lambda each: each.config.name,
         lambda each: each.config.name in names,
     )
-    whole = plan if plan.default in names and living.default in names else living
-    after = living.model_copy(
+    whole = plan if plan.default in names and deployed.default in names else deployed
+    after = deployed.model_copy(
         update={
             "title": whole.title,
             "default": whole.default,
             "deployments": tuple(deployments),
-            "routes": _routes(living, plan, deployments, names),
+            "routes": _routes(deployed, plan, deployments, names),
         }
     )
     _check_rest(after)
-    if mistakes := list(_mistakes(after, living, plan, names)):
+    if mistakes := list(_mistakes(after, deployed, plan, names)):
         raise ConfigError("; ".join(mistakes))
     return _in_short(after)
 
 
-def without(living: ApplicationSpec, deployment: str) -> ApplicationSpec:
+def without(deployed: ApplicationSpec, deployment: str) -> ApplicationSpec:
     """Return the application without a deployment and its routes.
 
     Raises `ConfigError` if there is no such deployment, or if it cannot be deleted, as in `taken_over`.
     """
-    living.deployment(deployment)
-    others = tuple(each for each in living.deployments if each.config.name != deployment)
-    return taken_over(living, living.model_copy(update={"deployments": others}), {deployment})
+    deployed.deployment(deployment)
+    others = tuple(each for each in deployed.deployments if each.config.name != deployment)
+    return taken_over(deployed, deployed.model_copy(update={"deployments": others}), {deployment})
 
 
 # Names
 
 
-def _named(name: str, living: ApplicationSpec, plan: ApplicationSpec) -> str:
-    there = list(dict.fromkeys(each.config.name for spec in (plan, living) for each in spec.deployments))
+def _named(name: str, deployed: ApplicationSpec, plan: ApplicationSpec) -> str:
+    there = list(dict.fromkeys(each.config.name for spec in (plan, deployed) for each in spec.deployments))
     if name in there:
         return name
-    owners = _owners(name, plan) or _owners(name, living)
+    owners = _owners(name, plan) or _owners(name, deployed)
     if len(owners) == 1:
         return owners[0]
     if owners:
         raise ConfigError(f"{name!r} is served by {' and '.join(owners)}: add the method, or name the deployment")
     endpoints = dict.fromkeys(
         f"{','.join(route.methods or ())} {route.path}".strip()
-        for spec in (plan, living)
+        for spec in (plan, deployed)
         for route in spec.routes
         if route.owner is not None
     )
     kind, known = ("endpoint", endpoints) if "/" in name else ("deployment", there)
     raise ConfigError(
-        f"application {living.name!r} has no {kind} {name!r}, neither in the running application nor in the plan; "
+        f"application {deployed.name!r} has no {kind} {name!r}, neither in the running application nor in the plan; "
         f"there are {', '.join(known) or 'none'}"
     )
 
@@ -142,7 +142,7 @@ def _woven(
 
 
 def _routes(
-    living: ApplicationSpec, plan: ApplicationSpec, deployments: Sequence[DeploymentSpec], names: Collection[str]
+    deployed: ApplicationSpec, plan: ApplicationSpec, deployments: Sequence[DeploymentSpec], names: Collection[str]
 ) -> tuple[Route, ...]:
     """Return the routes that are served, followed by the other routes that the code of an ingress has, without owner.
 
@@ -150,13 +150,13 @@ def _routes(
     """
     ingresses = {each.config.name for each in deployments if each.kind == "ingress"}
     served = _woven(
-        [route for route in living.routes if route.owner in ingresses - set(names)],
+        [route for route in deployed.routes if route.owner in ingresses - set(names)],
         [route for route in plan.routes if route.owner in ingresses],
         lambda route: route,
         lambda route: route.owner in names,
     )
     known = {(route.kind, route.pattern, route.methods) for route in served}
-    codes = [spec for spec, run in ((living, ingresses - set(names)), (plan, ingresses & set(names))) if run]
+    codes = [spec for spec, run in ((deployed, ingresses - set(names)), (plan, ingresses & set(names))) if run]
     others = dict.fromkeys(
         route.model_copy(update={"owner": None})
         for spec in codes
@@ -179,14 +179,14 @@ def _check_rest(after: ApplicationSpec) -> None:
 
 
 def _mistakes(
-    after: ApplicationSpec, living: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]
+    after: ApplicationSpec, deployed: ApplicationSpec, plan: ApplicationSpec, names: Collection[str]
 ) -> Iterator[str]:
     """Yield a sentence for each deployment or method that some code may call and that would be missing or different."""
     there = _methods(after)
     in_use: dict[str, list[str]] = {}
     for each in after.deployments:
         name, is_new = each.config.name, each.config.name in names
-        expected = _methods(plan if is_new else living)
+        expected = _methods(plan if is_new else deployed)
         for called in each.calls:
             if called not in there and is_new:
                 yield f"{name!r} calls {called!r}, which application {after.name!r} does not have: name that, too"

@@ -41,10 +41,10 @@ def lack(
         for name, amount in asks.items()
     ):
         return None
-    asked = _spoken(asks)
+    asked = _format_amounts(asks)
     if len(open_) < len(fitting):
         asked += f" on a node with fewer than {max_per_node} of its replicas ({len(open_)} of {len(fitting)} are such)"
-    return Lack(asked, _spoken({name: free.get(name, 0.0) for name in asks}), for_ever=not fitting)
+    return Lack(asked, _format_amounts({name: free.get(name, 0.0) for name in asks}), for_ever=not fitting)
 
 
 def may_be_granted(
@@ -68,5 +68,5 @@ def _covers(amounts: Mapping[str, float], asks: Mapping[str, float]) -> bool:
     return all(amounts.get(name, 0.0) >= amount for name, amount in asks.items())
 
 
-def _spoken(amounts: Mapping[str, float]) -> str:
+def _format_amounts(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"

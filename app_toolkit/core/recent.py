@@ -3,6 +3,7 @@
 from math import ceil
 
 WINDOW_S = 10
+"""The number of seconds, and of buckets."""
 
 LONGEST_WAIT_S = 60
 """The maximum of `Retry-After` in seconds: the present rate does not predict the load after a minute."""

@@ -54,7 +54,8 @@ RECONFIGURE_TRIES = 3
 STOP_S = 5.0
 """The minimum number of seconds for the shutdown of a lifespan."""
 
-KILL_AGAIN_S = 5.0
+KILL_RETRY_S = 5.0
+"""Seconds after which a replica that has not exited is killed again."""
 
 LONGEST_ERROR = 8_000
 """Characters that are kept of a traceback, from its end."""
@@ -430,7 +431,7 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
             assert replica.drain_sent is not None
             yield replica.drain_sent + graceful + ANSWER_S, Kill(replica.id, f"it was not drained after {graceful:g} s")
         case Phase.STOPPING if replica.kill_sent is not None:
-            yield replica.kill_sent + KILL_AGAIN_S, Kill(replica.id, "it was killed and has not exited")
+            yield replica.kill_sent + KILL_RETRY_S, Kill(replica.id, "it was killed and has not exited")
         case Phase.STOPPING if replica.stop_sent is None and spec.lingers:
             pass
         case Phase.STOPPING if replica.stop_sent is None:

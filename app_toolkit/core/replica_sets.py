@@ -100,7 +100,7 @@ def occupied(replica_sets: Mapping[str, ReplicaSet]) -> set[NodeId]:
     }
 
 
-def living_proxies(replica_sets: Mapping[str, ReplicaSet]) -> Counter[NodeId]:
+def active_proxies(replica_sets: Mapping[str, ReplicaSet]) -> Counter[NodeId]:
     """Return the number of proxies by node that serve or may serve clients."""
     return Counter(
         node_of(name)

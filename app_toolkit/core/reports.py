@@ -9,7 +9,7 @@ LEAST_S = 1.0
 LONGEST_S = 3.0
 """The maximum number of seconds between two reports while there is any load. A report counts only for `FORGOTTEN_S`."""
 
-MATTERS = 0.1
+SIGNIFICANT_CHANGE = 0.1
 """The share by which requests, WebSockets or streams must have changed for a report before `LONGEST_S`."""
 
 JUMP = 2
@@ -46,7 +46,7 @@ def loads_to_report(last: LastReport, loads: Loads, now: float, *, unserved: boo
     elapsed = now - last.at
     if elapsed < LEAST_S:
         return {}
-    if elapsed >= LONGEST_S or any(_matters(before[name], load) for name, load in news.items()):
+    if elapsed >= LONGEST_S or any(_is_significant(before[name], load) for name, load in news.items()):
         return news
     return {}
 
@@ -56,8 +56,10 @@ def _cannot_wait(before: Load, load: Load, unserved: bool) -> bool:
     return jumps or (unserved and any(load) and not any(before))
 
 
-def _matters(before: Load, load: Load) -> bool:
-    return any(now != then and abs(now - then) >= MATTERS * max(then, now) for then, now in _sizes(before, load))
+def _is_significant(before: Load, load: Load) -> bool:
+    return any(
+        now != then and abs(now - then) >= SIGNIFICANT_CHANGE * max(then, now) for then, now in _sizes(before, load)
+    )
 
 
 def _sizes(before: Load, load: Load) -> Iterator[tuple[int, int]]:

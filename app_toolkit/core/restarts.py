@@ -10,10 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 FIRST_WAIT_S = 0.5
+"""The first backoff before a restart in seconds. It doubles with each further failure."""
+
 LONGEST_WAIT_S = 30.0
+"""The maximum backoff in seconds."""
 
 WINDOW_S = 60.0
+"""The longest gap between two failures of one series, and the window of `PER_WINDOW`, in seconds."""
+
 PER_WINDOW = 5
+"""Failures within `WINDOW_S` after which restarts wait; for each desired replica, if all of them had served."""
 
 BURST_S = 0.5
 """Equal failures within this many seconds probably have one cause (a node, an import) and count once."""

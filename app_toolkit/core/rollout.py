@@ -199,7 +199,7 @@ def _changed(revision: ApplicationSpec, other: ApplicationSpec) -> Iterator[str]
     there = {each.config.name: each for each in other.deployments}
     for name, deployment in zip(replica_set_names(revision), revision.deployments, strict=True):
         old = there.get(deployment.config.name)
-        same = old is not None and old.config.live == deployment.config.live
+        same = old is not None and old.config.reloadable_options == deployment.config.reloadable_options
         if not same or _template_hash(other, name) != _template_hash(revision, name):
             yield name
 

@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from app_toolkit.core.reconcile import (
     ANSWER_S,
-    KILL_AGAIN_S,
+    KILL_RETRY_S,
     STOP_S,
     UNROUTE_S,
     ReplicaSetSpec,
@@ -62,7 +62,7 @@ def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
             continue
         spec = replica_set.spec or orphan_spec(replica_set.record)
         graceful = spec.graceful_shutdown_timeout_s
-        lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_AGAIN_S
+        lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_RETRY_S
         if any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
             lasts += spec.startup_timeout_s
         if are_proxies(name):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 WARN_AFTER_S = 1.0
 """Seconds without running a callback after which an event loop is reported as blocked."""
 
-LOOK_S = 0.5
+CHECK_INTERVAL_S = 0.5
 """Seconds between two checks of an event loop."""
 
 OURS = "app_toolkit/replica/breakpoints.py"
@@ -61,8 +61,8 @@ class Watched:
     def next_look_s(self, now: float) -> float:
         """Return the seconds to wait before the next check."""
         if self.asked is None or self.reported:
-            return LOOK_S
-        return min(max(self.asked + WARN_AFTER_S - now, 0.0), LOOK_S)
+            return CHECK_INTERVAL_S
+        return min(max(self.asked + WARN_AFTER_S - now, 0.0), CHECK_INTERVAL_S)
 
     def must_report(self, now: float) -> bool:
         return not self.reported and self.blocked_s(now) >= WARN_AFTER_S

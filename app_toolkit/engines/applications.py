@@ -37,7 +37,7 @@ class Applications:
         async with AsyncExitStack() as stack:
             try:
                 for prefix, app in self._apps.items():
-                    await stack.enter_async_context(_living(app, self._states[prefix]))
+                    await stack.enter_async_context(_lifespan_of(app, self._states[prefix]))
             except _Failed as error:
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
@@ -51,7 +51,7 @@ class _Failed(Exception):
 
 
 @asynccontextmanager
-async def _living(app: ASGIApp, state: MutableMapping[str, Any]) -> AsyncIterator[None]:
+async def _lifespan_of(app: ASGIApp, state: MutableMapping[str, Any]) -> AsyncIterator[None]:
     """Run the lifespan of one app.
 
     If the app raises an exception before its first message, it does not support lifespans, as under uvicorn.

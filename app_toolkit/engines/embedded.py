@@ -152,7 +152,7 @@ class Ingress(Local):
         self._answers = Recent()
         self._context = context_of(name)
         if config.batch:
-            override(self._context, config.live.batch)
+            override(self._context, config.reloadable_options.batch)
             weakref.finalize(self, forget, self._context).atexit = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

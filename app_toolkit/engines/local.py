@@ -40,10 +40,10 @@ STOP_S = 10.0
 """Seconds that instances have to close when the process ends."""
 
 
-def start_no_ray() -> None:
+def disable_ray_auto_start() -> None:
     """Make user code that calls Ray fail, instead of starting a new cluster implicitly."""
     hook = sys.modules.get("ray._private.auto_init_hook")
-    if settings.start_no_ray() and hook is not None:  # Ray was imported before, and has read the environment
+    if settings.disable_ray_auto_start() and hook is not None:  # Ray was imported before, and has read the environment
         hook.enable_auto_connect = False  # type: ignore[attr-defined]
 
 
@@ -56,7 +56,7 @@ class Local:
     """One deployment within one event loop: its router, and its only replica."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
-        start_no_ray()
+        disable_ray_auto_start()
         self.replica = Replica(
             app,
             name=name,
@@ -160,7 +160,7 @@ class Deployed(Local):
             sync_threads=config.sync_threads,
             replica=context_of(deployment.name),
         )
-        self.instance.limit_batches(config.live.batch)
+        self.instance.limit_batches(config.reloadable_options.batch)
         self._user_config = config.user_config
         self._starting: asyncio.Task[None] | None = None
         self.loop = loop
@@ -232,7 +232,7 @@ class Deployed(Local):
             try:
                 caller = CALLER if permit.redeem() else None
                 left = None if until is None else until - self.loop.time()
-                await self.replica.admit(_scope(call, reply), _nobody_leaves, answer.send, left, caller=caller)
+                await self.replica.admit(_scope(call, reply), _receive_nothing, answer.send, left, caller=caller)
                 break
             except ReplicaBusy:
                 self.attempt_refused(permit, attempts, self._late(call))
@@ -306,7 +306,7 @@ class InProcess:
         Before that, close the objects on the `OwnLoop`. They are constructed again here when they are needed. Raises
         `StartupError`.
         """
-        start_no_ray()
+        disable_ray_auto_start()
         if self._own is not None:
             await asyncio.to_thread(self.close)
         with self._lock:
@@ -377,7 +377,7 @@ class _Status:
             self.status = message["status"]
 
 
-async def _nobody_leaves() -> Message:
+async def _receive_nothing() -> Message:
     """Receive no message: a caller in this process cancels the call, and does not disconnect."""
     await asyncio.get_running_loop().create_future()
     return {"type": "http.disconnect"}

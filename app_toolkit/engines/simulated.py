@@ -131,7 +131,7 @@ class World:
                     process = self.processes[id] = Process(action, live=live)
                     self._place(process)
             case _ if process is None:
-                self._tell(Exited(id, "there is no such process"))
+                self._emit_event(Exited(id, "there is no such process"))
             case Kill(_, why):
                 self._end(id, why)
             case _ if process.deaf:
@@ -144,21 +144,21 @@ class World:
                 self._after(self.exit_s, lambda: self._end(id, None))
             case Probe():
                 running = process.phase == "running"
-                self._tell(ProbePassed(id) if running else ProbeFailed(id, f"it is {process.phase}"))
+                self._emit_event(ProbePassed(id) if running else ProbeFailed(id, f"it is {process.phase}"))
             case Reconfigure(_, live):
                 stubborn = self.stubborn.get(process.order.replica_set)
                 process.live = live if stubborn is None else None
-                self._tell(Reconfigured(id, live) if stubborn is None else ReconfigureFailed(id, live, stubborn))
+                self._emit_event(Reconfigured(id, live) if stubborn is None else ReconfigureFailed(id, live, stubborn))
 
     def ask(self, id: ReplicaId) -> None:
         """Emit the state of a process as a `Found` event."""
         process = self.processes.get(id)
         if process is None:
-            self._tell(Exited(id, "there is no such process"))
+            self._emit_event(Exited(id, "there is no such process"))
         elif not process.deaf:
             order = process.order
             location = None if process.phase == "starting" else process.location
-            self._tell(Found(id, order.replica_set, order.template_hash, process.phase, location, process.live))
+            self._emit_event(Found(id, order.replica_set, order.template_hash, process.phase, location, process.live))
 
     # Processes
 
@@ -168,12 +168,12 @@ class World:
             return
         spec = process.order.spec
         if isinstance(spec, ReplicaSpec) and not self._open_nodes(process.order):
-            self._tell(Unplaceable(id, "a node with fewer of its replicas", "0 CPU"))
+            self._emit_event(Unplaceable(id, "a node with fewer of its replicas", "0 CPU"))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
         if self.room is not None and sum(other.placed for other in self.processes.values()) >= self.room:
             asks, free = f"{process.order.options.num_cpus:g} CPU", "0 CPU"
-            self._tell(Unplaceable(id, asks, free, for_ever=self.room == 0))
+            self._emit_event(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
         if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
@@ -181,8 +181,8 @@ class World:
             return
         process.location = self._location_for(process.order)
         process.placed = True
-        self._tell(Placed(id))
-        self._after(self.start_s, lambda: self._come_up(process))
+        self._emit_event(Placed(id))
+        self._after(self.start_s, lambda: self._become_ready(process))
 
     def _open_nodes(self, order: Start) -> list[NodeId]:
         """Return the nodes that may run one more replica of this replica set and template hash."""
@@ -204,7 +204,7 @@ class World:
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None
         return Location(Address(f"unix:/simulated/{spec.id}"), node, remote)
 
-    def _come_up(self, process: Process) -> None:
+    def _become_ready(self, process: Process) -> None:
         id = process.order.spec.id
         if self.processes.get(id) is not process or process.phase != "starting" or process.deaf:
             return
@@ -214,17 +214,17 @@ class World:
             return
         process.phase = "running"
         assert process.location is not None
-        self._tell(Started(id, process.location))
+        self._emit_event(Started(id, process.location))
 
     def _drained(self, id: ReplicaId) -> None:
         if id in self.processes and not self.processes[id].deaf:
-            self._tell(Drained(id))
+            self._emit_event(Drained(id))
 
     def _end(self, id: ReplicaId, why: str | None) -> None:
         if self.processes.pop(id, None) is not None:
-            self._tell(Exited(id, why))
+            self._emit_event(Exited(id, why))
 
-    def _tell(self, event: Event) -> None:
+    def _emit_event(self, event: Event) -> None:
         kind = type(event)
         emit = self._emit  # an event for this controller is lost if another controller replaces it
         if kind not in self.lost:

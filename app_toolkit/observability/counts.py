@@ -9,7 +9,10 @@ LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 @dataclass(slots=True)
 class Counts:
-    """The requests for one ingress since the process began."""
+    """The ended requests of one ingress at one proxy, since the proxy first routed to the ingress.
+
+    If the ingress is removed and deployed again, its counts start at zero.
+    """
 
     outcomes: dict[str, int] = field(default_factory=dict)
     """The number of requests by outcome, as named in the access log."""

@@ -9,7 +9,7 @@ from app_toolkit.core.reports import LastReport, Loads, loads_to_report
 
 logger = logging.getLogger("app_toolkit.reports")
 
-LOOK_S = 0.25
+LOAD_CHECK_S = 0.25
 """Interval in seconds at which the loads are checked, outside of requests."""
 
 Report = Callable[[Loads], Awaitable[bool]]
@@ -34,7 +34,7 @@ class Reports:
         now = asyncio.get_running_loop().time
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(LOAD_CHECK_S):
                     await self._unserved.wait()
             taken = now()
             loads = loads_to_report(self._last, self._loads(), taken, unserved=self._unserved.is_set())
@@ -46,4 +46,4 @@ class Reports:
                     self._last = LastReport(loads, taken)
             except Exception:  # a failure must not affect requests
                 logger.exception("the load could not be reported")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(LOAD_CHECK_S)

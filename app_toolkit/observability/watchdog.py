@@ -63,10 +63,10 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._state.next_look_s(time.monotonic())):
-            if not self._look():
+            if not self._check_loop():
                 return
 
-    def _look(self) -> bool:
+    def _check_loop(self) -> bool:
         """Check the loop once. Return False if the loop has ended."""
         now = time.monotonic()
         with self._lock:
@@ -76,7 +76,7 @@ class Watchdog:
         if state.asked is None:
             try:
                 assert self._loop is not None
-                self._loop.call_soon_threadsafe(self._turned)
+                self._loop.call_soon_threadsafe(self._loop_responded)
             except RuntimeError:  # the loop is closed
                 return False
         elif state.must_report(now):
@@ -100,7 +100,7 @@ class Watchdog:
             Blocked(seconds, at),
         )
 
-    def _turned(self) -> None:
+    def _loop_responded(self) -> None:
         """Record a response of the loop. Runs on the loop."""
         with self._lock:
             state, self._state = self._state, Watched()

@@ -13,7 +13,7 @@ from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
 
-LOG_AGAIN_S = 1.0
+LOG_INTERVAL_S = 1.0
 """The least seconds between two log messages about requests refused under load, because there may be thousands."""
 
 
@@ -97,9 +97,9 @@ class Account:
             self.counts.took(seconds)
 
     def log_failure(self, request_id: str, error: RequestError, now: float) -> None:
-        """Log a server error. Refusals under load are logged at most once in `LOG_AGAIN_S`."""
+        """Log a server error. Refusals under load are logged at most once in `LOG_INTERVAL_S`."""
         if error.frequent:
-            if now - self._logged < LOG_AGAIN_S:
+            if now - self._logged < LOG_INTERVAL_S:
                 return
             self._logged = now
         cause = error.__cause__

@@ -19,6 +19,7 @@ from app_toolkit.proxy.request import DISCARDED_BODY
 log = logging.getLogger("app_toolkit.proxy")
 
 MOST_RESERVED = 4_096
+"""The maximum number of file descriptors that are not for admitted clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class Capacity:
     def within(cls, descriptors: int, clients: int | None = None) -> "Capacity":
         """Return the capacity for a number of file descriptors.
 
-        A quarter of them, at most 4,096, is set aside: one half of it for the accept queue, a quarter for refused
-        connections, and a quarter for the process itself. Of the others, a client needs up to two, one for its own
-        connection and one for that to a replica.
+        The reserve is a quarter of the descriptors, at most `MOST_RESERVED`. Half of the reserve is for the accept
+        queue, a quarter for refused connections, and a quarter for the process itself. Each client needs up to two of
+        the remaining descriptors: one for its connection, and one for the connection to a replica.
 
         Parameters:
             descriptors: The number of file descriptors.
@@ -87,13 +88,15 @@ class Reception:
         else:
             Handshake(protocol, admitted, self, self.tls).begin(transport)
 
-    def hold(self, connection: ServedConnection, admitted: bool) -> None:
+    def track(self, connection: ServedConnection, admitted: bool) -> None:
+        """Count an open connection among the clients, or among the refused connections."""
         if admitted:
             self.state.connections.add(connection)
         else:
             self.refused[connection] = None
 
-    def let_go(self, connection: ServedConnection) -> None:
+    def untrack(self, connection: ServedConnection) -> None:
+        """Stop counting a connection that is closed or replaced."""
         self.state.connections.discard(connection)
         self.refused.pop(connection, None)
 
@@ -102,12 +105,12 @@ class Reception:
             log.warning("the proxy has %d clients, which is its limit; others are refused", self.capacity.clients)
         while len(self.refused) >= self.capacity.refused:
             oldest = next(iter(self.refused))
-            self.let_go(oldest)
+            self.untrack(oldest)
             oldest.abort()
 
 
 class AcceptedConnection(asyncio.Protocol):
-    """The first protocol of a connection. It counts the client once the connection is made, and not earlier."""
+    """The first protocol of a new connection. It asks the `Reception` to admit or refuse the connection."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
@@ -119,6 +122,7 @@ class AcceptedConnection(asyncio.Protocol):
 class Handshake:
     """A connection during its TLS handshake. It counts as admitted or refused from the beginning."""
 
+    #: Whether the connection is serving a request: never, because the handshake comes before the first request.
     answers = False
 
     def __init__(self, protocol: asyncio.Protocol, admitted: bool, reception: Reception, tls: ssl.SSLContext) -> None:
@@ -136,12 +140,12 @@ class Handshake:
             return
         finally:
             transport.abort()
-        self._reception.hold(self, self._admitted)
-        self._task = asyncio.create_task(self._shake(socket.socket(fileno=descriptor)))
+        self._reception.track(self, self._admitted)
+        self._task = asyncio.create_task(self._perform_handshake(socket.socket(fileno=descriptor)))
         self._reception.state.tasks.add(self._task)
         self._task.add_done_callback(self._reception.state.tasks.discard)
 
-    async def _shake(self, connection: socket.socket) -> None:
+    async def _perform_handshake(self, connection: socket.socket) -> None:
         patience = self._reception.patience
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -154,7 +158,7 @@ class Handshake:
         except OSError:  # not TLS, a timeout, or a disconnect
             connection.close()
         finally:
-            self._reception.let_go(self)
+            self._reception.untrack(self)
 
     def sweep(self, now: float) -> None:
         """Do nothing: the TLS layer enforces the timeout of the handshake."""
@@ -173,6 +177,7 @@ class Handshake:
 class Refusal(asyncio.Protocol):
     """The connection of a client that is not admitted. It gets an error response, and time to read it."""
 
+    #: Whether the connection is serving a request: never, because a drain does not wait for a refused client.
     answers = False
 
     def __init__(self, reception: Reception) -> None:
@@ -185,7 +190,7 @@ class Refusal(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._since = time.monotonic()
-        self._reception.hold(self, admitted=False)
+        self._reception.track(self, admitted=False)
         transport.write(self._answer())
         if transport.can_write_eof():
             transport.write_eof()
@@ -207,7 +212,7 @@ class Refusal(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reception.let_go(self)
+        self._reception.untrack(self)
         self._transport = None
 
     def sweep(self, now: float) -> None:

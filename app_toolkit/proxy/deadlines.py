@@ -49,9 +49,9 @@ class Deadlines:
         return len(self._due)
 
     def _set(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(max(seconds, 0.0), self._come)
+        self._timer = asyncio.get_running_loop().call_later(max(seconds, 0.0), self._expire_due)
 
-    def _come(self) -> None:
+    def _expire_due(self) -> None:
         self._timer = None
         while self._due:
             request, due = next(iter(self._due.items()))

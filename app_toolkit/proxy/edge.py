@@ -63,7 +63,7 @@ class Edge:
         # Set by the edge's thread during its start.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: ProxyServer | None = None
-        self._seeing: asyncio.Task[None] | None = None
+        self._routes_task: asyncio.Task[None] | None = None
 
     def start(self) -> Address:
         """Bind, wait for the routes, and accept connections. Return the address.
@@ -139,14 +139,14 @@ class Edge:
         self._loop = asyncio.get_running_loop()
         proxy = self._new_proxy()
         self._server = ProxyServer(proxy, self._options)
-        self._seeing = asyncio.create_task(self._see_routes(proxy))
-        await asyncio.wait((self._seeing,))
-        if self._seeing.cancelled():
+        self._routes_task = asyncio.create_task(self._wait_for_routes(proxy))
+        await asyncio.wait((self._routes_task,))
+        if self._routes_task.cancelled():
             raise StartupError("the proxy was stopped before it received any routes")
-        await self._seeing
+        await self._routes_task
         following = asyncio.create_task(self._follow(proxy))
-        telling = asyncio.create_task(self._tell(ready))
-        beside = [following, telling]
+        ready_task = asyncio.create_task(self._set_ready(ready))
+        beside = [following, ready_task]
         if self._report is not None:
             beside.append(asyncio.create_task(proxy.reports.run(self._report)))
         try:
@@ -156,12 +156,13 @@ class Edge:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
 
-    async def _see_routes(self, proxy: Proxy) -> None:
+    async def _wait_for_routes(self, proxy: Proxy) -> None:
+        """Apply the published snapshots until the proxy has routes."""
         while not proxy.routes.ready:
             proxy.update(await self._watch(proxy.routes.versions))
 
     async def _stop(self, server: ProxyServer, timeout: float) -> None:
-        if self._seeing is None or not self._seeing.cancel():  # the routes were received, so the server runs
+        if self._routes_task is None or not self._routes_task.cancel():  # the routes were received: the server runs
             await server.stop(timeout)
 
     async def _follow(self, proxy: Proxy) -> None:
@@ -172,7 +173,8 @@ class Edge:
                 logger.exception("published snapshots could not be received or applied; the last ones stay in use")
                 await asyncio.sleep(1.0)
 
-    async def _tell(self, ready: Future[None]) -> None:
+    async def _set_ready(self, ready: Future[None]) -> None:
+        """Complete `ready` when the server accepts connections."""
         assert self._server is not None
         await self._server.accepting()
         ready.set_result(None)

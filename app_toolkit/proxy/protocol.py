@@ -40,16 +40,21 @@ class Patience:
 TCP_CLOSED = (7, 8)
 """The kernel's TCP states `TCP_CLOSE` and `TCP_CLOSE_WAIT`, in which the client sends nothing more."""
 
-Origin = tuple[tuple[str, int] | None, tuple[str, int] | None, str]
+ConnectionAddresses = tuple[tuple[str, int] | None, tuple[str, int] | None, str]
+"""The address of the client, the address of this server, and the scheme. The addresses are None on a Unix socket."""
 
 
 class ServedConnection(Protocol):
     """The connection of a client, admitted or refused, as a server uses it."""
 
     @property
-    def answers(self) -> bool: ...
+    def answers(self) -> bool:
+        """Whether the connection is serving a request, for which a drain waits."""
+        ...
 
-    def sweep(self, now: float) -> None: ...
+    def sweep(self, now: float) -> None:
+        """Enforce the timeouts of the connection."""
+        ...
 
     def shutdown(self) -> None: ...
 
@@ -87,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self._peers = b""
         self.served: dict[str, tuple[ReplicaId, bool]] = {}
         #: Both addresses and the scheme, if the client is a trusted proxy whose forwarded fields may replace them.
-        self._origin: Origin | None = None
+        self._addresses: ConnectionAddresses | None = None
         self.writable = True
         self.transport: CorkedTransport | None = None
         self._tls = False
@@ -127,7 +132,7 @@ class ClientConnection(asyncio.Protocol):
         self._peers = hop.peers(client, server, scheme)
         if client is not None and client[0] in self._trust:
             self._parser.believed = True
-            self._origin = client, server, scheme
+            self._addresses = client, server, scheme
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -310,14 +315,14 @@ class ClientConnection(asyncio.Protocol):
         while parser.requests and self._may_begin:
             self._body_period = None
             request = parser.requests.pop(0)
-            self.host, self.peers = self._told(request) if request.forwarded else (self._host, self._peers)
+            self.host, self.peers = self._forwarded_client(request) if request.forwarded else (self._host, self._peers)
             self._exchange = exchange = Exchange(self._proxy, self, request)
             exchange.begin()
 
-    def _told(self, request: Request) -> tuple[str, bytes]:
+    def _forwarded_client(self, request: Request) -> tuple[str, bytes]:
         """Return the client's address and the peers for the hop field, from a trusted proxy's forwarded fields."""
-        assert self._origin is not None, "fields of anybody else are dropped"
-        client, server, scheme = self._origin
+        assert self._addresses is not None, "fields of anybody else are dropped"
+        client, server, scheme = self._addresses
         told = request.forwarded
         client = self._trust.client(told) or client
         peers = hop.peers(client, server, forwarded.scheme(told) or scheme)
@@ -364,7 +369,7 @@ class ClientConnection(asyncio.Protocol):
     def _drop(self, length: int) -> None:
         self._left_over += length
         transport = self.transport
-        if self._left_over > DISCARDED_BODY and transport is not None and not _untaken(transport):
+        if self._left_over > DISCARDED_BODY and transport is not None and not _unacknowledged_bytes(transport):
             transport.close()
 
     def _gone(self) -> None:
@@ -387,7 +392,7 @@ class ClientConnection(asyncio.Protocol):
         # only after a large part of that buffer is sent.
         unsent = transport.get_write_buffer_size()
         if unsent or (self._exchange is None and (self._tls or self._leaving)):
-            unsent = _untaken(transport)
+            unsent = _unacknowledged_bytes(transport)
         if self._is_stalled(unsent, now):
             transport.abort()
         elif self._leaving:
@@ -450,7 +455,7 @@ class ClientConnection(asyncio.Protocol):
         return False
 
 
-def _untaken(transport: asyncio.Transport) -> int:
+def _unacknowledged_bytes(transport: asyncio.Transport) -> int:
     """Return the number of bytes that the client has not acknowledged."""
     return transport.get_write_buffer_size() + not_acknowledged(transport)
 

@@ -31,7 +31,7 @@ __all__ = ["Proxy", "ProxyServer", "ProxyStatistics"]
 log = logging.getLogger("app_toolkit.proxy")
 
 SWEEP_S = 0.5
-LOOK_S = 0.05
+DRAIN_POLL_S = 0.05
 """Seconds between two checks whether a draining proxy has answered its last request."""
 UNLIMITED = 1_048_576
 """The assumed number of file descriptors if the system has no limit."""
@@ -130,7 +130,7 @@ class ProxyServer:
             async with asyncio.timeout(timeout_s):
                 # Polling is sufficient, because a proxy drains only once. An event would cost every exchange.
                 while any(connection.answers for connection in self.connections()):  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(DRAIN_POLL_S)
         for connection in self.connections():
             if connection.answers:
                 connection.dismiss()

@@ -39,7 +39,7 @@ class SharedPort:
             with bind(options) as free:
                 options = options.model_copy(update={"port": free.getsockname()[1]})
         place = folder / f"port-{options.port}"
-        with _turn(place.with_suffix(".turn")):
+        with _exclusive_lock(place.with_suffix(".turn")):
             self._held = private.open_file(place, os.O_RDWR)
             try:
                 if _is_free(self._held):
@@ -60,7 +60,7 @@ class SharedPort:
 
 
 @contextmanager
-def _turn(path: Path) -> Iterator[None]:
+def _exclusive_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file, so that the processes of the instance bind one after another."""
     turn = private.open_file(path, os.O_RDWR)
     try:

@@ -154,7 +154,7 @@ class AdmittedRequest:
     async def receive(self) -> Message:
         """Return the next message of the client for the app."""
         message = await self._reader().receive()
-        if message["type"] == "http.disconnect" and self._is_not_told():
+        if message["type"] == "http.disconnect" and self._withholds_disconnect():
             self._completion = self._completion or asyncio.Event()
             await self._completion.wait()
         return message
@@ -294,7 +294,7 @@ class AdmittedRequest:
             return False
         return self._held or any(name == b"expect" for name, _ in self._scope["headers"])
 
-    def _is_not_told(self) -> bool:
+    def _withholds_disconnect(self) -> bool:
         # The rest of a body that is not complete never arrives, so an app that waits for it must get the disconnect.
         if self.complete or wish_of(self._scope, self._live.on_disconnect) != "continue":
             return False

@@ -49,9 +49,11 @@ class UnauthenticatedPeers:
         return len(self._in_time) + len(self._late)
 
     def add(self, transport: asyncio.Transport) -> None:
-        self._in_time[transport] = asyncio.get_running_loop().call_later(self._shown_s, self._hurry, transport)
+        self._in_time[transport] = asyncio.get_running_loop().call_later(
+            self._shown_s, self._shorten_timeout, transport
+        )
         if len(self._in_time) > self._most:
-            self._hurry(next(iter(self._in_time)))
+            self._shorten_timeout(next(iter(self._in_time)))
 
     def discard(self, transport: asyncio.Transport) -> None:
         """Remove a connection that has been authenticated, refused or closed."""
@@ -59,11 +61,12 @@ class UnauthenticatedPeers:
         if clock is not None:
             clock.cancel()
 
-    def _hurry(self, transport: asyncio.Transport) -> None:
+    def _shorten_timeout(self, transport: asyncio.Transport) -> None:
+        """Leave a connection only a moment more."""
         self._in_time.pop(transport).cancel()
-        self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, self._look_once_more, transport)
+        self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, self._abort_after_read, transport)
 
-    def _look_once_more(self, transport: asyncio.Transport) -> None:
+    def _abort_after_read(self, transport: asyncio.Transport) -> None:
         # Some event loops run timers before they read. Data that arrived while a handler blocked the loop is read
         # first.
         self._late[transport] = asyncio.get_running_loop().call_later(MOMENT_S, transport.abort)

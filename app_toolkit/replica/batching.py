@@ -151,7 +151,7 @@ def batch(
     def decorate(function: Callable[..., Any]) -> Any:
         if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"@batch: {function!r} must be an `async def` or a `def` function that does not yield")
-        return _seen(Batching(function, replace(limits), size_fn))
+        return _batching_wrapper(Batching(function, replace(limits), size_fn))
 
     return decorate
 
@@ -209,7 +209,7 @@ def is_raw(endpoint: Callable[..., Any]) -> bool:
     return MARK in getattr(endpoint, "__dict__", {})
 
 
-def _seen(batching: "Batching") -> Callable[..., Any]:
+def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
     """Return the function that callers see."""
 
     async def answer(*args: Any, **kwargs: Any) -> Any:
@@ -312,9 +312,9 @@ class Item:
     def end(self, result: Any = None, error: Exception | None = None) -> None:
         if not self.over:
             self.result, self.error, self.over = result, error, True
-            self.tell()
+            self.wake()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         if self.news is not None and not self.news.done():
             self.news.set_result(None)
 
@@ -395,22 +395,22 @@ class Batches:
     def look_up_limits(self) -> None:
         """Apply limits that changed."""
         self.buffer.limits = self.batching.limits_for(self.owner)
-        self._look(self.loop.time())
+        self._start_due_batches(self.loop.time())
 
     def add(self, item: Item, size: int) -> None:
         now = self.loop.time()
         self.buffer.add(item, size, now)
-        self._look(now)
+        self._start_due_batches(now)
 
     def remove(self, item: Item) -> None:
         self.buffer.remove(item)
-        self._look(self.loop.time())
+        self._start_due_batches(self.loop.time())
 
     def ended(self) -> None:
         self.buffer.ended()
-        self._look(self.loop.time())
+        self._start_due_batches(self.loop.time())
 
-    def _look(self, now: float) -> None:
+    def _start_due_batches(self, now: float) -> None:
         """Start the batches that are due, and set the timer for the next one."""
         while items := self.buffer.close(now):
             Batch(self, items)
@@ -426,7 +426,7 @@ class Batches:
 
     def _wake(self, closes_at: float) -> None:
         self._timer = None
-        self._look(max(self.loop.time(), closes_at))  # a timer may fire slightly early by the loop's clock
+        self._start_due_batches(max(self.loop.time(), closes_at))  # a timer may fire slightly early by the loop's clock
 
 
 BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionary()
@@ -525,7 +525,7 @@ class Batch:
                         item.end(error=_copy(entry, self._batches.batching.name))
                     else:
                         item.steps.append(entry)
-                        item.tell()
+                        item.wake()
                 while any(len(item.steps) >= AHEAD for item in self._live):
                     self._room = self._batches.loop.create_future()
                     await self._room

@@ -152,7 +152,7 @@ class CallerConnection(asyncio.Protocol):
         arrived, self._arriving = self._arriving, None
         if arrived is not None:
             arrived.more_body = False
-            arrived.tell()
+            arrived.wake()
 
     # Called by a transaction
 
@@ -244,7 +244,7 @@ class CallerConnection(asyncio.Protocol):
         """Mark the running requests as disconnected: their responses cannot be sent any more."""
         for transaction in self._running:
             transaction.disconnected = not transaction.complete
-            transaction.tell()
+            transaction.wake()
 
 
 class Transaction:
@@ -282,9 +282,9 @@ class Transaction:
             self.body += body
             if len(self.body) > HIGH_WATER:
                 self._connection.pause_reading()
-        self.tell()
+        self.wake()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake `receive`: there is a new message."""
         self._news = True
         if self._waiting is not None:

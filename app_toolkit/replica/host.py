@@ -44,7 +44,7 @@ def import_from(name: str, app_dir: str) -> ModuleType:
 
     Raises `TargetError`. If user code failed, its `__cause__` is that error, and the end of the traceback is a note.
     """
-    _look_in(app_dir)
+    _put_first_on_path(app_dir)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # user code may raise anything
@@ -60,14 +60,14 @@ def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
         raise TargetError(
             f"the packed code of {target!r} is no longer in the store: the application was deleted or replaced"
         )
-    _look_in(app_dir)
+    _put_first_on_path(app_dir)
     try:
         return pickle.loads(code)
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise fails(f"the packed code of {target!r} cannot be unpacked", error) from error
 
 
-def _look_in(app_dir: str) -> None:
+def _put_first_on_path(app_dir: str) -> None:
     if sys.path[:1] != [app_dir]:
         sys.path.insert(0, app_dir)
     importlib.invalidate_caches()  # the folder may have been written just now

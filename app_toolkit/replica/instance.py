@@ -54,7 +54,7 @@ class Instance:
         Raises `StartupError` with the end of the user's traceback as a note. The object is closed by then.
         """
         try:
-            with self._told():
+            with self._in_replica_context():
                 await self._threads.run(self._construct)
             await self._if_there("start")
             await self._take_up(user_config)
@@ -143,14 +143,14 @@ class Instance:
         if not hasattr(type(self._object), name):
             return
         method = getattr(self._object, name)
-        with self._told():
+        with self._in_replica_context():
             if kind_of(method) == "coroutine":
                 await method(*arguments)
             else:
                 await self._threads.run(partial(method, *arguments))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _in_replica_context(self) -> Iterator[None]:
         """Set the replica context for user code. For calls, `Calls` sets it, at a tenth of the cost."""
         outer = REPLICA.get()
         REPLICA.set(self.replica)

@@ -94,13 +94,13 @@ class ModelPool(Generic[R]):
                         # Not in the context of the first request: the model belongs to no single one.
                         context = Context()
                         context.run(REPLICA.set, REPLICA.get())
-                        task = asyncio.get_running_loop().create_task(self._hold(name), name=name, context=context)
+                        task = asyncio.get_running_loop().create_task(self._run_model(name), name=name, context=context)
                         self._tasks.add(task)
                         task.add_done_callback(self._tasks.discard)
                     case _:
                         self._endings[action.model].set()
 
-    async def _hold(self, name: str) -> None:
+    async def _run_model(self, name: str) -> None:
         """Load a model, hold it until its end is decided, and unload it."""
         try:
             async with self._load(name) as model:

@@ -50,7 +50,7 @@ FIRST_PROBE_S = 30.0
 """Time limit of the first probe in seconds. The app's own tasks may still be warming up."""
 LEAST_S = 0.1
 """Minimum time in seconds for the answer over the socket, even if the event loop answered late."""
-LOOK_S = 0.05
+DRAIN_POLL_S = 0.05
 """Interval in seconds at which a drain checks whether all bytes have been sent."""
 CLOSING_S = 1.0
 """Time in seconds that clients of WebSockets have to answer the close code 1012."""
@@ -348,7 +348,7 @@ class ReplicaServer:
                 await replica.drain()
                 # Polled once in the life of a replica: a transport does not report when its last byte was sent.
                 while self._server is not None and self._server.has_unsent_answers:  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(DRAIN_POLL_S)
         except TimeoutError:
             return False
         return True

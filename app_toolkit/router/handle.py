@@ -340,7 +340,7 @@ def submit(
 
     If the returned future is cancelled, the coroutine is cancelled. Raises `NoReplica` if the loop is closed.
     """
-    run = _heard(work, *args, **kwargs)
+    run = _run_without_exception_log(work, *args, **kwargs)
     try:
         return asyncio.run_coroutine_threadsafe(run, loop)
     except RuntimeError:  # the loop is closed
@@ -348,7 +348,7 @@ def submit(
         raise NoReplica(ENDED) from None
 
 
-async def _heard(work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+async def _run_without_exception_log(work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
     # If the future is cancelled, no code retrieves an exception that the task raises during its cancellation.
     task = asyncio.current_task()
     assert task is not None, "a coroutine on an event loop has a task"

@@ -91,13 +91,13 @@ class Callers:
         self._published = Published(self.pool, node)
         #: The last published snapshots, including those of deployments that this process does not call yet.
         self._seen: dict[str, Snapshot] = {}
-        self._meeting = threading.Lock()
+        self._lock = threading.Lock()
         #: The callers by `APPLICATION/DEPLOYMENT`.
         self._callers = {f"{application}/{name}": RemoteCaller(self, name) for name in callees}
         #: The prefixes of the snapshot keys to watch.
         self._beginnings = {f"{REPLICAS}{application}/"} if callees else set[str]()
         #: Done once another prefix is added.
-        self._met: asyncio.Future[None] = self.loop.create_future()
+        self._subscribed: asyncio.Future[None] = self.loop.create_future()
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
@@ -125,22 +125,22 @@ class Callers:
         caller = self._callers.get(name)
         if caller is not None:
             return caller
-        with self._meeting:
+        with self._lock:
             if name not in self._callers:
                 self._callers[name] = RemoteCaller(self, deployment)
                 try:
-                    self.loop.call_soon_threadsafe(self._meet, name)
+                    self.loop.call_soon_threadsafe(self._subscribe, name)
                 except RuntimeError:  # the loop is closed
                     raise NoReplica(ENDED) from None
             return self._callers[name]
 
-    def _meet(self, name: str) -> None:
+    def _subscribe(self, name: str) -> None:
         seen = self._seen.get(f"{REPLICAS}{name}")
         if seen is not None:
             self._take(f"{REPLICAS}{name}", seen)
         self._beginnings.add(f"{REPLICAS}{name}/")  # the slash keeps other names out: a watched deployment is in use
-        if not self._met.done():
-            self._met.set_result(None)
+        if not self._subscribed.done():
+            self._subscribed.set_result(None)
 
     async def run(self, watch: WatchSome, report: Report | None = None) -> None:
         """Follow the published snapshots until cancelled, once there is a deployment to call.
@@ -150,7 +150,7 @@ class Callers:
         reporting: asyncio.Task[None] | None = None
         try:
             if not self._beginnings:
-                await self._met
+                await self._subscribed
             self._sweep()
             if report is not None:
                 reporting = self.loop.create_task(self.reports.run(report))
@@ -168,12 +168,12 @@ class Callers:
 
     async def _follow(self, watch: WatchSome) -> None:
         """Wait for new snapshots and apply them. Return early if another prefix was added."""
-        if self._met.done():
-            self._met = self.loop.create_future()
+        if self._subscribed.done():
+            self._subscribed = self.loop.create_future()
         versions = {key: snapshot.version for key, snapshot in self._seen.items()}
         news = asyncio.ensure_future(watch(versions, tuple(self._beginnings)))
         try:
-            await asyncio.wait((news, self._met), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((news, self._subscribed), return_when=asyncio.FIRST_COMPLETED)
             if news.done():
                 self.update(news.result())
         finally:

@@ -202,7 +202,7 @@ class Router:
         target = permit.target
         if self._end(permit):
             if self._join is None:
-                self._let_rest(target)
+                self._start_rest(target)
             elif target.position is None and self._targets.get(target.endpoint.id) is target:
                 self._join_queue(target, self._join)
             self._assign()
@@ -211,7 +211,7 @@ class Router:
         """Release a permit at a replica that was lost, drains, or was not reached. The replica rests for `REST_S`."""
         if self._end(permit):
             self._leave_queue(permit.target)
-            self._let_rest(permit.target)
+            self._start_rest(permit.target)
             self._assign()
 
     def _end(self, permit: Permit) -> bool:
@@ -454,19 +454,19 @@ class Router:
     def _queue_ended(self, target: Upstream, position: QueuePosition) -> None:
         if target.position is position:
             target.position = None
-            self._let_rest(target)
+            self._start_rest(target)
 
     def _leave_queue(self, target: Upstream) -> None:
         position, target.position = target.position, None
         if position is not None:
             position.leave()
 
-    def _let_rest(self, target: Upstream) -> None:
+    def _start_rest(self, target: Upstream) -> None:
         self._end_rest(target)
         if self._targets.get(target.endpoint.id) is target and not self._closed:
-            target.rest = asyncio.get_running_loop().call_later(REST_S, self._rested, target)
+            target.rest = asyncio.get_running_loop().call_later(REST_S, self._rest_over, target)
 
-    def _rested(self, target: Upstream) -> None:
+    def _rest_over(self, target: Upstream) -> None:
         target.rest = None
         self._assign()
 

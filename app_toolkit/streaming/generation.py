@@ -114,7 +114,7 @@ class Generation:
         DEADLINE.set(None)  # that of the request, whose client may leave
         outcome: Outcome = "failed"
         self._generating = asyncio.create_task(self._generate())
-        lease, kept = StreamLease(self.id, self.owner, self._obey, time.monotonic()), leases(self._log)
+        lease, kept = StreamLease(self.id, self.owner, self._apply_renewal, time.monotonic()), leases(self._log)
         kept.add(lease)
         try:
             await self._write(lease)
@@ -165,14 +165,14 @@ class Generation:
                 self._last += len(events)
                 lease.renewed_at = time.monotonic()
                 self._first.set()
-                self._obey(renewal)
+                self._apply_renewal(renewal)
             elif self._complete:
                 return
             else:
                 self._has_events.clear()
                 await self._has_events.wait()
 
-    def _obey(self, renewal: Renewal | None) -> None:
+    def _apply_renewal(self, renewal: Renewal | None) -> None:
         if renewal is None:
             self._stop("lost")
             return

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app_toolkit.core.stream_log import Outcome, Page, Renewal, StreamLimits, StreamTable
 
-LOOK_S = 1.0
+CLEANUP_INTERVAL_S = 1.0
 """Seconds between two searches for streams that are lost or old."""
 
 
@@ -78,7 +78,7 @@ class MemoryStreamLog:
         self._looked = now()
 
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
-        if self._now() - self._looked >= LOOK_S:
+        if self._now() - self._looked >= CLEANUP_INTERVAL_S:
             # No lease is checked: an owner in this process ends its streams, also after it was paused by a debugger.
             self._looked = self._now()
             self._table.remove_old(self._looked)

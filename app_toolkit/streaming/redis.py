@@ -54,6 +54,7 @@ RESERVED = 4
 MIN_CONNECTIONS = 2 * RESERVED
 
 SOCKET_TIMEOUT_S = 10.0
+"""Seconds to connect to Redis, and to receive the reply to a command."""
 
 CONNECTION_WAIT_S = 30.0
 """Seconds that a call waits for a free connection. It is longer than the retries of the calls that use them, so that an

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from app_toolkit.core.methods import idempotent
 from app_toolkit.core.stream_log import Outcome, Page, Renewal, StreamLimits
 from app_toolkit.deployment import Deployment
-from app_toolkit.streaming.log import LOOK_S, MemoryStreamLog
+from app_toolkit.streaming.log import CLEANUP_INTERVAL_S, MemoryStreamLog
 
 
 class StreamLogDeployment(
@@ -23,7 +23,7 @@ class StreamLogDeployment(
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._looking = asyncio.create_task(self._look(), name="app-toolkit stream log")
+        self._looking = asyncio.create_task(self._clean_up(), name="app-toolkit stream log")
 
     async def aclose(self) -> None:
         if self._looking is not None:
@@ -74,9 +74,9 @@ class StreamLogDeployment(
             async for page in pages:
                 yield page
 
-    async def _look(self) -> None:
+    async def _clean_up(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CLEANUP_INTERVAL_S)
             self._log.look()
 
 

@@ -233,7 +233,7 @@ class PooledConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            self._hear_out()
+            self._read_remaining()
         lost = self._why_lost(exc)
         self.transport = self._parser = None
         listener, self._listener = self._listener, None
@@ -279,7 +279,7 @@ class PooledConnection(asyncio.Protocol):
             return
         self._read_body(data, listener)
 
-    def _hear_out(self) -> None:
+    def _read_remaining(self) -> None:
         """Read the bytes that arrived before a write failed.
 
         After a failed write, the event loop stops reading. The bytes may be a close frame, or a response to a request

@@ -62,7 +62,7 @@ class Sent:
     async def invited(self) -> None:
         """Wait until the replica waits for the arguments, or has responded without them. Raise as `frame` does."""
         while not (self._invited or self._frames):
-            await self._news()
+            await self._wait_for_change()
 
     async def frame(self) -> Frame:
         """Return the next frame.
@@ -74,7 +74,7 @@ class Sent:
             ReplicaLost: The replica responded with another error status, or with invalid frames.
         """
         while not self._frames:
-            await self._news()
+            await self._wait_for_change()
         frame = self._frames.popleft()
         self._ahead -= frame.size
         if self._paused and self._ahead < HELD and self._connection is not None:
@@ -82,7 +82,7 @@ class Sent:
             self._connection.resume_reading()
         return frame
 
-    async def _news(self) -> None:
+    async def _wait_for_change(self) -> None:
         if self._error is not None:
             raise self._error
         self._waiter = asyncio.get_running_loop().create_future()
@@ -144,7 +144,7 @@ class Sent:
         if self._refusal is not None:
             self._fail(Refused(self._refusal.decode()))
         elif self._document is not None and self._error is not None:
-            self._fail(_told(self._error, b"".join(self._document)))
+            self._fail(_with_detail(self._error, b"".join(self._document)))
         else:
             self._fail(ReplicaGone("the answer ended before the result did"))
 
@@ -170,7 +170,7 @@ def _of_status(status: int) -> Exception:
     return ReplicaLost(f"the replica answered the call with status {status}")
 
 
-def _told(error: Exception, document: bytes) -> Exception:
+def _with_detail(error: Exception, document: bytes) -> Exception:
     """Return the error with the message of the replica's response, if it has one."""
     try:
         detail = str(json.loads(document)["detail"])

@@ -16,11 +16,13 @@ from app_toolkit.errors import NotWell
 IDLE_S = 10
 """Idle seconds before the first TCP keep-alive probe."""
 
-BETWEEN_S = 5
-PROBES = 3
-"""Unanswered probes, `BETWEEN_S` seconds apart, after which the connection breaks: 25 s after its last byte."""
+PROBE_INTERVAL_S = 5
+"""Seconds between two TCP keep-alive probes."""
 
-UNACKNOWLEDGED_S = IDLE_S + PROBES * BETWEEN_S
+PROBES = 3
+"""Unanswered probes, `PROBE_INTERVAL_S` seconds apart, after which the connection breaks: 25 s after its last byte."""
+
+UNACKNOWLEDGED_S = IDLE_S + PROBES * PROBE_INTERVAL_S
 """Seconds that sent bytes may remain unacknowledged, as long as a connection may be idle and not answer probes. While
 bytes are unacknowledged, the kernel sends no probes, and by default retransmits for about 15 minutes. In this time, it
 retransmits six times."""
@@ -84,7 +86,7 @@ def keep_alive(connection: socket.socket) -> None:
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, BETWEEN_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 

@@ -61,8 +61,8 @@ class Cluster(Client):
     def connect(self, address: str | None) -> "Cluster":
         return self
 
-    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> "Cluster":
-        assert (address, num_cpus, held) == ("auto", None, False)
+    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Cluster":
+        assert (address, num_cpus, with_lease) == ("auto", None, False)
         self.did.append("start")
         self.runs = True
         return self
@@ -121,8 +121,8 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     cluster = Cluster()
     new = [
         "application shop at /shop: new",
-        "  app: added (num_replicas none -> 1)",
-        "  chat: added (num_replicas none -> 2)",
+        "  app: will be added (num_replicas none -> 1)",
+        "  chat: will be added (num_replicas none -> 2)",
     ]
     assert deployed(cluster, app, dry_run=True) == new
     assert cluster.did == []
@@ -143,9 +143,9 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     app.write_text(APP.replace('"Shop"', '"Shops"').replace("num_replicas=2", "num_replicas=3"))
     assert deployed(cluster, app, dry_run=True, http=HTTPOptions(port=9000), moves=True) == [
         "application shop at /shop: files changed",
-        "  app: restarted",
-        "  chat: restarted (num_replicas 2 -> 3)",
-        "proxies: restarted (port 8000 -> 9000)",
+        "  app: will be restarted",
+        "  chat: will be restarted (num_replicas 2 -> 3)",
+        "proxies: will be restarted (port 8000 -> 9000)",
     ]
     assert cluster.did == ["start", "deploy shop", "close", "close", "close"]
     assert cluster.http == HTTPOptions()
@@ -169,10 +169,10 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
     deployed(cluster, app.parent / "app.yaml", file=file, variables={"KEY": "s3cret-1"})
     said = deployed(cluster, app.parent / "app.yaml", file=file, variables={"KEY": "s3cret-2"}, wait=True)
     assert said[:3] == ["application shop at /shop: no changes", "  app: unchanged", "  chat: unchanged"]
-    assert "  door: reconfigured (user_config changed)" in said
+    assert "  door: will be reconfigured (user_config changed)" in said
     assert "Serving Shop at http://127.0.0.1:8000/shop" in said
     assert "s3cret" not in "".join(said)
-    assert cluster.applications["keyed"].deployments[1].config.live.user_config == {"key": "s3cret-2"}
+    assert cluster.applications["keyed"].deployments[1].config.reloadable_options.user_config == {"key": "s3cret-2"}
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> Non
     deployed(cluster, app)
     before, files = cluster.applications["shop"], set(cluster.code)
     app.write_text(APP.replace("num_replicas=2", "num_replicas=3"))
-    shown = ["application shop at /shop", "  chat: restarted (files changed, num_replicas 2 -> 3)"]
+    shown = ["application shop at /shop", "  chat: will be restarted (files changed, num_replicas 2 -> 3)"]
     assert deployed(cluster, app, only=["chat"], dry_run=True) == shown
     assert cluster.applications["shop"] == before
     assert deployed(cluster, app, only=["chat"])[:2] == shown
@@ -193,7 +193,10 @@ def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> Non
     assert after.packed == set(cluster.code) > files
 
     app.write_text("from app_toolkit import Toolkit\napp = Toolkit()\n")
-    assert deployed(cluster, app, only=["chat"], dry_run=True) == ["application shop at /shop", "  chat: removed"]
+    assert deployed(cluster, app, only=["chat"], dry_run=True) == [
+        "application shop at /shop",
+        "  chat: will be removed",
+    ]
     with pytest.raises(ConfigError, match=r"'shop' has no deployment 'writer', .* there are app, chat$"):
         deployed(cluster, app, only=["writer"])
     with pytest.raises(ConfigError, match="route prefix '/shop': a part of it cannot be deployed with '/'"):

@@ -239,7 +239,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
 
     run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), lambda: engine)
     lines = output.getvalue().splitlines()
-    assert [line for line in lines if "physical" not in line] == [
+    assert [line for line in lines if "this machine has" not in line] == [
         "proxy: healthy, 1 of 1 running",
         "one/app: starting, 1 of 3 running",
         "one/writer: healthy, 1 of 1 running",
@@ -250,7 +250,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
         "Documentation at http://127.0.0.1:8000/docs",
         "Serving two at http://127.0.0.1:8000/two",
         "Documentation at http://127.0.0.1:8000/two/docs",
-        "Ctrl-C drains and stops.",
+        "Press Ctrl-C to drain and stop.",
         "Draining. Press Ctrl-C again to stop at once.",
     ]
     assert engine.did == ["start", "deploy", "deploy", "leave", "close"]

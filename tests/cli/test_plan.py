@@ -59,6 +59,17 @@ def test_the_plan_says_between_which_numbers_a_load_decides(tmp_path: Path) -> N
     assert "deployment=app (default)  kind=ingress  replicas=1 to 5, 2 at first" in done.stdout
 
 
+def test_the_plan_of_a_class_without_http_names_no_prefix(tmp_path: Path) -> None:
+    (tmp_path / "silent.py").write_text(
+        "from app_toolkit import Deployment\n"
+        "class Writer(Deployment):\n"
+        "    async def write(self) -> str: ...\n"
+        "writer = Writer.bind()\n"
+    )
+    done = plan(f"{tmp_path / 'silent.py'}:writer")
+    assert done.stdout.splitlines()[0] == f"application default (silent:writer from {tmp_path}), which serves no HTTP"
+
+
 def test_an_app_that_does_not_import_is_a_sentence_and_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def build():\n    raise ValueError('no model')\n\nbuild()\n")
     done = plan(str(tmp_path / "broken.py"))

@@ -28,7 +28,7 @@ def test_every_option_is_on_the_page() -> None:
 def test_a_line_has_the_bounds_both_defaults_and_the_meaning() -> None:
     lines = page().splitlines()
     assert "| `ray_actor_options.num_cpus` | number from 0 to 1,024 | `0.1` | `1` | logical CPUs ↻ |" in lines
-    meaning = "client connections of one proxy; more get 503"
+    meaning = "maximum client connections of one proxy; further ones get 503"
     line = f"| `max_connections` | integer or null, from 1 to 1,000,000 | `null` | {meaning} |"
     assert line in lines
     assert any(

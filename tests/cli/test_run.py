@@ -90,7 +90,7 @@ class Scripted(Client):
         self.spec: ApplicationSpec | None = None
         self.number = -1
 
-    def start(self, *, address: str | None, num_cpus: float | None, held: bool = True) -> "Scripted":
+    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Scripted":
         self.did.append("start")
         self.on_start()
         self.num_cpus = num_cpus
@@ -176,7 +176,7 @@ def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) 
         "chat: healthy, 2 of 2 running",
         "Serving Shop at http://127.0.0.1:8000",
         "Documentation at http://127.0.0.1:8000/docs",
-        "Ctrl-C drains and stops.",
+        "Press Ctrl-C to drain and stop.",
         "Draining. Press Ctrl-C again to stop at once.",
     ]
     assert engine.did == ["start", "deploy", "leave", "close"]
@@ -301,7 +301,10 @@ def test_a_ray_of_our_own_has_as_many_logical_cpus_as_the_plan_asks_for(
     engine = Scripted(ready, ctrl_c)
     said = ran(app, engine)
     assert engine.num_cpus == 5
-    assert "The replicas ask for 4.5 logical CPUs; this machine has 2 physical ones." in said
+    assert (
+        "The replicas reserve 4.5 CPUs; this machine has 2. The replicas will share them. Reduce `num_replicas` or "
+        "`num_cpus` if the app is slow."
+    ) in said
 
 
 def test_a_cluster_that_is_joined_keeps_its_own_cpus(app: str) -> None:

@@ -109,8 +109,8 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "  app: healthy, 1 of 1 running, 3 restarts",
         "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
         "    shop.chat-1-2: starting for 1 s, requests 1 GPU; 0 GPU is free",
-        "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  of them in a buffer=0  open streams=0",
-        "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  of them in a buffer=7  open streams=0",
+        "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  wait for a batch=0  open streams=0",
+        "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  wait for a batch=7  open streams=0",
         "  app: proxy@abc-1-1 has reached 1,000 of 1,000 max_queued_requests",
         "  app: shop.app-1-1 has reached 100 of 100 max_ongoing_requests, 1,000 of 1,000 max_open_streams",
     ]
@@ -183,7 +183,7 @@ def test_what_of_the_store_cannot_be_believed_is_said_first(
     running.status = replace(STATUS, warnings=(warning,), applications=(unreadable,))
     assert command("status") == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == [warning, "application shop, which must be deployed again"]
+    assert said[:2] == [warning, "application shop; its stored state cannot be read: deploy it again"]
 
 
 def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from app_toolkit.cli.dev import app as served_by_dev
 from app_toolkit.cli.plan import plan_here
 from app_toolkit.cli.target import Target
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.config.settings import say_served
+from app_toolkit.config.settings import set_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.errors import ConfigError
 from tests.e2e.targets import KINDS, file
@@ -48,7 +48,7 @@ def test_plan_and_dev_take_every_kind(name: str) -> None:
     assert spec.default == spec.deployments[0].config.name
     assert spec.route_prefix == "/"
     assert spec.routes[-1].owner == spec.default
-    say_served(str(Served(target)))
+    set_served(str(Served(target)))
     # As uvicorn and unlike TestClient, this takes an app that knows no lifespans.
     with TestClient(Applications({"/": served_by_dev()})) as client:
         assert of_dev(client, "/kind") == KINDS[name]
@@ -56,7 +56,7 @@ def test_plan_and_dev_take_every_kind(name: str) -> None:
 
 def test_dev_serves_all_applications_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "app.yaml").write_text(file(str(E2E)))
-    say_served(str(Served(file=tmp_path / "app.yaml")))
+    set_served(str(Served(file=tmp_path / "app.yaml")))
     with TestClient(served_by_dev()) as client:
         for name, kind in KINDS.items():
             assert of_dev(client, f"/{name}/kind") == kind
@@ -66,7 +66,7 @@ def test_dev_serves_all_applications_of_a_file(tmp_path: Path) -> None:
 def test_dev_serves_one_application_of_a_file_with_the_options_of_the_file(tmp_path: Path) -> None:
     text = file(str(E2E)).replace("route_prefix: /bound,", "route_prefix: /b, deployments: {greeter: {user_config: *},")
     (tmp_path / "app.yaml").write_text(re.sub(r"\*}, (.*)}", r"{kind: '${KIND}'}}}, \1}", text))
-    say_served(str(Served(file=tmp_path / "app.yaml", application="bound")))
+    set_served(str(Served(file=tmp_path / "app.yaml", application="bound")))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("KIND", "of the file")
         with TestClient(served_by_dev()) as client:
@@ -91,7 +91,7 @@ def test_dev_refuses_applications_that_cannot_share_a_process(
         ("modules", f"{tmp_path}/one and {tmp_path}/two both have a module 'main'"),
         ("folders", "its applications have different working folders"),
     ):
-        say_served(str(Served(file=tmp_path / f"{name}.yaml")))
+        set_served(str(Served(file=tmp_path / f"{name}.yaml")))
         with pytest.raises(SystemExit) as ended:
             served_by_dev()
         assert ended.value.code == ConfigError.exit_code

@@ -116,4 +116,7 @@ def test_an_empty_file_says_nothing() -> None:
 def test_a_table_of_toml_is_told_by_name_because_its_lines_are_not_known() -> None:
     document = from_toml({"a": {"b": 1}}, "pyproject.toml", "tool.app_toolkit")
     assert document.at(("a", "b")) == "pyproject.toml"
-    assert (document.called(("a", "b")), document.called(())) == ("[tool.app_toolkit].a.b", "[tool.app_toolkit]")
+    assert (document.display_name(("a", "b")), document.display_name(())) == (
+        "[tool.app_toolkit].a.b",
+        "[tool.app_toolkit]",
+    )

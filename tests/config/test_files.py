@@ -8,9 +8,9 @@ import pytest
 from app_toolkit.config.document import from_toml, from_yaml
 from app_toolkit.config.fields import merge
 from app_toolkit.config.files import ConfigFile, parse, read_file
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, overridden
+from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge_overrides
 from app_toolkit.config.options import InstanceOptions, Options
-from app_toolkit.config.project import choose, read_project
+from app_toolkit.config.project import read_project, resolve_options
 from app_toolkit.errors import ConfigError
 
 FOLDER = Path("/srv/shop")
@@ -209,7 +209,7 @@ def test_a_file_overrides_the_project_and_is_overridden_by_the_environment_and_t
     project = read_project(tmp_path)
     file = read("port: 2\nmax_connections: 2\n" + application("num_replicas: 1"))
     monkeypatch.setenv("APP_TOOLKIT_MAX_CONNECTIONS", "3")
-    chosen = choose(project, Options(), file)
+    chosen = resolve_options(project, Options(), file)
     assert (chosen.port, chosen.max_connections, chosen.host) == (2, 3, "::1")
 
 
@@ -263,7 +263,7 @@ FOLLOWS = {"min_replicas": 0, "max_replicas": 5}
 def test_a_number_takes_the_place_of_what_decides_it_and_the_other_way_round(
     code: dict[str, Any], file: dict[str, Any], number: object, config: object
 ) -> None:
-    options = overridden(DeploymentConfig(name="a", **code), file)
+    options = merge_overrides(DeploymentConfig(name="a", **code), file)
     result = DeploymentConfig(**options)
     assert result.num_replicas == number
     followed = result.autoscaling_config

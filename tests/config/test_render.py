@@ -199,8 +199,8 @@ def test_each_option_is_there_with_its_meaning_and_defaults_are_commented_out() 
     lines = [line.strip() for line in text.splitlines()]
     assert "port: 80  # port of the proxies; 0: any free port" in lines
     assert '# host: "127.0.0.1"  # address of the proxies' in lines
-    assert "num_replicas: 2  # number of replicas; auto: follows the load" in lines
-    assert "# num_replicas: 1  # number of replicas; auto: follows the load" in lines
+    assert "num_replicas: 2  # number of replicas; auto: set by autoscaling" in lines
+    assert "# num_replicas: 1  # number of replicas; auto: set by autoscaling" in lines
     assert "#   num_gpus: 0  # logical GPUs; fractions share one" in lines
     assert "app_dir: src  # the folder that is put first on the import path" in lines
 
@@ -246,7 +246,7 @@ applications:
     with pytest.raises(OverrideError) as refused:
         replanned(app({}, {}), file)
     around = "applications.shop.deployments"
-    assert str(file.blame("shop", refused.value)).splitlines() == [
+    assert str(file.locate("shop", refused.value)).splitlines() == [
         f"app.yaml:6: {around}.front: 'sync_threads' is an option of classes, and this is an ingress",
         f"app.yaml:7: {around}.absent: the app has no deployment 'absent', only front, writer",
         f"app.yaml:9: {around}.writer: 'on_disconnect' is an option of ingresses and of classes with __call__, "

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import AWAY_S, FORGOTTEN_S, Autoscaler, Report
 from app_toolkit.core.reports import LastReport, loads_to_report
-from app_toolkit.observability.reports import LOOK_S
+from app_toolkit.observability.reports import LOAD_CHECK_S
 
 WORLDS = settings(
     max_examples=60,
@@ -749,17 +749,17 @@ def test_a_step_and_a_ramp_end_where_they_should():
 def test_after_a_step_from_one_client_to_forty_the_defaults_ask_for_more_within_two_seconds(target, stepped_at):
     autoscaler = Autoscaler(AutoscalingConfig(target_ongoing_requests=target), 1, 0.0)
     last, changes = LastReport(), []
-    for look in range(round(40 / LOOK_S)):
-        now = look * LOOK_S
+    for look in range(round(40 / LOAD_CHECK_S)):
+        now = look * LOAD_CHECK_S
         loads = {"shop/chat": (0, 1 if now < stepped_at else 40, 0, 0)}
         if news := loads_to_report(last, loads, now):
             last = LastReport(news, now)
             autoscaler.hear(Report("proxy", now, *news["shop/chat"]), now)
-        in_time(autoscaler, now, now + LOOK_S, lambda at, decision: changes.append((at, decision.target)))
+        in_time(autoscaler, now, now + LOAD_CHECK_S, lambda at, decision: changes.append((at, decision.target)))
     asked_at = {number: next(at for at, target in changes if target >= number) for _, number in changes}
     assert stepped_at < asked_at[2] < stepped_at + 2
     right = ceil(40 / target)
-    assert asked_at[right] < stepped_at + 5 + 0.5 + LOOK_S
+    assert asked_at[right] < stepped_at + 5 + 0.5 + LOAD_CHECK_S
     assert changes[-1][1] == max(asked_at) == right
 
 

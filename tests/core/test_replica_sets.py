@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.reconcile import ReplicaSetRecord, are_proxies, proxies_of
-from app_toolkit.core.replica_sets import ReplicaSet, lifted, living_proxies, occupied, recovering, specified
+from app_toolkit.core.replica_sets import ReplicaSet, active_proxies, lifted, occupied, recovering, specified
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import Failure
 from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
@@ -93,7 +93,7 @@ def test_somebody_recovers_until_everybody_has_said_what_it_is():
 
 @given(known=some_groups())
 def test_a_node_is_occupied_by_replicas_that_serve_and_its_proxies_are_counted_where_they_are(known):
-    nodes, living = occupied(known), living_proxies(known)
+    nodes, living = occupied(known), active_proxies(known)
     for node in (HOME, NEXT):
         there = [
             each.phase

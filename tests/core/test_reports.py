@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.autoscale import FORGOTTEN_S
-from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, MATTERS, NONE, LastReport, loads_to_report
+from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, NONE, SIGNIFICANT_CHANGE, LastReport, loads_to_report
 
 A, B = "shop/a", "shop/b"
 LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 4))
@@ -39,7 +39,9 @@ def test_who_listens_knows_each_load_to_its_half_and_after_a_second_to_a_tenth_a
             last = LastReport(said, now)
             heard |= said
         elif now - last.at >= LEAST_S:
-            assert all(abs(there - then) <= MATTERS * max(there, then) for then, there in pairs(heard, loads))
+            assert all(
+                abs(there - then) <= SIGNIFICANT_CHANGE * max(there, then) for then, there in pairs(heard, loads)
+            )
             assert not any(map(sum, loads.values())) or now - last.at < LONGEST_S < FORGOTTEN_S
         assert not jumped(heard, loads)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.stalls import (
-    LOOK_S,
+    CHECK_INTERVAL_S,
     WARN_AFTER_S,
     Blocked,
     StackFrame,
@@ -87,7 +87,7 @@ def test_a_block_is_reported_once_and_never_before_it_lasted_a_second(asked, ste
     state, now, reports = Watched(asked=asked), asked, 0
     for step in steps:
         now += step
-        assert 0 <= state.next_look_s(now) <= LOOK_S
+        assert 0 <= state.next_look_s(now) <= CHECK_INTERVAL_S
         if state.must_report(now):
             assert now - asked >= WARN_AFTER_S
             reports += 1

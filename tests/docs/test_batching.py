@@ -40,7 +40,10 @@ def test_the_limits_of_the_page_are_those_there_are() -> None:
 
 def test_the_deployment_of_the_page_fills_its_batches() -> None:
     config = shown("tag")["tagger"].config
-    assert (config.live.batch, config.max_ongoing_requests) == ({"tag": {"max_concurrent_batches": 2}}, 32)
+    assert (config.reloadable_options.batch, config.max_ongoing_requests) == (
+        {"tag": {"max_concurrent_batches": 2}},
+        32,
+    )
 
 
 def test_the_file_of_the_page_tunes_the_endpoint_of_the_page(tmp_path: Path) -> None:
@@ -49,4 +52,4 @@ def test_the_file_of_the_page_tunes_the_endpoint_of_the_page(tmp_path: Path) -> 
     overrides = read_file(tmp_path / "app.yaml").application("shop").deployments
     spec = plan(shown("embed_text")["shop"], target="shop:shop", app_dir=".", overrides=overrides)
     limits = {"max_batch_size": 64, "batch_wait_timeout_s": 0.02}
-    assert spec.deployment("search").config.live.batch == {"embed_text": limits}
+    assert spec.deployment("search").config.reloadable_options.batch == {"embed_text": limits}

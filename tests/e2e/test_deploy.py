@@ -142,7 +142,10 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
 
     (app / "words.py").write_text('WORD = "second"\n')
     assert here(*deploy, "--dry-run") == 0
-    assert capsys.readouterr().out.splitlines() == ["application stays at /stays: files changed", "  app: restarted"]
+    assert capsys.readouterr().out.splitlines() == [
+        "application stays at /stays: files changed",
+        "  app: will be restarted",
+    ]
     assert answer(url, lambda told: True) == first
     assert here(*deploy, "--wait") == 0
     with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:

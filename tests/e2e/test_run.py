@@ -78,7 +78,7 @@ def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
     command = psutil.Process(pid)
     try:
         said = b""
-        while b"Ctrl-C drains" not in said:
+        while b"Press Ctrl-C" not in said:
             said += os.read(terminal, 4096)
         found = re.search(rb"Serving .* at (http\S+)", said)
         assert found is not None

@@ -333,7 +333,7 @@ def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: P
         assert httpx.get(where[1], trust_env=False, timeout=PATIENCE_S).json() == "served"
         family = psutil.Process(script.pid).children(recursive=True)
         # To the last line before: `communicate` does not know of what was read ahead.
-        assert "Ctrl-C drains and stops.\n" in iter(script.stdout.readline, "")
+        assert "Press Ctrl-C to drain and stop.\n" in iter(script.stdout.readline, "")
         script.send_signal(signal.SIGINT)
         said, complained = script.communicate(timeout=60)
     finally:

@@ -11,7 +11,7 @@ from app_toolkit.types import NodeId, ReplicaId
 def test_an_order_to_start_that_is_not_obeyed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors, "node", lambda: NodeId("n"))
     monkeypatch.setattr(actors, "own_host", lambda: "127.0.0.1")
-    monkeypatch.setattr(actors, "living_nodes", lambda: ["127.0.0.1"])
+    monkeypatch.setattr(actors, "alive_nodes", lambda: ["127.0.0.1"])
     proxy = actors._Proxy(ReplicaId("proxy@n-1"))
     proxy.heed(7)
     with pytest.raises(StaleEpoch, match="an order of epoch 6 came after one of epoch 7"):

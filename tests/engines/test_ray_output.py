@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.engines.ray.output import LOOK_S, MOST_BYTES, Output
+from app_toolkit.engines.ray.output import MOST_BYTES, POLL_S, Output
 from tests.patience import PATIENCE_S
 
 
@@ -106,7 +106,7 @@ def test_a_file_that_is_gone_when_it_is_looked_at_does_not_end_the_output(
     others = outputs()
     output = Output(tmp_path)
     (thread,) = outputs() - others
-    thread.join(3 * LOOK_S)  # some looks at the files
+    thread.join(3 * POLL_S)  # some looks at the files
     assert thread.is_alive()
     (tmp_path / "worker-9-01-18.out").write_text("another one\n")
     output.close()

@@ -31,7 +31,7 @@ async def reporting(loads: Callable[[], Loads], report: Report) -> AsyncIterator
 async def test_what_waits_for_the_first_replica_is_told_without_waiting_for_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 3_600.0)
+    monkeypatch.setattr(module, "LOAD_CHECK_S", 3_600.0)
     told: asyncio.Queue[Loads] = asyncio.Queue()
 
     async def report(loads: Loads) -> bool:
@@ -59,7 +59,7 @@ async def test_a_load_that_not_interrupted_to_hurry_is_told_at_the_next_look() -
 async def test_what_nobody_heard_is_told_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "LOAD_CHECK_S", 0.01)
     tries: list[Loads] = []
     heard = asyncio.Event()
 

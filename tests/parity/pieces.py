@@ -54,7 +54,7 @@ def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) ->
             target=spec.target,
             app_dir=spec.app_dir,
             root_path="",
-            live=ingress.config.live,
+            live=ingress.config.reloadable_options,
             graceful_shutdown_timeout_s=5,
         )
         for number in range(replicas)

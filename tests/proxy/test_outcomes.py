@@ -537,6 +537,10 @@ def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(own
     assert requests["-"].outcomes == {"ok": 1}
     own.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
     assert own.edge.statistics().requests.keys() == {"-"}
+    own.one()
+    with own.raw() as raw:
+        raw.send(get("/hello")).answer()
+    assert own.edge.statistics().requests["shop/web"].outcomes == {"ok": 1}
 
 
 class Listening:

@@ -381,7 +381,7 @@ def planned(app: Toolkit, **overrides: Any) -> DeploymentConfig:
 def test_a_file_sets_the_batch_limits_of_an_endpoint_over_those_of_the_code() -> None:
     app, _ = tuned(size={"max_batch_size": 3})
     config = planned(app, tuned={"batch": {"size": {"batch_wait_timeout_s": 1}}})
-    assert config.live.batch == {"size": {"max_batch_size": 3, "batch_wait_timeout_s": 1}}
+    assert config.reloadable_options.batch == {"size": {"max_batch_size": 3, "batch_wait_timeout_s": 1}}
 
 
 def test_a_limit_for_an_endpoint_that_does_not_exist_is_refused() -> None:

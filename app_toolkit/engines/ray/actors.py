@@ -244,7 +244,7 @@ class _Replica(Controlled):
             with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
                 os.chdir(here.working_dir or os.curdir)
             # On a cluster with one node, no port is opened.
-            remote_host = own_host() if len(living_nodes()) > 1 else None
+            remote_host = own_host() if len(alive_nodes()) > 1 else None
             around = partial(_calling, here, secret)
             local = self.server.start(here, secret, address, remote_host, around, packed_code(here.code))
             return Location(local, node(), self.server.remote_address)
@@ -263,7 +263,7 @@ class _Proxy(Controlled):
 
         def start() -> Location:
             here = node()
-            shared = options.proxies_per_node > 1 or living_nodes().count(own_host()) > 1
+            shared = options.proxies_per_node > 1 or alive_nodes().count(own_host()) > 1
             self.server: Edge = Edge(
                 lambda: Proxy(secret, Router, here, self._access(options)),
                 options,
@@ -415,7 +415,7 @@ def own_host() -> str:
     return str(state.get_node_ip_address())
 
 
-def living_nodes() -> list[str]:
+def alive_nodes() -> list[str]:
     """Return the addresses of the nodes that are alive. Several nodes may run on one host."""
     state: Any = ray
     return [node["NodeManagerAddress"] for node in state.nodes() if node["Alive"]]

@@ -34,7 +34,8 @@ LEASE_EVERY_S = 5.0
 BACK_S = 60.0
 """Seconds that a controller that died may take to restart."""
 
-ASK_AGAIN_S = 0.2
+RETRY_INTERVAL_S = 0.2
+"""Seconds between two attempts to send a command to a controller that restarts."""
 
 LOAD_S = 2.0
 """Seconds that processes may take to report their load."""
@@ -54,16 +55,16 @@ class RayClient(Client):
         self._controller = controller
         self._local = local
         self._joined = joined
-        self._holder: threading.Thread | None = None
-        self._let_go = threading.Event()
+        self._lease_thread: threading.Thread | None = None
+        self._lease_released = threading.Event()
 
     @classmethod
-    def start(cls, *, address: str | None = None, num_cpus: float | None = None, held: bool = True) -> Self:
-        """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and hold a lease.
+    def start(cls, *, address: str | None = None, num_cpus: float | None = None, with_lease: bool = True) -> Self:
+        """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and take a lease.
 
-        If this process is a driver already, use its cluster. Without `held`, take no lease: the controller continues
-        when this process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot be
-        started.
+        If this process is a driver already, use its cluster. `with_lease=False`: take no lease, so that the instance
+        continues when this process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot
+        be started.
         """
         local = None
         if address is None and not is_driver():
@@ -71,7 +72,7 @@ class RayClient(Client):
             address = local.address
         joined = False
         try:
-            joined = _join(address, shows_output=held and local is None)
+            joined = _join(address, shows_output=with_lease and local is None)
             # The first proxy runs on the node of the controller, so this node is preferred: users expect the proxy at
             # the address that this process shows.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
@@ -83,8 +84,8 @@ class RayClient(Client):
                 scheduling_strategy=here,
             ).remote()
             client = cls(controller, local, joined=joined)
-            if held:
-                client.hold()
+            if with_lease:
+                client.acquire_lease()
         except BaseException:
             if joined:
                 ray.shutdown()
@@ -148,7 +149,7 @@ class RayClient(Client):
                 if time.monotonic() > deadline:
                     raise
             deadline = min(deadline, time.monotonic() + BACK_S)
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(RETRY_INTERVAL_S)
 
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`, without processes that do not answer."""
@@ -184,47 +185,47 @@ class RayClient(Client):
         if self._local is not None:
             self.shutdown()
             return
-        self._release()
+        self._release_lease()
         if self.owner is not None:
             with suppress(InstanceEnded):  # the instance had no other applications
                 self.execute(Leave(self.owner))
         self.close()
 
     def shutdown(self) -> None:
-        self._release()
+        self._release_lease()
         with suppress(InstanceEnded, RayError):  # the controller ends by itself after the drain
             self.execute(Shutdown())
             ray.kill(self._controller, no_restart=True)
         self.close()
 
     def close(self) -> None:
-        self._release()
+        self._release_lease()
         if self._joined:
             ray.shutdown()
         local, self._local = self._local, None
         if local is not None:
             local.close()
 
-    def hold(self) -> None:
+    def acquire_lease(self) -> None:
         """Take a lease, and renew it from then on. Does nothing if this client has one."""
         if self.owner is not None:
             return
         self.owner = uuid.uuid4().hex
         self.execute(Hold(self.owner))
-        self._holder = threading.Thread(target=self._keep_holding, name="app-toolkit lease", daemon=True)
-        self._holder.start()
+        self._lease_thread = threading.Thread(target=self._renew_lease, name="app-toolkit lease", daemon=True)
+        self._lease_thread.start()
 
-    def _keep_holding(self) -> None:
+    def _renew_lease(self) -> None:
         assert self.owner is not None
-        while not self._let_go.wait(LEASE_EVERY_S):
+        while not self._lease_released.wait(LEASE_EVERY_S):
             with suppress(RayError):  # a restarted controller accepts the lease again
                 ray.get(self._controller.execute.remote(Hold(self.owner)), timeout=LEASE_EVERY_S)
 
-    def _release(self) -> None:
-        self._let_go.set()
-        if self._holder is not None:
-            self._holder.join()
-            self._holder = None
+    def _release_lease(self) -> None:
+        self._lease_released.set()
+        if self._lease_thread is not None:
+            self._lease_thread.join()
+            self._lease_thread = None
 
 
 def _answers(question: str, processes: Sequence[str]) -> dict[str, Any]:

@@ -132,8 +132,8 @@ class RayLauncher:
             self._emit(Exited(spec.id, _sentence(error)))
             return
         self._amounts[spec.id] = _amounts(action.options)
-        self._attend(spec.id, handle)
-        placed = asyncio.create_task(self._tell_if_unplaceable(action, handle))
+        self._watch_process(spec.id, handle)
+        placed = asyncio.create_task(self._report_if_unplaceable(action, handle))
         try:
             started = handle.start.remote(spec, action.replica_set, action.template_hash, self._secret, self._epoch)
             await self._until_started(spec.id, action.replica_set, action.template_hash, started)
@@ -172,7 +172,7 @@ class RayLauncher:
             return ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
         return ReplicaActor.options(**options, **_resources(action)).remote(action.spec.id)
 
-    async def _tell_if_unplaceable(self, action: Start, handle: Handle) -> None:
+    async def _report_if_unplaceable(self, action: Start, handle: Handle) -> None:
         replica = action.replica
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
         told, since = False, time.monotonic()
@@ -207,7 +207,7 @@ class RayLauncher:
         if replica in self._handles:  # otherwise the process has ended meanwhile
             self._nodes[replica] = (replica_set, template_hash), node
 
-    def _attend(self, replica: ReplicaId, handle: Handle) -> None:
+    def _watch_process(self, replica: ReplicaId, handle: Handle) -> None:
         """Report the end of the process of a replica, once."""
         if replica not in self._handles:
             self._handles[replica] = handle
@@ -234,7 +234,7 @@ class RayLauncher:
         except ValueError:
             self._emit(Exited(replica, "the process did not exist when the controller restarted"))
             return
-        self._attend(replica, handle)
+        self._watch_process(replica, handle)
         try:
             about = await handle.describe.remote(self._epoch)
         except StaleEpoch:

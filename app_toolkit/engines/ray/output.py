@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-LOOK_S = 0.2
+POLL_S = 0.2
 """Seconds between two checks of the files."""
 
 MOST_BYTES = 256 * 1024
@@ -42,13 +42,13 @@ class Output:
     def _follow(self) -> None:
         # Stop if the reader of standard output has closed it (BrokenPipeError), or this process has (ValueError).
         with suppress(BrokenPipeError, ValueError):
-            while not self._ends.wait(LOOK_S):
-                self._look()
-            self._look()
+            while not self._ends.wait(POLL_S):
+                self._read_files()
+            self._read_files()
             for file in self._files.values():
                 file.flush()
 
-    def _look(self) -> None:
+    def _read_files(self) -> None:
         grown = []
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:

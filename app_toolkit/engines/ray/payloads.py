@@ -44,7 +44,7 @@ class RayPayloads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ask(self, replica: ReplicaId, method: str, *args: Any) -> Any:
-        with _told_as_gone(replica):
+        with _as_replica_gone(replica):
             # This copies the arguments into the object store, which would block the event loop.
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, replica, method, *args)
             return await answer
@@ -69,7 +69,7 @@ class Lent:
 
 
 @contextmanager
-def _told_as_gone(replica: ReplicaId) -> Iterator[None]:
+def _as_replica_gone(replica: ReplicaId) -> Iterator[None]:
     try:
         yield
     except (RayError, ValueError) as error:  # ValueError: there is no such actor

@@ -29,7 +29,7 @@ class RuntimeFolder:
     def __init__(self, session: str, base: Path | None = None) -> None:
         """Create and lock the folder. Raises `InsecurePath` if another user could read, change or replace its files."""
         base = check_runtime_folder(base)
-        self._lock = _hold(base / session)
+        self._lock = _lock_folder(base / session)
         self.path = base / session
         close_in_children(self)
         _remove_ended(base, session)
@@ -57,7 +57,7 @@ def check_runtime_folder(base: Path | None = None) -> Path:
         raise InsecurePath(f"no private folder for sockets and logs: {error}; {hint}") from None
 
 
-def _hold(path: Path) -> int:
+def _lock_folder(path: Path) -> int:
     """Create the folder, unless it exists, and lock it against removal."""
     while True:
         private.folder(path)
