@@ -163,9 +163,8 @@ class DesiredState:
                 self._corrupt.pop(HTTP, None)
             after = rollout.applied(last, spec)
             if owner is not None and last is None and spec.name not in self.corrupt:
-                await self._store_lease(
-                    owner, spec.name
-                )  # first: without a stored lease, the application would stay forever
+                # First: without a stored lease, the application would stay forever.
+                await self._store_lease(owner, spec.name)
             await self._state_store.put_application(after, code)
             self._corrupt.pop(application_key(spec.name), None)
             self._store_rollout(after)
