@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.test_floors import modules
+from tests.test_layers import modules
 
 FILE, CLASS, FUNCTION = 600, 450, 60
 """The maximum numbers of lines."""

@@ -22,13 +22,13 @@ from app_toolkit.client.commands import (
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.house import application, house
+from tests.controller.harness import application, harness
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_an_application_is_deployed_read_scaled_rolled_back_and_deleted():
-    async with house() as h:
+    async with harness() as h:
         http = HTTPOptions(port=8123)
         assert await Deploy(application(), http).perform(h.controller) == 1
         await h.until_healthy()
@@ -47,14 +47,14 @@ async def test_an_application_is_deployed_read_scaled_rolled_back_and_deleted():
 
 
 async def test_the_status_comes_as_soon_as_it_changes_and_in_any_case_in_time():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         status = await GetStatus().perform(h.controller)
         assert status == h.controller.status()
         assert (await GetStatus(status.change - 1, 1_000.0).perform(h.controller)).change == status.change
 
 
 async def test_what_a_lease_holds_goes_with_it():
-    async with house() as h:
+    async with harness() as h:
         await Hold("me").perform(h.controller)
         await Deploy(application(), owner="me").perform(h.controller)
         with pytest.raises(ConfigError, match="held by another run"):
@@ -67,7 +67,7 @@ async def test_what_a_lease_holds_goes_with_it():
 
 
 async def test_a_shutdown_gives_back_when_all_is_gone():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.tasks.append(shutdown := asyncio.create_task(Shutdown().perform(h.controller)))
         await h.until(shutdown.done)
         assert not h.world.processes

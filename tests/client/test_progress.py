@@ -12,7 +12,7 @@ from app_toolkit.client.progress import failures, is_serving, rolled_back, rows,
 from app_toolkit.core.status import WORST_FIRST, ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError
 from tests.client.scripted import PROXY, UP
-from tests.controller.house import application
+from tests.controller.harness import application
 
 NAMES = ("blog", "chat", "shop")
 LACKING = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")

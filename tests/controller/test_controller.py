@@ -24,13 +24,13 @@ from app_toolkit.engines.simulated import HOME
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import Version
 from app_toolkit.types import NodeId
-from tests.controller.house import CHAT, PROXY, SHOP, application, house
+from tests.controller.harness import CHAT, PROXY, SHOP, application, harness
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_what_is_applied_comes_up_and_is_told():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=8123))
         assert h.word() == "starting"
         await h.until_healthy()
@@ -52,7 +52,7 @@ async def test_what_is_applied_comes_up_and_is_told():
 
 
 async def test_a_proxys_port_outlives_the_controller_that_learned_it():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         [proxy] = h.world.of(PROXY)
         address = h.controller.status().proxies[0].replicas[0].address
         assert address is not None
@@ -65,7 +65,7 @@ async def test_a_proxys_port_outlives_the_controller_that_learned_it():
 
 
 async def test_the_longest_prefix_is_posted_first():
-    async with house() as h:
+    async with harness() as h:
         for name, prefix in [("root", "/"), ("deep", "/a/b"), ("flat", "/a")]:
             await h.controller.apply(application(name, prefix=prefix))
         await h.until(lambda: len(h.proxy.view["routes"]["applications"]) == 3)
@@ -73,14 +73,14 @@ async def test_the_longest_prefix_is_posted_first():
 
 
 async def test_two_applications_cannot_have_one_prefix():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         with pytest.raises(ConfigError, match="'/'"):
             await h.controller.apply(application("other"))
         assert await h.store.keys("applications/") == ["applications/shop"]
 
 
 async def test_a_killed_replica_is_replaced_at_once():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         victim, other = h.world.of(CHAT)
         h.world.crash(victim)
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2, within_s=h.world.start_s + 0.5)
@@ -91,7 +91,7 @@ async def test_a_killed_replica_is_replaced_at_once():
 
 
 async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         victim = h.world.of(CHAT)[0]
         h.world.processes[victim].deaf = True
         await h.until(lambda: victim not in h.world.processes, within_s=60)
@@ -101,7 +101,7 @@ async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
 
 
 async def test_a_new_revision_is_up_before_the_old_one_is_retired():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         old = h.world.of(CHAT)
         least = []
         await h.controller.apply(application(cpus=0.5))
@@ -117,7 +117,7 @@ async def test_a_new_revision_is_up_before_the_old_one_is_retired():
 
 
 async def test_a_change_of_limits_restarts_nothing_and_is_posted():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(application(max_queued_requests=7, chat=3))
         await h.until(lambda: len(h.proxy.replicas(CHAT)) == 3)
         assert h.proxy.view["replicas/shop/chat"]["policy"]["max_queued_requests"] == 7
@@ -125,7 +125,7 @@ async def test_a_change_of_limits_restarts_nothing_and_is_posted():
 
 
 async def test_changed_options_are_taken_up_where_they_can_be_and_until_then_the_deployment_is_updating():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(CHAT)
         h.world.stubborn[CHAT] = "no such model"
         await h.controller.apply(application(max_ongoing_requests=7))
@@ -141,7 +141,7 @@ async def test_changed_options_are_taken_up_where_they_can_be_and_until_then_the
 
 
 async def test_what_nobody_can_take_up_is_taken_back_and_the_old_go_on():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(CHAT)
         h.world.stubborn[CHAT] = h.world.broken[CHAT] = "no such model"
         await h.controller.apply(application(max_ongoing_requests=7))
@@ -155,7 +155,7 @@ async def test_what_nobody_can_take_up_is_taken_back_and_the_old_go_on():
 
 
 async def test_a_controller_that_comes_back_goes_on_with_a_reconfiguration():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(CHAT)
         h.world.lost = {Reconfigured}
         await h.controller.apply(application(max_ongoing_requests=7))
@@ -169,7 +169,7 @@ async def test_a_controller_that_comes_back_goes_on_with_a_reconfiguration():
 
 
 async def test_a_replica_drains_only_once_every_caller_has_let_go_of_it():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.proxy.reads = False
         await h.controller.apply(application(chat=1))
         await h.until(lambda: h.told("Retire"))
@@ -182,20 +182,20 @@ async def test_a_replica_drains_only_once_every_caller_has_let_go_of_it():
 
 
 async def test_a_caller_that_is_gone_holds_nothing_up_longer_than_its_lease():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.proxy.reads = False
         await h.controller.apply(application(chat=1))
         await h.until(lambda: h.performed(Drain), within_s=11.0)
 
 
 async def test_without_callers_a_retired_replica_drains_at_once():
-    async with house(deployed=application(), caller=False) as h:
+    async with harness(deployed=application(), caller=False) as h:
         await h.controller.apply(application(chat=1))
         await h.until(lambda: h.performed(Drain), within_s=0.3)
 
 
 async def test_a_restarted_controller_adopts_what_runs_and_restarts_nothing():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = dict(h.world.processes)
         await h.controller_dies()
         h.world.performed.clear()
@@ -211,7 +211,7 @@ async def test_a_restarted_controller_adopts_what_runs_and_restarts_nothing():
 
 
 async def test_while_anything_recovers_its_group_is_not_published():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.world.processes[h.world.of(CHAT)[0]].deaf = True
         await h.controller_dies()
         await h.controller_starts()
@@ -225,7 +225,7 @@ async def test_while_anything_recovers_its_group_is_not_published():
 
 
 async def test_a_replica_that_was_started_but_not_noted_is_found():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.world.start_s = 20.0
         await h.controller.apply(application(chat=3))
         await h.until(lambda: h.world.of(CHAT, "starting"))
@@ -237,7 +237,7 @@ async def test_a_replica_that_was_started_but_not_noted_is_found():
 
 
 async def test_an_application_deleted_while_nobody_looked_is_retired():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller_dies()
         await h.store.delete("copies/applications/shop")
         await h.store.delete("applications/shop")
@@ -249,7 +249,7 @@ async def test_an_application_deleted_while_nobody_looked_is_retired():
 
 
 async def test_ids_are_never_used_twice():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         for _ in range(2):
             await h.controller.delete("shop")
             await h.until(lambda: not h.world.processes)
@@ -264,7 +264,7 @@ async def test_ids_are_never_used_twice():
 
 
 async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         old, run, store = h.controller, h.run, h.store
         await h.controller_starts()
         await h.until_healthy()
@@ -284,7 +284,7 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
 
 
 async def test_a_controller_that_was_stopped_for_a_minute_kills_nobody():
-    async with house(deployed=application(health_check_failure_threshold=1)) as h:
+    async with harness(deployed=application(health_check_failure_threshold=1)) as h:
         before = list(h.world.processes)
         h.world.start_s = 30.0
         await h.controller.apply(application(health_check_failure_threshold=1, chat=3))
@@ -297,7 +297,7 @@ async def test_a_controller_that_was_stopped_for_a_minute_kills_nobody():
 
 
 async def test_an_application_that_is_deleted_is_retired_and_another_one_left_alone():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(application("other", prefix="/other"))
         await h.until(lambda: h.word("other") == "healthy")
         others = h.world.of("other/other") + h.world.of("other/chat")
@@ -325,7 +325,7 @@ def packed(code, name="packed", prefix=None):
 
 
 async def test_what_was_packed_stays_as_long_as_a_version_may_come_back_that_names_it():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(packed("1a"), code={"1a": b"one"})
         await h.until(lambda: h.word("packed") == "healthy")
         assert [start.spec.code for start in h.performed(Start, "packed/writer")] == ["1a"]
@@ -347,7 +347,7 @@ async def test_what_was_packed_stays_as_long_as_a_version_may_come_back_that_nam
 
 
 async def test_files_come_along_with_an_application_and_others_are_another_revision():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         deployed = packed("1a").model_copy(update={"artifact": "3c", "app_dir": "."})
         await h.controller.apply(deployed, code={"1a": b"one", "3c": b"files"})
         await h.until(lambda: h.word("packed") == "healthy")
@@ -359,7 +359,7 @@ async def test_files_come_along_with_an_application_and_others_are_another_revis
 
 
 async def test_an_application_without_a_prefix_serves_no_http_and_is_in_nobodys_way():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(packed("1a"), code={"1a": b"one"})
         await h.controller.apply(packed("1a", name="twin"), code={"1a": b"one"})
         await h.until(lambda: h.word("twin") == "healthy")
@@ -367,7 +367,7 @@ async def test_an_application_without_a_prefix_serves_no_http_and_is_in_nobodys_
 
 
 async def test_what_may_be_called_of_an_application_is_told():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(packed("1a"), code={"1a": b"one"})
         assert h.controller.methods("packed", "writer") == {"write": "stream", "count": "sync"}
         with pytest.raises(ConfigError, match="no application 'pacted'; those that run: packed, shop"):
@@ -377,7 +377,7 @@ async def test_what_may_be_called_of_an_application_is_told():
 
 
 async def test_a_caller_that_says_that_it_goes_holds_nothing_up():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         guest = h.caller("a guest")
         await h.until(lambda: CHAT in {key.removeprefix("replicas/") for key in guest.view})
         guest.reads = False
@@ -388,14 +388,14 @@ async def test_a_caller_that_says_that_it_goes_holds_nothing_up():
 
 
 async def test_with_the_last_application_the_proxy_goes():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.delete("shop")
         await h.until(lambda: not h.world.processes)
         assert h.controller.status().proxies == ()
 
 
 async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         [old] = h.world.of(PROXY)
         await h.controller.apply(application(), HTTPOptions(port=9000))
         most = []
@@ -413,7 +413,7 @@ NEXT = NodeId("next")
 
 
 async def test_several_proxies_share_the_port_that_the_first_one_found():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=3))
         await h.until(lambda: len(h.proxies("running")) == 3)
         first, *others = [start.spec.options["port"] for start in h.performed(Start, PROXY)]
@@ -428,7 +428,7 @@ async def test_several_proxies_share_the_port_that_the_first_one_found():
 
 
 async def test_every_node_with_a_replica_has_proxies_and_is_told_under_one_port():
-    async with house() as h:
+    async with harness() as h:
         h.world.nodes.append(NEXT)
         await h.controller.apply(application(chat=4), HTTPOptions(port=0))
         await h.until_healthy()
@@ -442,7 +442,7 @@ async def test_every_node_with_a_replica_has_proxies_and_is_told_under_one_port(
 
 
 async def test_requests_wait_at_home_for_the_first_replica():
-    async with house() as h:
+    async with harness() as h:
         h.world.start_s = 1.0
         h.world.broken = {SHOP: "no", CHAT: "no"}
         h.world.nodes.append(NEXT)
@@ -452,7 +452,7 @@ async def test_requests_wait_at_home_for_the_first_replica():
 
 
 async def test_a_node_without_a_replica_loses_its_proxies_after_a_while_and_they_drain():
-    async with house() as h:
+    async with harness() as h:
         h.world.nodes.append(NEXT)
         await h.controller.apply(application(chat=5))
         await h.until(lambda: len(h.proxies("running")) == 2)
@@ -471,7 +471,7 @@ async def test_a_node_without_a_replica_loses_its_proxies_after_a_while_and_they
 
 
 async def test_nothing_is_started_on_a_node_that_died():
-    async with house() as h:
+    async with harness() as h:
         h.world.nodes.append(NEXT)
         await h.controller.apply(application(chat=5), HTTPOptions(proxies_per_node=2))
         await h.until(lambda: len(h.proxies("running")) == 4)
@@ -486,7 +486,7 @@ async def test_nothing_is_started_on_a_node_that_died():
 
 
 async def test_a_controller_that_comes_back_keeps_the_proxies_of_every_node():
-    async with house() as h:
+    async with harness() as h:
         h.world.nodes.append(NEXT)
         await h.controller.apply(application(chat=5))
         await h.until(lambda: len(h.proxies("running")) == 2)
@@ -502,7 +502,7 @@ async def test_a_controller_that_comes_back_keeps_the_proxies_of_every_node():
 
 
 async def test_when_the_cluster_grows_replicas_that_only_their_own_node_reaches_are_replaced():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         alone = set(h.world.of(SHOP) + h.world.of(CHAT))
         assert not any(h.world.processes[id].location.remote_address for id in alone)
         h.world.nodes.append(NEXT)
@@ -517,7 +517,7 @@ async def test_when_the_cluster_grows_replicas_that_only_their_own_node_reaches_
 
 
 async def test_a_bad_start_is_told_with_its_error_and_tried_again_less_and_less():
-    async with house() as h:
+    async with harness() as h:
         h.world.broken[CHAT] = "Traceback: ImportError: no module named 'shop'"
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
@@ -531,7 +531,7 @@ async def test_a_bad_start_is_told_with_its_error_and_tried_again_less_and_less(
 
 
 async def test_an_old_revision_goes_on_serving_while_the_new_one_fails():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         old = h.world.of(CHAT)
         h.world.broken[CHAT] = "ImportError"
         await h.controller.apply(application(cpus=0.5))
@@ -542,7 +542,7 @@ async def test_an_old_revision_goes_on_serving_while_the_new_one_fails():
 
 
 async def test_a_replica_without_room_is_told_with_what_it_asks_for():
-    async with house() as h:
+    async with harness() as h:
         h.world.room = 3
         await h.controller.apply(application(chat=3))
         await h.until(lambda: h.word() == "waiting_for_resources")
@@ -556,7 +556,7 @@ async def test_a_replica_without_room_is_told_with_what_it_asks_for():
 
 
 async def test_what_would_be_one_too_many_on_every_node_waits_for_another_node():
-    async with house() as h:
+    async with harness() as h:
         h.world.nodes.append(NodeId("another"))
         await h.controller.apply(application(chat=3, per_node=1))
         await h.until(lambda: h.word() == "waiting_for_resources")
@@ -576,7 +576,7 @@ async def test_what_would_be_one_too_many_on_every_node_waits_for_another_node()
 
 
 async def test_a_replica_that_can_never_be_placed_has_failed():
-    async with house() as h:
+    async with harness() as h:
         h.world.room = 0
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
@@ -584,7 +584,7 @@ async def test_a_replica_that_can_never_be_placed_has_failed():
 
 
 async def test_lost_and_late_events_cost_time_only():
-    async with house() as h:
+    async with harness() as h:
         h.world.lost = {Started}
         await h.controller.apply(application(startup_timeout_s=5.0))
         await h.clock.advance(20.0)
@@ -597,7 +597,7 @@ async def test_lost_and_late_events_cost_time_only():
 
 
 async def test_a_process_that_nobody_remembers_is_ended():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         stranger = h.world.of(CHAT)[0]
         h.controller.inbox.put(Found("shop.chat-1-99", CHAT, "r", "running"))
         await h.until(lambda: [a for a in h.performed(Kill) if a.replica == "shop.chat-1-99"])
@@ -606,7 +606,7 @@ async def test_a_process_that_nobody_remembers_is_ended():
 
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         proxies = set(h.world.of(PROXY))
         shutdown = asyncio.create_task(h.controller.shutdown())
         await h.until(shutdown.done, within_s=40)
@@ -624,7 +624,7 @@ async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
 
 
 async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         for process in h.world.processes.values():
             process.deaf = True
         h.world.lost = {Exited}
@@ -634,7 +634,7 @@ async def test_shutdown_ends_within_its_deadlines_whatever_hangs():
 
 
 async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on():
-    async with house(deployed=application(), caller=False) as h:
+    async with harness(deployed=application(), caller=False) as h:
         h.controller.inbox.put(Drained(h.world.of(CHAT)[0]))  # it was never told to
         await h.until(lambda: h.replica_set(CHAT).status == "failed")
         assert "IllegalTransition" in h.replica_set(CHAT).last_error
@@ -647,7 +647,7 @@ async def test_a_group_whose_handling_fails_is_quarantined_and_the_others_go_on(
 
 
 async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         get = h.store.get
 
         async def unreachable(key):
@@ -665,7 +665,7 @@ async def test_a_store_out_of_reach_stops_nothing_but_what_needs_it():
 
 @pytest.mark.parametrize("overslept_s", [0.0, 60.0], ids=["before it acts", "after a gap"])
 async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_tick(overslept_s):
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.controller.inbox.wake()  # to write down where the proxy listens
         await h.clock.advance(0.1)
         get, asked = h.store.get, []
@@ -690,7 +690,7 @@ async def test_a_store_whose_answers_come_too_late_is_not_asked_for_ever_in_one_
 
 
 async def test_the_status_is_told_when_it_changes():
-    async with house() as h:
+    async with harness() as h:
         number, _ = await h.controller.status_after(-1, 10.0)
         waiting = asyncio.create_task(h.controller.status_after(number, 1_000.0))
         await h.clock.advance(100.0)
@@ -703,7 +703,7 @@ async def test_the_status_is_told_when_it_changes():
 
 
 async def test_an_idle_controller_does_not_tick():
-    async with house() as h:
+    async with harness() as h:
         await h.clock.advance(1.0)
         ticked = h.controller.ticked
         await h.clock.advance(3_600.0)
@@ -711,7 +711,7 @@ async def test_an_idle_controller_does_not_tick():
 
 
 async def test_versions_begin_with_the_epoch():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         assert h.controller.publisher.version("routes") > Version(1, 0)
 
 
@@ -740,7 +740,7 @@ def check_the_proxies(h):
 @pytest.mark.parametrize("seed", range(20))
 async def test_in_any_world_the_controller_comes_to_what_was_applied(seed):
     rng, numbers = random.Random(seed), itertools.count(1)
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         for _ in range(60):
             match rng.choice(
                 [

@@ -7,13 +7,13 @@ import pytest
 
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.errors import ConfigError
-from tests.controller.house import CHAT, application, house
+from tests.controller.harness import CHAT, application, harness
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_once_nobody_holds_it_everything_is_put_away():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()
         for _ in range(10):
@@ -29,7 +29,7 @@ async def test_once_nobody_holds_it_everything_is_put_away():
 
 
 async def test_a_lease_outlives_the_controller():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()
         await h.clock.advance(1.0)
@@ -40,7 +40,7 @@ async def test_a_lease_outlives_the_controller():
 
 
 async def test_what_the_controller_has_answered_goes_with_its_lease_also_where_it_dies_at_once():
-    async with house() as h:
+    async with harness() as h:
         h.controller.hold("a terminal")
         await h.clock.advance(1.0)
         await h.controller.apply(application(), owner="a terminal")
@@ -53,7 +53,7 @@ async def test_what_the_controller_has_answered_goes_with_its_lease_also_where_i
 
 async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it():
     for failing in itertools.count():
-        async with house() as h:
+        async with harness() as h:
             await h.controller.apply(application(), owner="a terminal")
             await h.controller.apply(application("other", prefix="/other"), owner="a terminal")
             await h.until_healthy()
@@ -76,7 +76,7 @@ async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it
 
 
 async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()
         delete = h.store.delete
@@ -95,7 +95,7 @@ async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():
 
 
 async def test_what_nobody_held_does_not_go_with_the_lease_of_an_update_that_failed():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         compare_and_set = h.store.compare_and_set
 
         async def fails(key, expected, value):
@@ -113,14 +113,14 @@ async def test_what_nobody_held_does_not_go_with_the_lease_of_an_update_that_fai
 
 
 async def test_what_was_applied_under_no_lease_outlives_every_lease():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.controller.hold("a terminal")
         await h.clock.advance(LEASE_S * 2)
         assert h.word() == "healthy"
 
 
 async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         other = application().model_copy(update={"name": "other", "route_prefix": "/other"})
         await h.controller.apply(other, owner="a terminal")
         await h.until_healthy()
@@ -134,7 +134,7 @@ async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
 
 
 async def test_whoever_is_about_to_deploy_keeps_the_instance_when_the_last_application_leaves():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()
         h.controller.hold("another terminal")

@@ -7,7 +7,7 @@ import pytest
 from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
-from tests.controller.house import CHAT, SHOP, Caller, application, house
+from tests.controller.harness import CHAT, SHOP, Caller, application, harness
 from tests.controller.test_rollouts import ERROR, told
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ def routes(h):
 
 
 async def test_a_deployment_is_updated_alone_and_no_other_replica_restarts():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         shop, old = h.world.of(SHOP), set(h.world.of(CHAT))
         living, revision = h.controller.application("shop")
         after = taken_over(living, newer(application()), {"chat"})
@@ -56,7 +56,7 @@ def with_extra(**options):
 
 
 async def test_what_is_deleted_goes_also_while_another_one_waits_for_its_room():
-    async with house(deployed=with_extra(chat=1)) as h:
+    async with harness(deployed=with_extra(chat=1)) as h:
         h.world.room = len(h.world.processes)
         await h.controller.apply(with_extra(chat=2))
         await h.until(lambda: h.word() == "waiting_for_resources")
@@ -67,7 +67,7 @@ async def test_what_is_deleted_goes_also_while_another_one_waits_for_its_room():
 
 
 async def test_what_is_deleted_goes_also_while_another_one_does_not_come_up():
-    async with house(deployed=with_extra(chat=1)) as h:
+    async with harness(deployed=with_extra(chat=1)) as h:
         h.world.broken[CHAT] = ERROR
         h.world.crash(h.world.of(CHAT)[0])
         await h.until(lambda: h.word() == "failed", within_s=60)
@@ -78,7 +78,7 @@ async def test_what_is_deleted_goes_also_while_another_one_does_not_come_up():
 async def test_one_that_is_new_is_not_told_to_be_up_before_it_has_been_well():
     model = ClassSpec(config=ClassConfig(name="model"), methods={})
     with_model = application().model_copy(update={"deployments": (*application().deployments, model)})
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(with_model)
         await h.until(lambda: h.world.of("shop/model", "running"))
         assert h.word() == "updating"
@@ -87,7 +87,7 @@ async def test_one_that_is_new_is_not_told_to_be_up_before_it_has_been_well():
 
 
 async def test_one_that_does_not_hold_is_taken_back_by_itself():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(SHOP), h.world.of(CHAT)
         h.world.broken[CHAT] = ERROR
         await h.controller.apply(taken_over(application(), newer(application()), {"chat"}))
@@ -99,7 +99,7 @@ async def test_one_that_does_not_hold_is_taken_back_by_itself():
 
 
 async def test_a_deployment_is_deleted_alone_drained_and_its_name_can_be_used_again():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         shop = h.world.of(SHOP)
         assert routes(h) == [("/chat", "chat")]
         await h.controller.delete("shop", "chat")
@@ -122,7 +122,7 @@ async def test_what_another_application_calls_is_not_deleted_and_what_stands_bes
     called = application("called", prefix="/called")
     model = ClassSpec(config=ClassConfig(name="chatter"), methods={"write": "stream"})
     called = called.model_copy(update={"deployments": (*called.deployments, model)})
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(called)
         await h.until(lambda: h.word("called") == "healthy")
         caller = Caller(h, h.world.of(CHAT)[0])

@@ -15,7 +15,7 @@ from app_toolkit.controller.state_store import COPIES, EPOCHS_LOST
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Start
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import ConfigError, CorruptValue, StaleEpoch
-from tests.controller.house import CHAT, PROXY, SHOP, application, house
+from tests.controller.harness import CHAT, PROXY, SHOP, application, harness
 from tests.docs.pages import page
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ def warnings(h):
 
 
 async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it_and_that_is_said():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = dict(h.world.processes)
         flip(h, KEY)
         assert await comes_back(h) == before
@@ -74,7 +74,7 @@ async def test_what_does_not_check_out_is_not_believed_its_copy_stands_in_for_it
 
 @pytest.mark.parametrize("key", [KEY, "http", "port", "epoch"])
 async def test_a_copy_that_does_not_check_out_is_made_anew(key):
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=0))
         await h.until_healthy()
         before = dict(h.world.processes)
@@ -87,7 +87,7 @@ async def test_a_copy_that_does_not_check_out_is_made_anew(key):
 
 
 async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_deployed_again():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(application("other", prefix="/other"))
         await h.until(lambda: h.word("other") == "healthy")
         before, routes = dict(h.world.processes), h.proxy.view["routes"]["applications"]
@@ -128,7 +128,7 @@ async def test_an_application_that_cannot_be_read_stays_as_it_runs_until_it_is_d
 
 
 async def test_an_application_that_cannot_be_read_can_be_deployed_without_what_it_had():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         flip(h, KEY, COPIES + KEY)
         await comes_back(h)
         smaller = application()
@@ -142,7 +142,7 @@ async def test_an_application_that_cannot_be_read_can_be_deployed_without_what_i
 
 
 async def test_nobody_takes_the_prefix_of_an_application_that_cannot_be_read():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(application("there", prefix="/there"))
         await h.until(lambda: h.word("there") == "healthy")
         flip(h, KEY, COPIES + KEY)
@@ -160,7 +160,7 @@ async def test_nobody_takes_the_prefix_of_an_application_that_cannot_be_read():
 
 
 async def test_an_application_that_cannot_be_read_can_be_deleted():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         flip(h, KEY, COPIES + KEY)
         await comes_back(h)
         await h.controller.delete("shop")
@@ -172,7 +172,7 @@ async def test_an_application_that_cannot_be_read_can_be_deleted():
 
 
 async def test_while_an_application_cannot_be_read_nothing_that_was_packed_is_dropped():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         packed = application("packed", prefix=None).model_copy(update={"code": "1a"})
         await h.controller.apply(packed, code={"1a": b"one"})
         await h.until(lambda: h.word("packed") == "healthy")
@@ -185,7 +185,7 @@ async def test_while_an_application_cannot_be_read_nothing_that_was_packed_is_dr
 
 
 async def test_what_a_later_version_has_written_is_left_to_it():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = dict(h.world.processes)
         for key in (KEY, COPIES + KEY):
             h.store.values[key] = h.store.values[key].replace(b"app_toolkit 1 ", b"app_toolkit 2 ")
@@ -195,7 +195,7 @@ async def test_what_a_later_version_has_written_is_left_to_it():
 
 
 async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         for key in (KEY, COPIES + KEY):
             h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
         await comes_back(h)
@@ -205,7 +205,7 @@ async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood()
 
 
 async def test_proxies_of_whose_options_nobody_knows_stay_until_these_are_said_again():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=2))
         await h.until(lambda: len(h.proxies("running")) == 2)
         await h.until_healthy()
@@ -226,7 +226,7 @@ async def test_proxies_of_whose_options_nobody_knows_stay_until_these_are_said_a
 
 
 async def test_where_no_proxy_runs_there_is_none_that_could_stay():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=9000))
         await h.controller.delete("shop")
         await h.until(lambda: not h.world.processes)
@@ -240,7 +240,7 @@ async def test_where_no_proxy_runs_there_is_none_that_could_stay():
 
 
 async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_options():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=9000))
         await h.until_healthy()
         flip(h, "http", COPIES + "http")
@@ -255,7 +255,7 @@ async def test_once_no_proxy_is_left_that_could_stay_new_ones_have_the_default_o
 
 
 async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_not_forgotten():
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=9000))
         await h.until_healthy()
         flip(h, "http", COPIES + "http")
@@ -273,7 +273,7 @@ async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_n
 
 @pytest.mark.parametrize("lost", ["port", "lease"])
 async def test_what_is_forgotten_otherwise_ends_nothing(lost):
-    async with house() as h:
+    async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=0), owner="a terminal")
         await h.until_healthy()
         await h.clock.advance(1.0)
@@ -290,7 +290,7 @@ async def test_what_is_forgotten_otherwise_ends_nothing(lost):
 
 
 async def test_the_end_of_the_last_lease_puts_nothing_away_that_cannot_be_read():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = dict(h.world.processes)
         h.controller.hold("a terminal")
         await h.clock.advance(1.0)
@@ -302,7 +302,7 @@ async def test_the_end_of_the_last_lease_puts_nothing_away_that_cannot_be_read()
 
 
 async def test_a_shutdown_drains_also_what_cannot_be_read():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         flip(h, KEY, COPIES + KEY)
         await comes_back(h)
         shutdown = asyncio.create_task(h.controller.shutdown())
@@ -317,7 +317,7 @@ async def test_a_shutdown_drains_also_what_cannot_be_read():
 
 
 async def test_the_epoch_is_counted_on_by_its_copy():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         old = h.controller
         flip(h, "epoch")
         await old.state_store.check_epoch()
@@ -328,7 +328,7 @@ async def test_the_epoch_is_counted_on_by_its_copy():
 
 
 async def test_where_nobody_knows_the_epoch_the_next_is_above_all_that_may_have_been():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         for _ in range(2):
             await comes_back(h)
         before = dict(h.world.processes)
@@ -349,7 +349,7 @@ async def test_where_nobody_knows_the_epoch_the_next_is_above_all_that_may_have_
 
 
 async def test_an_old_epoch_that_somebody_has_put_back_wakes_nobody():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         old, run, first = h.controller, h.run, h.store.values["epoch"]
         await h.controller_starts()
         h.store.values["epoch"] = first
@@ -407,7 +407,7 @@ async def reborn(h):
 async def test_wherever_in_an_update_the_controller_dies_and_whatever_is_lost_with_it_no_fewer_serve(damaged):
     new = application(cpus=0.5)
     for writes in itertools.count():
-        async with house(deployed=application()) as h:
+        async with harness(deployed=application()) as h:
             await mortal(h, writes)
             applied = None
             with suppress(Killed):
@@ -441,7 +441,7 @@ async def test_wherever_in_an_update_the_controller_dies_and_whatever_is_lost_wi
 @pytest.mark.parametrize("damaged", [(), (KEY,), (COPIES + KEY,)])
 async def test_wherever_the_controller_dies_a_name_is_new_or_known_deleted_or_not(damaged):
     for doing, writes in itertools.product(("apply", "delete"), range(5)):
-        async with house(deployed=application()) as h:
+        async with harness(deployed=application()) as h:
             if doing == "apply":
                 await h.controller.delete("shop")
                 await h.until(lambda: not h.world.processes)
@@ -494,7 +494,7 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
     rng, cpus = random.Random(seed), itertools.count(1)
     http = HTTPOptions(port=0, proxies_per_node=2)
     specs = {name: application(name, prefix=f"/{name}") for name in ("shop", "other")}
-    async with house() as h:
+    async with harness() as h:
 
         async def deploy(*names):
             for name in names:

@@ -12,7 +12,7 @@ from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Drained, Exited, Found, Placed, ProbePassed, Started
 from app_toolkit.engines.simulated import SimulatedLauncher, World
 from app_toolkit.errors import StaleEpoch
-from tests.controller.house import CHAT, PROXY, SHOP, application, house
+from tests.controller.harness import CHAT, PROXY, SHOP, application, harness
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +43,8 @@ class Late(dict):
 class Process:
     """All that is between one controller and the world: while it is stopped, nothing comes through."""
 
-    def __init__(self, house):
-        self._house = house
+    def __init__(self, harness):
+        self._harness = harness
         self._going = asyncio.Event()
         self._going.set()
         self._stop_in = None
@@ -52,13 +52,13 @@ class Process:
         """When; None: it runs."""
         self.stopped_at_a_step = False
         """It was asking the store something."""
-        self.launcher = Launcher(house.world, self)
+        self.launcher = Launcher(harness.world, self)
         self.controller = Controller(self, self.launcher, self)
 
     async def begins(self):
         await self.controller.start()
         self.run = asyncio.create_task(self.controller.run())
-        self._house.tasks.append(self.run)
+        self._harness.tasks.append(self.run)
         return self
 
     async def dies(self):
@@ -67,7 +67,7 @@ class Process:
 
     def stops(self):
         self._going.clear()
-        self.stopped_at = self._house.clock.now()
+        self.stopped_at = self._harness.clock.now()
 
     def stops_in(self, steps):
         self._stop_in = steps
@@ -75,7 +75,7 @@ class Process:
     def wakes(self):
         """Gives for how long it was stopped."""
         self._stop_in = None
-        slept = 0.0 if self.stopped_at is None else self._house.clock.now() - self.stopped_at
+        slept = 0.0 if self.stopped_at is None else self._harness.clock.now() - self.stopped_at
         self.stopped_at = None
         self._going.set()
         return slept
@@ -86,17 +86,17 @@ class Process:
     # Its clock
 
     def now(self):
-        return self._house.clock.now()
+        return self._harness.clock.now()
 
     async def sleep(self, seconds):
-        await self._house.clock.sleep(seconds)
+        await self._harness.clock.sleep(seconds)
         await self.through()
 
     # Its store
 
     async def _asks(self, question, *arguments):
         await self.through()
-        answer = await getattr(self._house.store, question)(*arguments)
+        answer = await getattr(self._harness.store, question)(*arguments)
         if self._stop_in is not None:
             self._stop_in -= 1
             if self._stop_in < 0:
@@ -150,7 +150,7 @@ class Launcher(SimulatedLauncher):
 @pytest.mark.parametrize("seed", range(20))
 async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(seed):
     rng, cpus = random.Random(seed), itertools.count(1)
-    async with house(caller=False) as h:
+    async with harness(caller=False) as h:
         await h.controller_dies()
         h.world = Everybody(h.clock)
         last = await Process(h).begins()
@@ -222,7 +222,7 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
 async def test_in_any_world_in_which_no_replica_dies_none_is_started_twice(seed):
     """The controller is killed at any step, also between what it does and what it hears, or writes, of it."""
     rng, cpus = random.Random(seed), itertools.count(1)
-    async with house(caller=False) as h:
+    async with harness(caller=False) as h:
         await h.controller_dies()
         h.world = Everybody(h.clock)
         last = await Process(h).begins()
@@ -283,7 +283,7 @@ async def applied(process, number):
 async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_controller_writes(doing):
     """`apply on`: where a version falls away, and its files with it."""
     for steps in itertools.count():
-        async with house(caller=False) as h:
+        async with harness(caller=False) as h:
             await h.controller_dies()
             h.world = Everybody(h.clock)
             old = await Process(h).begins()

@@ -11,7 +11,7 @@ from app_toolkit.core.reconcile import Drain, Start
 from app_toolkit.core.replica_state import Exited, Found, ProbePassed, Started
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.house import CHAT, SHOP, Caller, application, house
+from tests.controller.harness import CHAT, SHOP, Caller, application, harness
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def up(h, spec):
 
 
 async def test_each_apply_has_a_number_that_is_told_and_can_be_expected():
-    async with house() as h:
+    async with harness() as h:
         assert await h.controller.apply(application(), expected=0) == 1
         await h.until_healthy()
         assert await h.controller.apply(application(chat=3), expected=1) == 2
@@ -51,7 +51,7 @@ async def test_each_apply_has_a_number_that_is_told_and_can_be_expected():
 
 
 async def test_a_version_whose_replicas_fail_is_taken_back_in_seconds_and_says_why():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(CHAT)
         h.world.broken[CHAT] = ERROR
         await h.controller.apply(application(cpus=0.5))
@@ -74,7 +74,7 @@ async def test_a_version_whose_replicas_fail_is_taken_back_in_seconds_and_says_w
 
 
 async def test_a_version_that_hangs_is_taken_back_after_its_time():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(CHAT)
         h.world.start_s = 1e6
         await h.controller.apply(application(cpus=0.5, startup_timeout_s=20.0))
@@ -86,7 +86,7 @@ async def test_a_version_that_hangs_is_taken_back_after_its_time():
 
 
 async def test_a_version_whose_health_check_fails_is_taken_back_before_anything_old_has_gone():
-    async with house(deployed=application(chat=3)) as h:
+    async with harness(deployed=application(chat=3)) as h:
         before = h.world.of(CHAT)
         await h.controller.apply(application(chat=3, cpus=0.5))
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 4)
@@ -99,7 +99,7 @@ async def test_a_version_whose_health_check_fails_is_taken_back_before_anything_
 
 
 async def test_without_room_a_version_waits_and_is_not_taken_back():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.world.room = len(h.world.processes)
         await h.controller.apply(application(cpus=0.5))
         await h.until(lambda: h.word() == "waiting_for_resources")
@@ -110,7 +110,7 @@ async def test_without_room_a_version_waits_and_is_not_taken_back():
 
 
 async def test_the_first_version_stays_and_says_why():
-    async with house() as h:
+    async with harness() as h:
         h.world.broken[CHAT] = ERROR
         await h.controller.apply(application())
         await h.until(lambda: h.word() == "failed")
@@ -120,7 +120,7 @@ async def test_the_first_version_stays_and_says_why():
 
 
 async def test_who_rolls_back_has_the_last_good_version_and_may_change_his_mind():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await up(h, application(cpus=0.5))
         assert await h.controller.rollback("shop") == Reverted("shop", 2, 1, 3)
         await h.until_healthy()
@@ -135,7 +135,7 @@ async def test_who_rolls_back_has_the_last_good_version_and_may_change_his_mind(
 
 
 async def test_an_update_that_is_under_way_is_rolled_back_by_hand():
-    async with house(deployed=application(chat=4)) as h:
+    async with harness(deployed=application(chat=4)) as h:
         before = set(h.world.of(CHAT))
         await h.controller.apply(application(chat=4, cpus=0.5))
         await h.until(lambda: len(before & set(h.world.of(CHAT))) == 2, within_s=60)
@@ -147,7 +147,7 @@ async def test_an_update_that_is_under_way_is_rolled_back_by_hand():
 
 
 async def test_a_deployment_is_scaled_and_restarts_nothing():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         before = h.world.of(CHAT)
         assert await h.controller.scale("shop", "chat", 4) == 2
         await h.until_healthy()
@@ -161,7 +161,7 @@ async def test_a_deployment_is_scaled_and_restarts_nothing():
 
 
 async def test_callers_are_told_of_new_routes_once_the_new_version_serves_them_and_the_old_ingress_goes_after_that():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         [old] = h.proxy.view["routes"]["applications"]
         served = set()
 
@@ -184,7 +184,7 @@ async def test_callers_are_told_of_new_routes_once_the_new_version_serves_them_a
 
 
 async def test_a_prefix_is_another_applications_only_once_nobody_may_come_back_to_it():
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         h.world.broken[SHOP] = h.world.broken[CHAT] = ERROR
         await h.controller.apply(application(prefix="/new"))
         with pytest.raises(ConfigError, match="'/'"):
@@ -200,7 +200,7 @@ async def test_what_another_application_calls_is_not_deleted():
     called = application("called", prefix="/called")
     model = ClassSpec(config=ClassConfig(name="model"), methods={"write": "stream"})
     called = called.model_copy(update={"deployments": (*called.deployments, model)})
-    async with house(deployed=application()) as h:
+    async with harness(deployed=application()) as h:
         await h.controller.apply(called)
         await h.until(lambda: h.word("called") == "healthy")
         caller = Caller(h, h.world.of(CHAT)[0])
@@ -218,7 +218,7 @@ async def test_what_another_application_calls_is_not_deleted():
 @pytest.mark.parametrize("seed", range(12))
 async def test_in_any_world_a_rollout_ends_with_what_is_good_whenever_the_controller_dies(seed):
     rng = random.Random(seed)
-    async with house(deployed=application(chat=3)) as h:
+    async with harness(deployed=application(chat=3)) as h:
         for number in range(4):
             bad = rng.random() < 0.5
             cpus = 1.0 + number

@@ -14,7 +14,7 @@ from app_toolkit.core.autoscale import FORGOTTEN_S
 from app_toolkit.core.reconcile import Drain, Kill, ReplicaSetRecord, Start, Stop
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.observability.event_log import EventLog
-from tests.controller.house import PROXY, house
+from tests.controller.harness import PROXY, harness
 
 pytestmark = pytest.mark.anyio
 
@@ -41,24 +41,24 @@ def shop(number=None, *, cpus=0.1, sockets=1_000, streams=1_000, **config):
 class Load:
     """What callers say, every second, until they are told to say something else."""
 
-    def __init__(self, house):
-        self.house = house
+    def __init__(self, harness):
+        self.harness = harness
         self.said = {}
 
     async def live(self):
         while True:
             for caller, load in list(self.said.items()):
-                self.house.controller.report(caller, {CHAT: load})
-            await self.house.clock.sleep(1.0)
+                self.harness.controller.report(caller, {CHAT: load})
+            await self.harness.clock.sleep(1.0)
 
     def says(self, ongoing, *, waiting=0, websockets=0, streams=0, caller="proxy@home-1-1"):
         self.said[caller] = (waiting, ongoing, websockets, streams)
-        self.house.controller.report(caller, {CHAT: self.said[caller]})
+        self.harness.controller.report(caller, {CHAT: self.said[caller]})
 
 
 @asynccontextmanager
 async def loaded(deployed=None):
-    async with house(deployed=deployed) as h:
+    async with harness(deployed=deployed) as h:
         load = Load(h)
         h.tasks.append(asyncio.create_task(load.live()))
         yield h, load

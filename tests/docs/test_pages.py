@@ -33,7 +33,7 @@ ANSWERS = "tests/docs/test_tutorial.py::test_a_step_of_the_tutorial_answers_as_i
 REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_a_line_as_they_are"
 SHOWN = {
     "docs/architecture.md mermaid": DRAWING,
-    "docs/architecture.md text": "tests/test_floors.py::test_the_page_draws_every_house_on_its_floor",
+    "docs/architecture.md text": "tests/test_layers.py::test_the_page_draws_every_package_in_its_layer",
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
     "docs/chat-ai-sdk.md tsx": "tests/chat/test_ai_sdk.py::test_the_front_end_of_the_page_asks_routes_that_there_are",

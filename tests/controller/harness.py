@@ -42,20 +42,20 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_no
 class Caller:
     """A proxy's side of the publisher: watches, takes up, and comes back."""
 
-    def __init__(self, house, name):
-        self.house, self.name = house, name
+    def __init__(self, harness, name):
+        self.harness, self.name = harness, name
         self.seen, self.view = {}, {}
         self.reads = True
 
     async def live(self):
         while True:
             try:
-                news = await self.house.controller.watch(self.name, dict(self.seen))
+                news = await self.harness.controller.watch(self.name, dict(self.seen))
             except ControlError:
-                await self.house.clock.sleep(0.5)
+                await self.harness.clock.sleep(0.5)
                 continue
             while not self.reads:
-                await self.house.clock.sleep(0.1)
+                await self.harness.clock.sleep(0.1)
             for key, snapshot in news.items():
                 if snapshot.value is None:
                     self.seen.pop(key, None)
@@ -67,7 +67,7 @@ class Caller:
         return [replica["id"] for replica in self.view[f"replicas/{replica_set}"]["replicas"]]
 
 
-class House:
+class Harness:
     """A world, a store, and one controller after another."""
 
     def __init__(self):
@@ -143,21 +143,21 @@ class House:
 
 
 @asynccontextmanager
-async def house(*, deployed=None, caller=True):
-    house = House()
-    await house.controller_starts()
+async def harness(*, deployed=None, caller=True):
+    harness = Harness()
+    await harness.controller_starts()
     try:
         if caller:
-            house.proxy = house.caller()
-            await house.clock.advance(0.1)
+            harness.proxy = harness.caller()
+            await harness.clock.advance(0.1)
         if deployed is not None:
-            await house.controller.apply(deployed)
-            await house.until_healthy()
-        yield house
-        for controller in house.controllers:
+            await harness.controller.apply(deployed)
+            await harness.until_healthy()
+        yield harness
+        for controller in harness.controllers:
             assert not [e for e in controller.event_log.entries() if e.what in ("Quarantined", "TickFailed")]
     finally:
-        for task in house.tasks:
+        for task in harness.tasks:
             task.cancel()
-        await asyncio.gather(*house.tasks, return_exceptions=True)
-        await house.world.aclose()
+        await asyncio.gather(*harness.tasks, return_exceptions=True)
+        await harness.world.aclose()

@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, and who may touch the world."""
+"""Which package may import which, and which may use the operating system."""
 
 import ast
 import graphlib
@@ -13,7 +13,7 @@ from tests.docs.pages import page
 
 PACKAGE = Path(__file__).parent.parent / "app_toolkit"
 
-FLOORS: tuple[frozenset[str], ...] = (
+LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"types", "errors", "interfaces", "clock", "private"}),
     frozenset({"config"}),
     frozenset({"core"}),
@@ -24,10 +24,10 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"toolkit", "planning", "deployment", "running", "aio", "streaming", "chat", "dashboard", "testing"}),
     frozenset({"cli"}),
 )
-"""From the ground up. A file imports from floors below its own, and from its own house."""
+"""From the bottom up. A file imports from layers below its own, and from its own package."""
 
-NEIGHBOURS = frozenset({0, 3, 6, 7})
-"""Floors whose houses may import each other. Components never do: they meet through `interfaces`."""
+MIXED = frozenset({0, 3, 6, 7})
+"""Layers whose packages may import each other. Components never do: they use `interfaces`."""
 
 IMPURE = frozenset(
     {
@@ -56,7 +56,7 @@ IMPURE = frozenset(
         "starlette",
     }
 )
-"""What `core` decides without."""
+"""Modules that `core` does not import."""
 
 
 @dataclass(frozen=True)
@@ -86,48 +86,48 @@ def imports(tree: ast.Module) -> Iterator[Import]:
                 yield Import(module, alias.name, node.lineno, id(node) not in checked)
 
 
-def test_the_page_draws_every_house_on_its_floor() -> None:
+def test_the_page_draws_every_package_in_its_layer() -> None:
     (drawing,) = page("docs/architecture.md").shown("text")
-    houses = {path.stem for path in PACKAGE.iterdir() if path.stem.isalpha()}
+    packages = {path.stem for path in PACKAGE.iterdir() if path.stem.isalpha()}
     drawn = [re.split(r"\s{3,}", line.strip())[1].split() for line in drawing.splitlines()]
     engines = {path.stem for path in (PACKAGE / "engines").iterdir() if path.stem.isalpha()}
-    expected = [engines if "engines" in floor else floor & houses for floor in reversed(FLOORS)]
-    assert [set(floor) for floor in drawn] == expected
+    expected = [engines if "engines" in layer else layer & packages for layer in reversed(LAYERS)]
+    assert [set(layer) for layer in drawn] == expected
 
 
-def floor_of(house: str) -> int | None:
-    return next((number for number, houses in enumerate(FLOORS) if house in houses), None)
+def layer_of(package: str) -> int | None:
+    return next((number for number, packages in enumerate(LAYERS) if package in packages), None)
 
 
 def breaches(module: str, source: str) -> list[str]:
     """Every rule that one file breaks; `module` is its dotted name below `app_toolkit`."""
     tree = ast.parse(source)
-    house, found = module.split(".")[0], []
-    floor = floor_of(house)
-    if floor is None:
-        return [f"{module}: {house!r} stands on no floor"]
+    package, found = module.split(".")[0], []
+    layer = layer_of(package)
+    if layer is None:
+        return [f"{module}: {package!r} is in no layer"]
     for each in imports(tree):
         where = f"{module}:{each.line}"
         if each.module.startswith("."):
-            found.append(f"{where} imports relatively, where nobody sees from which floor")
-        elif each.module == "app_toolkit" and floor_of(each.name or "") is None:
-            # The package's own names come from the top floor.
+            found.append(f"{where} imports relatively, which hides the layer")
+        elif each.module == "app_toolkit" and layer_of(each.name or "") is None:
+            # The names of `app_toolkit` itself come from the top layer.
             found.append(f"{where} imports from the package itself, not from the module")
         elif each.module == "app_toolkit" or each.module.startswith("app_toolkit."):
             other = each.name or "" if each.module == "app_toolkit" else each.module.split(".")[1]
-            below = floor_of(other)
+            below = layer_of(other)
             if below is None:
-                found.append(f"{where} imports {other!r}, which stands on no floor")
-            elif below > floor:
+                found.append(f"{where} imports {other!r}, which is in no layer")
+            elif below > layer:
                 found.append(f"{where} imports upwards: {other}")
-            elif below == floor and other != house and floor not in NEIGHBOURS:
-                found.append(f"{where} imports its neighbour {other}")
+            elif below == layer and other != package and layer not in MIXED:
+                found.append(f"{where} imports {other}, which is in the same layer")
         root = each.module.split(".")[0]
         if root == "ray" and not module.startswith("engines.ray"):
             found.append(f"{where} imports ray outside engines.ray")
-        if house == "core" and root in IMPURE:
-            found.append(f"{where} imports {root}, and core only decides")
-        if house == "core" and root == "random" and each.name != "Random":
+        if package == "core" and root in IMPURE:
+            found.append(f"{where} imports {root}, which core must not use")
+        if package == "core" and root == "random" and each.name != "Random":
             found.append(f"{where} imports from random something else than the type Random")
     if module != "config.settings":
         found += [f"{module}:{line} reads the environment" for line in _environment(tree)]
@@ -170,7 +170,7 @@ def modules() -> dict[str, str]:
     }
 
 
-def test_every_file_keeps_to_its_floor() -> None:
+def test_every_file_imports_only_from_lower_layers() -> None:
     found = [breach for module, source in modules().items() for breach in breaches(module, source)]
     assert not found, "\n".join(found)
 
@@ -179,9 +179,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert cycle(modules()) is None
 
 
-def test_the_drawing_of_the_floors_is_the_one_that_stands() -> None:
-    houses = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert houses - {"__init__"} <= frozenset().union(*FLOORS)
+def test_every_package_is_in_a_layer() -> None:
+    packages = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert packages - {"__init__"} <= frozenset().union(*LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ def test_the_drawing_of_the_floors_is_the_one_that_stands() -> None:
         ("running", "def f():\n    from app_toolkit.cli.screen import Screen", "upwards"),
         ("client.client", "from app_toolkit.engines.ray.client import RayClient", "upwards"),
         ("client.client", "import ray", "outside engines.ray"),
-        ("router.router", "from app_toolkit.replica.replica import Replica", "neighbour"),
+        ("router.router", "from app_toolkit.replica.replica import Replica", "in the same layer"),
         ("proxy.server", "from ..router import router", "relatively"),
-        ("attic.box", "", "no floor"),
+        ("attic.box", "", "no layer"),
         ("proxy.server", "import ray", "outside engines.ray"),
         ("engines.embedded", "def f():\n    from ray.util import state", "outside engines.ray"),
-        ("core.plan", "import time", "only decides"),
-        ("core.plan", "from asyncio import sleep", "only decides"),
+        ("core.plan", "import time", "must not use"),
+        ("core.plan", "from asyncio import sleep", "must not use"),
         ("core.plan", "import random", "Random"),
         ("core.plan", "from random import choice", "Random"),
         ("cli.main", "import os\nos.environ['A']", "environment"),
