@@ -329,7 +329,8 @@ def _write_ahead(database: sqlite3.Connection) -> None:
         try:
             database.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the other bits say of what
+            if not is_busy or time.monotonic() > deadline:
                 raise
             time.sleep(BUSY_AGAIN_S)
         else:

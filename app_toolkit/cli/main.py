@@ -321,7 +321,7 @@ def status(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     replicas: Annotated[
-        bool, typer.Option("--replicas", help="Also show replicas and the last error for healthy deployments.")
+        bool, typer.Option("--replicas", help="Show replicas and the last error also for healthy deployments.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the status after each change, until Ctrl-C.")] = False,
     address: RunningAddress = None,

@@ -13,7 +13,8 @@ from app_toolkit.config.suggestions import suggestion
 def sentence(mistake: ErrorDetails, display_name_of: Callable[[str], str], model: type[BaseModel]) -> str:
     """Describe one mistake in the options of `model`: the option, its value and the limit.
 
-    `display_name_of` returns the name of an option in messages. For an empty string it returns the name of the model.
+    `display_name_of` returns the name of an option in messages. For an empty string, it returns the name of what has
+    the options: a model, or a place in a file.
     """
     where = ".".join(str(part) for part in mistake["loc"])
     message = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]

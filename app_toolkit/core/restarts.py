@@ -19,7 +19,8 @@ WINDOW_S = 60.0
 """The longest gap between two failures of one series, and the window of `PER_WINDOW`, in seconds."""
 
 PER_WINDOW = 5
-"""Failures within `WINDOW_S` after which restarts wait; for each desired replica, if all of them had served."""
+"""Restarts wait after this many failures within `WINDOW_S`. If all replicas that failed had served, the number is
+multiplied by the number of desired replicas."""
 
 BURST_S = 0.5
 """Equal failures within this many seconds probably have one cause (a node, an import) and count once."""

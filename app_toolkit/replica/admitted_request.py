@@ -21,7 +21,7 @@ from app_toolkit.replica.live_sets import LiveSets
 from app_toolkit.replica.streams import is_lasting, is_stream
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import why_not_closed_with
-from app_toolkit.types import Header, Message, Receive, Scope, Send
+from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -66,6 +66,8 @@ class AdmittedRequest:
     _bounded = False
     _client: ClientMessages | None = None
     _completion: asyncio.Event | None = None
+    _answered: asyncio.Event | None = None
+    """Set when the 504 that replaces the response of a late handler has been sent."""
     _timer: asyncio.TimerHandle | None = None
     watcher: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
@@ -150,6 +152,20 @@ class AdmittedRequest:
         if error is None:
             return self._client is not None and self._client.gone and not self.complete
         return not isinstance(error, GeneratorExit)
+
+    async def serve(self, app: ASGIApp) -> None:
+        """Call the app. If the deadline passes meanwhile, return when its 504 has been sent whole."""
+        try:
+            await app(self._scope, self.receive, self.send)
+        except Exception:
+            await self._until_answered()
+            raise
+        await self._until_answered()
+
+    async def _until_answered(self) -> None:
+        if self._answered is not None:
+            self.complete = True  # the handler has ended: nothing is left to cancel
+            await self._answered.wait()
 
     async def receive(self) -> Message:
         """Return the next message of the client for the app."""
@@ -323,17 +339,17 @@ class AdmittedRequest:
             self.deadline = time.monotonic()
             return
         error = DeadlineExceeded("the deadline of this request passed while its handler ran")
-        answered = asyncio.Event()
-        send, self._send, self._put = self._send, partial(_nowhere, answered), None
-        try:
-            if self.started:
-                self.cut = error
-            else:
-                self.started = True
-                body = json.dumps(error.document(self.request_id or "")).encode()
+        send, self._send, self._put = self._send, _nowhere, None
+        if self.started:
+            self.cut = error
+        else:
+            self.started = True
+            self._answered = asyncio.Event()
+            body = json.dumps(error.document(self.request_id or "")).encode()
+            try:
                 await respond("http", error.status, JSON, body, send)
-        finally:
-            answered.set()
+            finally:
+                self._answered.set()
         await self._stop()
 
     # Client disconnect and deadline
@@ -387,12 +403,8 @@ async def _send_bodyless(send: Send, message: Message) -> None:
     await send(message)
 
 
-async def _nowhere(answered: asyncio.Event, message: Message) -> None:
-    """Discard a message of an app whose request has ended, once the response that replaces it has been sent.
-
-    The request must not end before: that would cut the other response.
-    """
-    await answered.wait()
+async def _nowhere(message: Message) -> None:
+    """Discard a message of an app whose request has ended."""
 
 
 def extension(scope: Scope) -> Mapping[str, Any]:

@@ -154,7 +154,7 @@ class Replica:
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 request.bound(origin.timeout_ms / 1_000)
             try:
-                await self.app(scope, request.receive, request.send)
+                await request.serve(self.app)
             except ClientDisconnected:
                 raise  # uvicorn raises this in `send` on a WebSocket that has closed, and expects it back
             except (Exception, SystemExit, KeyboardInterrupt) as error:  # a handler must not end the replica
@@ -258,7 +258,7 @@ class Replica:
         with AdmittedRequest(self.live, scope, receive, send) as request:
             if timeout is not None:
                 request.bound(timeout, to_the_moment=True)
-            await self.app(scope, request.receive, request.send)
+            await request.serve(self.app)
         if request.cut is not None:
             raise request.cut
 

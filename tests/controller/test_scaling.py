@@ -215,7 +215,7 @@ async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
         assert h.replica_set(CHAT).scaling.load == 0
 
 
-async def test_what_not_interrupted_for_is_not_looked_at():
+async def test_the_load_of_a_deployment_without_autoscaling_is_ignored():
     async with loaded(shop(2)) as (h, _):
         assert h.controller.report("a caller", {CHAT: (0, 50, 0, 0), "no/such": (1, 1, 0, 0)})
         await h.clock.advance(20.0)

@@ -5,11 +5,12 @@ import gc
 import json
 import logging
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
 import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
@@ -323,14 +324,30 @@ async def test_a_handler_is_cancelled_at_its_deadline(method: str) -> None:
         assert (await client.get("/wait")).json() == "done", "its place is free again"
 
 
-async def test_the_answer_to_a_late_request_is_sent_whole_though_its_handler_ends_meanwhile() -> None:
+@pytest.mark.parametrize("ending", ["returns", "raises", "raises in a response of known length"])
+async def test_the_answer_to_a_late_request_is_sent_whole_though_its_handler_ends_meanwhile(ending: str) -> None:
     app, sending = Toolkit(deployment=TIMED), asyncio.Event()
     sent: list[Message] = []
+    cleaned_up = False
+
+    async def body() -> AsyncIterator[bytes]:
+        await sending.wait()
+        raise ValueError("out of stock")
+        yield b""
 
     @app.get("/")
-    async def late() -> str:
+    async def late(background: BackgroundTasks) -> Response:
+        if ending == "raises in a response of known length":
+            return StreamingResponse(body(), headers={"content-length": "9"})
         await sending.wait()
-        return "too late"
+        if ending == "raises":
+            raise ValueError("out of stock")
+        background.add_task(clean_up)
+        return PlainTextResponse("too late", background=background)
+
+    def clean_up() -> None:
+        nonlocal cleaned_up
+        cleaned_up = True
 
     async def receive() -> Message:
         await asyncio.Event().wait()
@@ -342,10 +359,13 @@ async def test_the_answer_to_a_late_request_is_sent_whole_though_its_handler_end
             await asyncio.sleep(0)
         sent.append(message)
 
-    await app({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}, receive, send)
-    start, body = sent
+    request = app({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}, receive, send)
+    with nullcontext() if ending == "returns" else pytest.raises(ValueError, match="out of stock"):
+        await request
+    start, rest = sent
     assert start["status"] == 504
-    assert json.loads(body["body"])["error"] == "deadline_exceeded"
+    assert json.loads(rest["body"])["error"] == "deadline_exceeded"
+    assert cleaned_up == (ending == "returns")
 
 
 async def test_the_wait_in_the_queue_counts() -> None:

@@ -45,7 +45,7 @@ async def test_what_waits_for_the_first_replica_is_told_without_waiting_for_a_lo
         assert told.empty()
 
 
-async def test_a_load_that_not_interrupted_to_hurry_is_told_at_the_next_look() -> None:
+async def test_a_load_that_is_not_urgent_is_reported_at_the_next_look() -> None:
     told: asyncio.Queue[Loads] = asyncio.Queue()
 
     async def report(loads: Loads) -> bool:

@@ -494,6 +494,7 @@ async def outlast(began: float) -> None:
 async def test_the_deadline_of_a_request_does_not_end_its_stream(path: str, leaves: bool) -> None:
     model = Model()
     async with (
+        asyncio.timeout(PATIENCE_S),
         serving(bounded_app(model), lifespan="on") as url,
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
     ):

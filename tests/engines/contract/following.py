@@ -21,7 +21,7 @@ class Writer(Deployment, autoscaling_config=FOLLOWS.model_dump(), max_ongoing_re
         self.most = self.inside = 0
 
     async def write(self) -> tuple[int, int]:
-        """Its process, and how many calls it has had inside at a time. The first one waits for a second."""
+        """Its process, and how many calls it has had inside at a time. The first one waits for a second call."""
         self.inside += 1
         self.most = max(self.most, self.inside)
         while self.most < 2:  # noqa: ASYNC110 - the calls tell each other nothing
