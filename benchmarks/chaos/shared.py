@@ -65,7 +65,9 @@ async def killed(pid: int) -> Death:
 
 def _is_alive(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        # The main thread may end before the others. The last thread closes the sockets.
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     return False
 
 
