@@ -315,21 +315,21 @@ def _opened(path: str) -> sqlite3.Connection:
                 f"the database of the conversations, {path}, has the schema version {version}, and this release of "
                 f"app_toolkit reads version {SCHEMA_VERSION}: use another file"
             )
-        _write_ahead(database)
+        _use_write_ahead_log(database)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _write_ahead(database: sqlite3.Connection) -> None:
+def _use_write_ahead_log(database: sqlite3.Connection) -> None:
     """Let readers and a writer work at the same time. SQLite itself does not wait if the database is in use."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
             database.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the other bits say of what
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the higher bits have details
             if not is_busy or time.monotonic() > deadline:
                 raise
             time.sleep(BUSY_AGAIN_S)

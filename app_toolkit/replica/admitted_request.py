@@ -163,6 +163,7 @@ class AdmittedRequest:
         await self._until_answered()
 
     async def _until_answered(self) -> None:
+        """Wait until the 504 has been sent, if there is one."""
         if self._answered is not None:
             self.complete = True  # the handler has ended: nothing is left to cancel
             await self._answered.wait()

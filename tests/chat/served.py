@@ -22,7 +22,10 @@ A slow machine takes less. After 15 s the server would notice it anyway, because
 
 
 class HeldClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that stands still until it is told to go on; then it runs.
+
+    A `ManualClock` would not do: the server may notice that a client has left after the test has moved the clock.
+    """
 
     def __init__(self) -> None:
         self._since: float | None = None
