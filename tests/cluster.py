@@ -109,7 +109,7 @@ class Served:
 
     def client(self) -> httpx.Client:
         # Nothing here is HTTPS, and to read the certificates of all authorities takes longer than most requests.
-        return httpx.Client(base_url=self.url, trust_env=False, verify=False, timeout=30)
+        return httpx.Client(base_url=self.url, trust_env=False, verify=False, timeout=PATIENCE_S)
 
     def status(self) -> Mapping[str, Any]:
         applications = self.cluster.status()["applications"]

@@ -48,7 +48,7 @@ class Nodes:
 
     def get(self, path: str) -> httpx.Response:
         """On a connection of its own: the kernel chooses a proxy."""
-        return httpx.get(self.url + path, trust_env=False, verify=False, timeout=10)
+        return httpx.get(self.url + path, trust_env=False, verify=False, timeout=PATIENCE_S)
 
     def pairs(self, enough: int) -> set[tuple[str, int]]:
         """(proxy, pid of a replica) as they come, until there are enough of them."""

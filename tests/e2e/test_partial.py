@@ -117,7 +117,7 @@ def asked_all_the_time(url: str, *paths: str) -> Iterator[dict[str, list[int]]]:
     over = threading.Event()
 
     def ask(path: str) -> None:
-        with httpx.Client(trust_env=False, timeout=30) as client:
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
             while not over.wait(0.01):
                 statuses[path].append(client.get(url + path).status_code)
 

@@ -49,7 +49,7 @@ def test_a_signal_for_the_process_group_drains_what_is_served_over_tls_and_leave
         portal.wrap_async_context_manager(
             connect(url.replace("http", "ws") + "/echo", proxy=None, ssl=own.believed)
         ) as socket,
-        httpx.Client(base_url=url, trust_env=False, verify=own.believed, timeout=30) as client,
+        httpx.Client(base_url=url, trust_env=False, verify=own.believed, timeout=PATIENCE_S) as client,
         client.stream("GET", "/numbers/150") as answer,
     ):
         assert client.get("/-/healthz").json() == {"status": "ok"}
@@ -84,7 +84,7 @@ def test_a_terminal_that_is_closed_drains_and_leaves_nothing() -> None:
         assert found is not None
         family = command.children(recursive=True)
         with (
-            httpx.Client(base_url=found[1].decode(), trust_env=False, timeout=30) as client,
+            httpx.Client(base_url=found[1].decode(), trust_env=False, timeout=PATIENCE_S) as client,
             client.stream("GET", "/numbers/150") as answer,
         ):
             lines = answer.iter_lines()

@@ -335,13 +335,13 @@ def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: P
         # To the last line before: `communicate` does not know of what was read ahead.
         assert "Press Ctrl-C to drain and stop.\n" in iter(script.stdout.readline, "")
         script.send_signal(signal.SIGINT)
-        said, complained = script.communicate(timeout=60)
+        said, complained = script.communicate(timeout=PATIENCE_S)
     finally:
         script.kill()
     assert script.returncode == 0, said + complained
     assert said == "ended\n"
     assert "Traceback" not in complained
-    assert psutil.wait_procs(family, timeout=10)[1] == []
+    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
 
 
 @pytest.mark.slow

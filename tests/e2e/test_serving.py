@@ -43,7 +43,7 @@ def test_a_websocket_passes_through(victim: Served) -> None:
     with connect(victim.url.replace("http", "ws") + "/other/echo", proxy=None) as socket:
         for text in ("one", "two"):
             socket.send(text)
-            assert socket.recv(timeout=10) == text
+            assert socket.recv(timeout=PATIENCE_S) == text
 
 
 def test_a_handler_that_raises_is_a_500_with_an_id_and_the_replica_goes_on(victim: Served) -> None:

@@ -67,7 +67,7 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up_in_the_same_time(monkeypa
         try:
             with pytest.raises(ConfigError, match=r"within 0\.4 s$"):
                 module.find(f"127.0.0.1:{server.getsockname()[1]}")
-            assert time.monotonic() - before < 8
+            assert time.monotonic() - before < 15, "all bytes take 18 s"
         finally:
             given_up.set()
             thread.join()

@@ -3,13 +3,12 @@
 import errno
 import io
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from app_toolkit.engines.ray.output import MOST_BYTES, POLL_S, Output
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 
 def test_lines_appear_with_the_name_of_their_actor_and_without_rays_marks(
@@ -25,27 +24,19 @@ def test_lines_appear_with_the_name_of_their_actor_and_without_rays_marks(
 
 
 def test_a_line_appears_when_it_is_written_and_a_half_one_when_the_rest_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.stdout", shown := io.StringIO())  # `readouterr` loses what a thread writes meanwhile
     output = Output(tmp_path)
-    said = ""
-
-    def until(text: str) -> None:
-        nonlocal said
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in said:
-            assert time.monotonic() < deadline, said
-            said += capsys.readouterr().out
-
     with (tmp_path / "worker-2-01-11.out").open("w", buffering=1) as file:
         file.write(":actor_name:proxy\none\ntw")
         file.flush()
-        until("proxy | one\n")
+        wait_until(lambda: shown.getvalue() == "proxy | one\n")
         file.write("o\nthree")
         file.flush()
-        until("proxy | two\n")
+        wait_until(lambda: shown.getvalue() == "proxy | one\nproxy | two\n")
     output.close()
-    assert said + capsys.readouterr().out == "proxy | one\nproxy | two\nproxy | three\n"
+    assert shown.getvalue() == "proxy | one\nproxy | two\nproxy | three\n"
 
 
 def test_a_line_without_end_is_cut_and_none_of_it_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,17 +45,15 @@ def test_a_line_without_end_is_cut_and_none_of_it_is_lost(tmp_path: Path, capsys
     assert capsys.readouterr().out.count("x") == 3 * MOST_BYTES
 
 
-def test_a_file_that_is_begun_anew_is_read_from_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_begun_anew_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", shown := io.StringIO())
     file = tmp_path / "worker-4-01-13.out"
     file.write_text("a longer first line\n")
     output = Output(tmp_path)
-    deadline, said = time.monotonic() + PATIENCE_S, ""
-    while "first" not in said:
-        assert time.monotonic() < deadline
-        said += capsys.readouterr().out
+    wait_until(lambda: shown.getvalue() == "worker | a longer first line\n")
     file.write_text("second\n")
     output.close()
-    assert capsys.readouterr().out == "worker | second\n"
+    assert shown.getvalue() == "worker | a longer first line\nworker | second\n"
 
 
 def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

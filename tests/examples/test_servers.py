@@ -35,7 +35,7 @@ def test_the_example_runs_under_servers_that_know_nothing_of_it(server: str) -> 
         assert answer.headers["x-request-id"]
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def patiently(url: str) -> httpx.Response:

@@ -69,7 +69,7 @@ def running(form: str, log: Path) -> Iterator[int]:
         for request in (_interrupt, _interrupt, subprocess.Popen.kill):
             request(process)
             try:
-                process.wait(10)
+                process.wait(PATIENCE_S / 3)
                 break
             except subprocess.TimeoutExpired:
                 continue

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from app_toolkit.proxy.deadlines import Deadlines
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ async def test_each_is_told_once_its_time_is_up_and_not_before() -> None:
     for number, request in enumerate(requests):
         deadlines.add(request, began + 0.05 + number * 0.05)
     for number, request in enumerate(requests):
-        await asyncio.wait_for(request.expired.wait(), 5)
+        await asyncio.wait_for(request.expired.wait(), PATIENCE_S)
         assert time.monotonic() >= began + 0.05 + number * 0.05
         assert [each.told for each in requests[number + 1 :]] == [[]] * (2 - number)
     assert [request.told for request in requests] == [[0.05]] * 3
@@ -42,7 +43,7 @@ async def test_who_was_discarded_is_not_told_and_the_next_is_not_late() -> None:
     deadlines.add(second, due + 0.01)
     deadlines.discard(first)
     deadlines.discard(first)
-    await asyncio.wait_for(second.expired.wait(), 5)
+    await asyncio.wait_for(second.expired.wait(), PATIENCE_S)
     assert first.told == []
 
 
@@ -51,7 +52,7 @@ async def test_one_that_was_added_while_nobody_waited_is_told() -> None:
     for _ in range(2):
         request = Request()
         deadlines.add(request, time.monotonic() + 0.02)
-        await asyncio.wait_for(request.expired.wait(), 5)
+        await asyncio.wait_for(request.expired.wait(), PATIENCE_S)
 
 
 async def test_after_its_end_nobody_is_told() -> None:
@@ -61,5 +62,5 @@ async def test_after_its_end_nobody_is_told() -> None:
     deadlines.close()
     assert len(deadlines) == 0
     deadlines.add(later, time.monotonic() + 0.02)
-    await asyncio.wait_for(later.expired.wait(), 5)
+    await asyncio.wait_for(later.expired.wait(), PATIENCE_S)
     assert request.told == []

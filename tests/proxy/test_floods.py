@@ -157,7 +157,7 @@ def test_a_flood_of_messages_lets_others_be_served_in_between(own: World) -> Non
                 began = time.monotonic()
                 assert asking.send(GET % b"/hello").answer().status == 200
                 took.append(time.monotonic() - began)
-        assert sorted(took)[-3] < 2, "a machine that stands still delays one or two"
+        assert sorted(took)[-3] < 10, "a machine that stands still delays one or two"
 
 
 def _with_hello(app: FastAPI) -> FastAPI:

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from app_toolkit.replica.deposits import Deposits
+from tests.patience import PATIENCE_S
 
 PIECES = [b"one", memoryview(b"two")]
 
@@ -15,7 +16,7 @@ async def test_what_is_expected_comes_from_any_thread_to_the_loop_that_waits() -
     deposits = Deposits()
     with deposits.expected("a") as came:
         threading.Thread(target=deposits.put, args=("a", PIECES)).start()
-        assert await asyncio.wait_for(asyncio.wrap_future(came), 5) is PIECES
+        assert await asyncio.wait_for(asyncio.wrap_future(came), PATIENCE_S) is PIECES
     assert len(deposits) == 0
 
 
@@ -25,7 +26,7 @@ async def test_what_is_kept_is_taken_once_and_whoever_keeps_it_hears_of_that() -
     with deposits.kept("a", PIECES) as taken:
         waiting = asyncio.wrap_future(taken)
         assert await asyncio.to_thread(deposits.take, "a") is PIECES
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
         assert deposits.take("a") is None
     assert len(deposits) == 0
 

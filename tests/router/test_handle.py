@@ -174,7 +174,7 @@ def test_a_script_uses_asyncio_run_as_often_as_it_likes(elsewhere: Local) -> Non
 def test_every_kind_of_method_is_waited_for_through_remote(elsewhere: Local) -> None:
     model, _, _ = bound(elsewhere)
     assert remote(model.write, "x").result() == "small: x"
-    assert remote(model.score, "four").result(timeout_s=5) == 4
+    assert remote(model.score, "four").result(timeout_s=PATIENCE_S) == 4
     assert list(remote(model.count, 3)) == [0, 1, 2]
     assert list(remote(model.spell, "ab")) == ["a", "b"]
 
