@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 WARN_AFTER_S = 1.0
 """Seconds without running a callback after which an event loop is reported as blocked."""
 
-CHECK_INTERVAL_S = 0.5
-"""Seconds between two checks of an event loop."""
+CHECK_INTERVAL_S = 0.1
+"""Seconds between two checks of an event loop, and so the most by which a reported duration is too long."""
 
 OURS = "app_toolkit/replica/breakpoints.py"
 """The file that waits for the client of a debugger."""
@@ -52,11 +52,15 @@ class Watched:
 
     asked: float | None = None
     """When a callback was scheduled that has not run yet; None: there is none."""
+    responded: float | None = None
+    """When the loop was last known to run, or its watch began; None: not known. It may be blocked since then."""
     reported: bool = False
     """Whether the present block was reported."""
 
     def blocked_s(self, now: float) -> float:
-        return 0.0 if self.asked is None else now - self.asked
+        if self.asked is None:
+            return 0.0
+        return now - (self.asked if self.responded is None else self.responded)
 
     def next_look_s(self, now: float) -> float:
         """Return the seconds to wait before the next check."""
@@ -65,11 +69,11 @@ class Watched:
         return min(max(self.asked + WARN_AFTER_S - now, 0.0), CHECK_INTERVAL_S)
 
     def must_report(self, now: float) -> bool:
-        return not self.reported and self.blocked_s(now) >= WARN_AFTER_S
+        return not self.reported and self.asked is not None and now - self.asked >= WARN_AFTER_S
 
     def paused(self, now: float) -> "Watched":
         """Return the state without the time so far, which does not count, for example because a debugger took it."""
-        return self if self.asked is None else replace(self, asked=now)
+        return self if self.asked is None else replace(self, asked=now, responded=now)
 
 
 def is_debugging(stack: Iterable[StackFrame], debugger: Collection[str]) -> bool:

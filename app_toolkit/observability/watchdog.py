@@ -23,7 +23,7 @@ DEEPEST = 500
 
 
 class Watchdog:
-    """Checks twice a second whether an event loop responds.
+    """Checks ten times a second whether an event loop responds.
 
     A loop that has not responded for a second is logged as one warning, with the line that blocks it. There is no
     warning while a debugger holds the loop's thread, or while the app starts. The thread ends with the loop, or with
@@ -43,6 +43,7 @@ class Watchdog:
         """Watch an event loop that runs, or will run, on the calling thread."""
         self._loop = loop
         self.thread_id = threading.get_ident()
+        self._state = Watched(responded=time.monotonic())
         threading.Thread(target=self._watch, name=f"app-toolkit watchdog {self._name}", daemon=True).start()
 
     def stop(self) -> None:
@@ -72,7 +73,7 @@ class Watchdog:
         with self._lock:
             state = self._state
             if state.asked is None:
-                self._state = Watched(asked=now)
+                self._state = replace(state, asked=now)
         if state.asked is None:
             try:
                 assert self._loop is not None
@@ -102,10 +103,11 @@ class Watchdog:
 
     def _loop_responded(self) -> None:
         """Record a response of the loop. Runs on the loop."""
+        now = time.monotonic()
         with self._lock:
-            state, self._state = self._state, Watched()
+            state, self._state = self._state, Watched(responded=now)
         if state.reported:
-            logger.warning("the event loop of %s was blocked for %.1f s", self._name, state.blocked_s(time.monotonic()))
+            logger.warning("the event loop of %s was blocked for %.1f s", self._name, state.blocked_s(now))
 
     # From any thread
 

@@ -95,9 +95,17 @@ def test_a_block_is_reported_once_and_never_before_it_lasted_a_second(asked, ste
     assert reports == (now - asked >= WARN_AFTER_S)
 
 
+@given(st.floats(0, 100), st.floats(0, CHECK_INTERVAL_S), st.floats(0, CHECK_INTERVAL_S), st.floats(1, 100))
+def test_the_duration_of_a_block_is_never_too_short_and_at_most_one_interval_too_long(responded, until, after, lasted):
+    began, ended = responded + until, responded + until + after + lasted
+    state = Watched(asked=began + after, responded=responded)
+    actual = ended - began
+    assert actual - 1e-9 <= state.blocked_s(ended) <= actual + CHECK_INTERVAL_S + 1e-9
+
+
 @given(st.floats(0, 100), st.floats(0, 100))
 def test_time_in_a_debugger_does_not_count(asked, lasted):
-    paused = Watched(asked=asked).paused(asked + lasted)
+    paused = Watched(asked=asked, responded=asked / 2).paused(asked + lasted)
     assert paused.blocked_s(asked + lasted) == 0
     assert not paused.must_report(asked + lasted)
     assert Watched().paused(lasted) == Watched()

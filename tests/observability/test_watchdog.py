@@ -17,13 +17,15 @@ from app_toolkit.observability.watchdog import Watchdog
 from tests.patience import PATIENCE_S
 
 SHOP = """\
-import pdb, threading
+import pdb, threading, time
 
-began, go = threading.Event(), threading.Event()
+began, go, times = threading.Event(), threading.Event(), []
 
 def block():
+    times.append(time.monotonic())
     began.set()
     go.wait(60)
+    times.append(time.monotonic())
 
 class Held:
     def readline(self):
@@ -86,14 +88,17 @@ def test_a_blocked_loop_is_one_warning_with_its_line_and_one_when_it_goes_on(
         blocked = watchdog.blocked()
         assert blocked is not None
         assert blocked.seconds >= 1
-        assert blocked.at == "shop.py:7 in block"
+        assert blocked.at == "shop.py:8 in block"
         assert not watchdog.is_debugging
         shop.go.set()
         until(lambda: len(caplog.messages) > 1, "the loop turns again")
     first, last = caplog.messages
     # It may be reported late, but not before a second is over.
-    assert re.match(r"the event loop of shop is blocked for [1-9]\d* s at shop\.py:7 in block", first)
-    assert last.startswith("the event loop of shop was blocked for ")
+    assert re.match(r"the event loop of shop is blocked for [1-9]\d* s at shop\.py:8 in block", first)
+    found = re.fullmatch(r"the event loop of shop was blocked for ([\d.]+) s", last)
+    assert found is not None
+    began, ended = shop.times
+    assert float(found[1]) >= round(ended - began, 1) > 1, "all of it, not only what followed the first check"
 
 
 def test_a_loop_that_a_debugger_holds_is_not_reported(shop: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
