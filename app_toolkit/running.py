@@ -5,8 +5,9 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
@@ -48,7 +49,10 @@ MOST_CODE = 16 * 1024 * 1024
 """Maximum size of a packed deployment in bytes. The cluster's control store keeps it in memory."""
 
 _driver: "Driver | None" = None
-_lock = threading.RLock()
+_lock = threading.Condition()
+"""Held while this process joins or leaves a cluster and while a command is planned, but not while a client waits."""
+_users: list[int] = []
+"""The threads that use the client of `_driver`, once for each use. `shutdown` waits for those of other threads."""
 
 
 class RunKeywords(TypedDict, total=False):
@@ -102,13 +106,16 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
     Raises `ConfigError` if it cannot be served. An application that it would have replaced continues.
     """
     chosen = resolve_options(read_project(Path.cwd()), Options(**options))
-    with _lock:
-        served, spec, code = _planned(app, chosen)
-        if spec.route_prefix is None and "route_prefix" in options:
-            raise ConfigError(f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}")
-        spec, sources = _snapshot(spec, served)
-        driver = _running(spec, chosen, options)
-        client = driver.client
+    with ExitStack() as stack:
+        with _lock:
+            served, spec, code = _planned(app, chosen)
+            if spec.route_prefix is None and "route_prefix" in options:
+                raise ConfigError(
+                    f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}"
+                )
+            spec, sources = _snapshot(spec, served)
+            driver = _running(spec, chosen, options)
+            client = stack.enter_context(_used(driver))
         is_new = client.execute(GetStatus()).application(spec.name) is None
         client.execute(Deploy(spec, _listening(chosen), {**code, **sources}, client.owner))
         try:
@@ -117,7 +124,8 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
             if is_new:
                 client.execute(Delete(spec.name))
             raise
-        driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
+        with _lock:
+            driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
         result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(serving, spec))
     if blocking:
         _serve_until_signal(client, serving_at(serving, spec))
@@ -154,13 +162,13 @@ def deploy(
     with _lock:
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
-        command = Deploy(spec, _listening(chosen), {**code, **files})
-        with _client(options.get("address"), chosen.address, begin=not only) as client:
-            if only:
-                command, _ = client.partial_deploy(command, only)
-            client.execute(command)
-            if wait:
-                client.wait_until_serving([spec.name], wait_timeout_s)
+    command = Deploy(spec, _listening(chosen), {**code, **files})
+    with _client(options.get("address"), chosen.address, begin=not only) as client:
+        if only:
+            command, _ = client.partial_deploy(command, only)
+        client.execute(command)
+        if wait:
+            client.wait_until_serving([spec.name], wait_timeout_s)
 
 
 def scale(
@@ -177,7 +185,7 @@ def scale(
     it cannot have this number of replicas or, with `wait`, if they do not become available.
     """
     command = Scale.named(deployment, num_replicas)
-    with _lock, _client(address) as client:
+    with _client(address) as client:
         client.execute(command)
         if wait:
             client.wait_until_serving([command.application], wait_timeout_s)
@@ -191,7 +199,7 @@ def rollback(
     `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` if there is no such version or, with
     `wait`, if it does not become available.
     """
-    with _lock, _client(address) as client:
+    with _client(address) as client:
         client.rollback(application)
         if wait:
             client.wait_until_serving([application], wait_timeout_s)
@@ -204,7 +212,7 @@ def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
     none of that name, or if it is in use.
     """
     command = Delete.named(name)
-    with _lock, _client(address) as client:
+    with _client(address) as client:
         client.execute(command)
         if wait:
             client.wait_until_gone(command)
@@ -212,7 +220,7 @@ def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:
 
 def status(*, address: str | None = None) -> InstanceStatus:
     """Return the status of the instance. `address`: as of `deploy`. Raises `ConfigError` if no instance runs."""
-    with _lock, _client(address) as client:
+    with _client(address) as client:
         return client.execute(GetStatus())
 
 
@@ -245,10 +253,12 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
 def shutdown() -> None:
     """Delete the applications that this process has run, wait until they have drained, and stop a local Ray.
 
-    Other applications of the cluster continue. Does nothing if this process has run nothing.
+    Other applications of the cluster continue. Does nothing if this process has run nothing. Waits until functions such
+    as `run` have returned in other threads.
     """
     global _driver
     with _lock:
+        _lock.wait_for(lambda: all(user == threading.get_ident() for user in _users))
         driver, _driver = _driver, None
         atexit.unregister(shutdown)
         if driver is not None:
@@ -326,15 +336,32 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
 
     `begin`: start an instance if none runs there.
     """
-    if _driver is not None:
-        yield _driver.client
-        return
-    from app_toolkit.engines.ray.client import RayClient
+    with ExitStack() as stack:
+        with _lock:
+            driver = _driver
+            if driver is not None:
+                client = stack.enter_context(_used(driver))
+            else:
+                from app_toolkit.engines.ray.client import RayClient
 
-    address = _address(given, default)
-    client = RayClient.start(address=address or "auto", with_lease=False) if begin else RayClient.connect(address)
-    with client:
+                stack.enter_context(_lock)  # nobody else joins or leaves a cluster meanwhile
+                address = _address(given, default)
+                start = partial(RayClient.start, address=address or "auto", with_lease=False)
+                client = stack.enter_context(start() if begin else RayClient.connect(address))
         yield client
+
+
+@contextmanager
+def _used(driver: "Driver") -> "Iterator[RayClient]":
+    """Yield the client of the driver. `shutdown` in another thread waits until the context is left."""
+    with _lock:
+        _users.append(threading.get_ident())
+    try:
+        yield driver.client
+    finally:
+        with _lock:
+            _users.remove(threading.get_ident())
+            _lock.notify_all()
 
 
 def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:

@@ -1,7 +1,10 @@
 """`deploy`, `status` and `delete` as scripts use them, sync and async, on the session's cluster."""
 
+import asyncio
 import inspect
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,7 +15,7 @@ from app_toolkit import ConfigError, Deployment, aio, remote, running
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
-from tests.patience import PATIENCE_S
+from tests.patience import AGAIN_S, PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +75,28 @@ async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
         assert "hello" in [each.name for each in (await aio.status()).applications]
         await aio.delete("hello")
         assert (await client.get(f"{cluster.proxy_url()}/hello")).status_code == 404
+    await aio.shutdown()
+
+
+class Slow(Deployment, ray_actor_options={"num_cpus": 0.1}):
+    def __init__(self, go: str) -> None:
+        while not Path(go).exists():
+            time.sleep(AGAIN_S)
+
+    async def ready(self) -> bool:
+        return True
+
+
+async def test_another_call_does_not_wait_until_an_application_is_up(cluster: Cluster, tmp_path: Path) -> None:
+    run = asyncio.create_task(aio.run(Slow.bind(str(tmp_path / "go")), name="slow"))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
+                await asyncio.sleep(AGAIN_S)
+        assert (slow.status, run.done()) == ("starting", False)
+    finally:
+        (tmp_path / "go").touch()
+    assert await (await run).ready()
     await aio.shutdown()
 
 
