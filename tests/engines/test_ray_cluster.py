@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from app_toolkit.engines.ray import cluster as module
-from app_toolkit.engines.ray.cluster import Raylet, preference
+from app_toolkit.engines.ray.cluster import ADVICE, Raylet, preference
 from app_toolkit.errors import ConfigError
 from tests.cluster import Cluster
 from tests.security.other_user import NOBODY, needs_root, shared_folder
@@ -25,7 +25,7 @@ from tests.security.other_user import NOBODY, needs_root, shared_folder
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("127.0.0.1:1", "no Ray cluster answers at 127.0.0.1:1: Connection refused"),
+        ("127.0.0.1:1", f"no Ray cluster answers at 127.0.0.1:1: Connection refused; {ADVICE}"),
         ("no such host:6379", "no Ray cluster answers at no such host:6379: "),
         ("head", "the address 'head' is neither 'auto' nor of the form HOST:PORT"),
         ("head:port", "the address 'head:port' is neither"),
@@ -43,7 +43,7 @@ def test_a_port_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.M
     monkeypatch.setattr(module, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=rf"^no Ray cluster answers at {address} within 0\.2 s$"):
+        with pytest.raises(ConfigError, match=rf"^no Ray cluster answers at {address} within 0\.2 s; {ADVICE}$"):
             module.find(address)
 
 
@@ -65,7 +65,7 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up_in_the_same_time(monkeypa
         thread.start()
         before = time.monotonic()
         try:
-            with pytest.raises(ConfigError, match=r"within 0\.4 s$"):
+            with pytest.raises(ConfigError, match=rf"within 0\.4 s; {ADVICE}$"):
                 module.find(f"127.0.0.1:{server.getsockname()[1]}")
             assert time.monotonic() - before < 15, "all bytes take 18 s"
         finally:
@@ -78,7 +78,7 @@ def test_a_name_that_is_not_resolved_in_time_is_given_up(monkeypatch: pytest.Mon
     given_up = threading.Event()
     monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: given_up.wait(60))
     try:
-        with pytest.raises(ConfigError, match=r"^no Ray cluster answers at head:6379 within 0\.2 s$"):
+        with pytest.raises(ConfigError, match=rf"^no Ray cluster answers at head:6379 within 0\.2 s; {ADVICE}$"):
             module.find("head:6379")
     finally:
         given_up.set()

@@ -4,6 +4,8 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.errors import ConfigError, InsecurePath
+from tests.patience import PATIENCE_S
 from tests.security.other_user import shared_folder
 
 
@@ -43,6 +46,28 @@ def members(session: int) -> list[psutil.Process]:
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+UNREACHABLE = """
+from types import SimpleNamespace
+from app_toolkit.engines.ray import client
+
+client.LocalRay = lambda num_cpus, parent: SimpleNamespace(address="127.0.0.1:1", close=lambda: print("stopped"))
+try:
+    client.RayClient.start(num_cpus=1)
+except client.ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_local_ray_that_cannot_be_joined_is_stopped_and_the_error_names_it(tmp_path: Path) -> None:
+    command, environment = [sys.executable, "-c", UNREACHABLE], {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout.splitlines() == [
+        "stopped",
+        "the local Ray has started, but this process cannot join it: no Ray cluster answers at 127.0.0.1:1: "
+        "Connection refused; it was stopped again",
+    ]
 
 
 @pytest.mark.ray

@@ -72,7 +72,7 @@ class RayClient(Client):
             address = local.address
         joined = False
         try:
-            joined = _join(address, shows_output=with_lease and local is None)
+            joined = _join(address, shows_output=with_lease) if local is None else _join_own(local)
             # The first proxy runs on the node of the controller, so this node is preferred: users expect the proxy at
             # the address that this process shows.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
@@ -266,10 +266,18 @@ def _use_token() -> None:
     maybe_enable_token_auth_if_token_available()
 
 
-def _join(address: str | None, *, shows_output: bool = False) -> bool:
+def _join_own(local: LocalRay) -> bool:
+    """Make this process a driver of its local Ray. The error says that it is this Ray that cannot be joined."""
+    try:
+        return _join(local.address, advice="it was stopped again")
+    except ConfigError as error:
+        raise ConfigError(f"the local Ray has started, but this process cannot join it: {error}") from error.__cause__
+
+
+def _join(address: str | None, *, shows_output: bool = False, advice: str = cluster.ADVICE) -> bool:
     """Make this process a driver. Return False if it was one before. `address` None: it must be one already.
 
-    `shows_output`: show the output of replicas here.
+    `shows_output`: show the output of replicas here. `advice`: what to do if no cluster answers.
     """
     if address is not None:
         cluster.refuse_url(address)
@@ -279,7 +287,7 @@ def _join(address: str | None, *, shows_output: bool = False) -> bool:
             raise ConfigError(f"this process is a part of the Ray cluster at {here}, and cannot join one at {address}")
         return False
     assert address is not None
-    address = cluster.find(address)
+    address = cluster.find(address, advice)
     _use_token()
     try:
         ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=shows_output)

@@ -20,6 +20,9 @@ import psutil
 from app_toolkit.config import settings
 from app_toolkit.errors import ConfigError
 
+ADVICE = "start one with `ray start --head`, or set another address"
+"""What to do if no cluster answers at an address."""
+
 ANSWER_S = 8.0
 """Seconds to resolve the name of a cluster's head, to connect to it and to read its answer, all together."""
 
@@ -46,8 +49,10 @@ def refuse_url(address: str) -> None:
         raise ConfigError(f"the address {address!r} is a URL: use HOST:6379 of the cluster's head")
 
 
-def find(address: str) -> str:
+def find(address: str, advice: str = ADVICE) -> str:
     """Return the `HOST:PORT` of a cluster that answers. `auto` means the cluster of which this machine is a node.
+
+    `advice`: what to do if no cluster answers.
 
     Raises `ConfigError` if the address is invalid, if no cluster answers within `ANSWER_S`, if the cluster refuses the
     access token, or if no raylet of this user or root makes this machine a node of the cluster.
@@ -70,7 +75,10 @@ def find(address: str) -> str:
     host, port = _parsed(address)
     here = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
     is_node = any(node in trusted for node in here)
-    _ask(address, host, port, settings.ray_token() if is_node else None, is_node=is_node)
+    try:
+        _ask(address, host, port, settings.ray_token() if is_node else None, is_node=is_node)
+    except OSError as error:
+        raise ConfigError(f"no Ray cluster answers at {address}{_reason(error)}; {advice}") from None
     if is_node:
         return address
     if here:
@@ -135,20 +143,15 @@ def _parsed(address: str) -> tuple[str, int]:
 
 
 def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool) -> None:
-    """Raise `ConfigError` if no Ray cluster answers, or with `is_node`, if the cluster does not accept the token."""
+    """Raise `OSError` if no Ray cluster answers, or with `is_node`, `ConfigError` if it does not accept the token."""
     deadline = time.monotonic() + ANSWER_S
-    try:
-        with _connected(host, port, deadline) as connection:
-            if settings.ray_uses_tls():
-                return
-            connection.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _question(address, token))
-            kind = _answer(connection, deadline)
-    except TimeoutError:
-        raise ConfigError(f"no Ray cluster answers at {address} within {ANSWER_S:g} s") from None
-    except OSError as error:
-        raise ConfigError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+    with _connected(host, port, deadline) as connection:
+        if settings.ray_uses_tls():
+            return
+        connection.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _question(address, token))
+        kind = _answer(connection, deadline)
     if kind is None:
-        raise ConfigError(f"no Ray cluster answers at {address}: something else listens there")
+        raise OSError("something else listens there")
     if is_node and kind == HEADERS and settings.ray_decides_by_token():
         if token is None:
             raise ConfigError(
@@ -159,6 +162,10 @@ def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool
             f"the Ray cluster at {address} refuses the access token of this process: use that of its head "
             "(RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
         )
+
+
+def _reason(error: OSError) -> str:
+    return f" within {ANSWER_S:g} s" if isinstance(error, TimeoutError) else f": {error.strerror or error}"
 
 
 def _connected(host: str, port: int, deadline: float) -> socket.socket:
