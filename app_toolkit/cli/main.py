@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 import typer
+import typer.core
 
 from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.deploy import DeployOptions
@@ -31,19 +32,47 @@ from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import Delete, GetStatus, Scale
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, read_project, resolve_options
 from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import read_variables, set_log_level, set_normal_priority, set_plain_logs
+from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 
 F = TypeVar("F", bound=Callable[..., None])
 
+UsageError: Any = typer.BadParameter.__base__
+"""Raised for options and commands that do not exist. Newer versions of Typer have a copy of Click."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands. For options and commands of other programs, the error names ours."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            flag = getattr(error, "option_name", None)
+            if flag and (use := flag_suggestion(flag, DeploymentConfig.model_fields)):
+                error.possibilities = None
+                error.message = f"{error.message.rstrip('.')}; {use}."
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if use := command_suggestion(args[0]):
+                error.message = f"No such command {args[0]!r}; {use}."
+            raise
+
+
 app = typer.Typer(
     name="app-toolkit",
+    cls=Commands,
     help="Serve ordinary FastAPI routers: in one process while you develop, in replica actors on Ray in production.",
     no_args_is_help=True,
     add_completion=False,

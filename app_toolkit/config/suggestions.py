@@ -1,7 +1,7 @@
-"""Suggestions for options that do not exist.
+"""Suggestions for options and commands that do not exist.
 
-Ray Serve and Ray have options with other names, or for features that work differently here. The table below has a
-sentence for each of these. Any other name is compared with the options that exist.
+Ray Serve, Ray, uvicorn, gunicorn and the FastAPI CLI have options with other names, or for features that work
+differently here. The tables below have a sentence for each of these. Any other name is compared with those that exist.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 NO_PLACEMENT_GROUP = (
     "app_toolkit has no placement groups: one replica is one actor; use 'ray_actor_options' and 'max_replicas_per_node'"
 )
-NO_AFFINITY = "app_toolkit has no session affinity yet: keep the state of a session in a store that all replicas share"
+AFFINITY = "use 'affinity': calls with the same key prefer the same replica"
 NO_CHOICE_OF_REPLICA = "a request goes to the less loaded of two replicas; this cannot be configured"
 NO_POLICY = "app_toolkit has no custom scaling policies; set the number yourself with `app-toolkit scale`"
 NO_RESTARTS = "the controller replaces replicas, and 'retry' says which requests are sent again"
@@ -78,15 +78,85 @@ OTHER_NAMES: Mapping[str, str] = {
     # One call
     "_by_reference": OF_ONE_CALL,
     "method_name": "call the method itself, as in `model.predict(x)`",
-    "multiplexed_model_id": "app_toolkit has no model multiplexing: pass the model's name as an argument",
+    "multiplexed_model_id": "load the model with `@multiplexed` and pass its name as an argument; with 'affinity', a "
+    "call reaches a replica that has loaded it",
     "request_serialization": OF_ONE_CALL,
     "response_serialization": OF_ONE_CALL,
-    "session_id": NO_AFFINITY,
-    "shard_key": NO_AFFINITY,
+    "session_id": AFFINITY,
+    "shard_key": AFFINITY,
     "stream": "a method that yields is a stream by itself",
     "timeout": "use 'timeout_s'",
 }
 """The suggestions by name. For a model that has an option of this name, the suggestion is not used."""
+
+OTHER_FLAGS: Mapping[str, str] = {
+    "--bind": "use --host and --port",
+    "--blocking": "`app-toolkit run` serves until Ctrl-C, and `app-toolkit deploy` returns",
+    "--env-file": "set the variables in the environment of the command",
+    "--factory": "a function that can be called without arguments is a factory by itself",
+    "--fd": "use --host and --port",
+    "--limit-concurrency": "use 'max_ongoing_requests' of a deployment, and --max-connections",
+    "--log-config": "configure Python's logging in your code",
+    "--proxy-headers": "use --forwarded-allow-ips",
+    "--reload": "use `app-toolkit dev`, which restarts when a file changes",
+    "--root-path": "use --route-prefix",
+    "--timeout": "use 'request_timeout_s' of a deployment",
+    "--timeout-graceful-shutdown": "use 'graceful_shutdown_timeout_s' of a deployment",
+    "--timeout-keep-alive": "use --keep-alive-timeout-s",
+    "--uds": "use --host and --port",
+    "--workers": "use --num-replicas of `app-toolkit run`: each replica is a process",
+    "-b": "use --host and --port",
+    "-w": "use --num-replicas of `app-toolkit run`: each replica is a process",
+}
+"""The suggestions for options of the command line, by the option. `OTHER_NAMES` has more."""
+
+OTHER_COMMANDS: Mapping[str, str] = {
+    "apply": "deploy",
+    "build": "plan --format yaml",
+    "check": "plan",
+    "config": "status",
+    "create": "new",
+    "down": "shutdown",
+    "init": "new",
+    "list": "status",
+    "ls": "status",
+    "ps": "status",
+    "remove": "delete",
+    "restart": "deploy",
+    "revert": "rollback",
+    "rm": "delete",
+    "routes": "plan",
+    "serve": "run",
+    "start": "run",
+    "stop": "shutdown",
+    "undeploy": "delete",
+    "undo": "rollback",
+    "up": "run",
+    "update": "deploy",
+    "validate": "plan",
+    "version": "--version",
+}
+"""The command that does what a command of another program does, by that command."""
+
+
+def flag_suggestion(flag: str, of_deployments: Collection[str]) -> str:
+    """Return a suggestion for an option that no command has, such as `--workers`, or "".
+
+    `of_deployments`: the options of a deployment, which are set in the code or in an application file.
+    """
+    option = flag.removeprefix("--").replace("-", "_")
+    if option in of_deployments:
+        return f"{option!r} is an option of a deployment: set it in the code or in an application file"
+    return OTHER_FLAGS.get(flag) or OTHER_NAMES.get(option, "")
+
+
+def command_suggestion(command: str) -> str:
+    """Return a suggestion for a command that does not exist, or ""."""
+    if command in OTHER_COMMANDS:
+        return f"use `app-toolkit {OTHER_COMMANDS[command]}`"
+    if command.endswith((".py", ".yaml", ".yml", ".toml")) or ":" in command:
+        return f"to serve it, use `app-toolkit run {command}`"
+    return ""
 
 
 def suggestion(option: str, known: Collection[str], tables: Mapping[str, Collection[str]]) -> str:

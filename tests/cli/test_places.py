@@ -1,5 +1,6 @@
 """Where the command runs, which version of it, and addresses that no command takes."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,8 @@ import pytest
 
 import app_toolkit
 from app_toolkit.cli import main as command_line
+from app_toolkit.config.models import ClassConfig
+from app_toolkit.config.suggestions import OTHER_COMMANDS, OTHER_FLAGS
 from app_toolkit.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +25,46 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert capsys.readouterr().out == f"app-toolkit {project['version']}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("run --workers 4", "No such option: --workers; use --num-replicas of `app-toolkit run`: each replica is a"),
+        ("dev -w 4", "No such option: -w; use --num-replicas of `app-toolkit run`: each replica is a process."),
+        ("run --reload", "No such option: --reload; use `app-toolkit dev`, which restarts when a file changes."),
+        ("deploy --num-proxies 2", "No such option: --num-proxies; use 'proxies_per_node'."),
+        ("run --max-surge 1", "No such option: --max-surge; 'max_surge' is an option of a deployment: set it in the"),
+        ("run --prot 3", "No such option: --prot (Possible options: --host, --port)"),
+        ("serve", "No such command 'serve'; use `app-toolkit run`."),
+        ("shop.py", "No such command 'shop.py'; to serve it, use `app-toolkit run shop.py`."),
+        ("statu", "No such command 'statu'. Did you mean 'status'?"),
+    ],
+)
+def test_an_option_or_a_command_of_another_program_names_ours(
+    command: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(command.split())
+    assert ended.value.code == 2
+    assert f"Error: {sentence}" in capsys.readouterr().err
+
+
+def test_what_is_named_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            command_line.main([*arguments, "--help"])
+        return capsys.readouterr().out
+
+    flags = set(re.findall(r"--[\w-]+", " ".join(map(told, ("run", "dev", "deploy", "plan"))))) | {"--version"}
+    commands = set(re.findall(r"^  (\w+) ", told(), re.MULTILINE))
+    suggestions = [*OTHER_FLAGS.values(), *(f"`app-toolkit {each}`" for each in OTHER_COMMANDS.values())]
+    for sentence in suggestions:
+        assert set(re.findall(r"(?<!\w)--[\w-]+", sentence)) <= flags
+        assert set(re.findall(r"`app-toolkit (\w+)", sentence)) <= commands
+        assert set(re.findall(r"'(\w+)'", sentence)) <= ClassConfig.model_fields.keys()
+    assert not flags & OTHER_FLAGS.keys() - {"--reload", "-b", "-w"}
+    assert not commands & OTHER_COMMANDS.keys()
 
 
 @pytest.mark.parametrize("place", ["option", "RAY_ADDRESS", "APP_TOOLKIT_ADDRESS"])
