@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from app_toolkit.errors import TargetError
+from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -138,7 +139,7 @@ def users_traceback(error: BaseException) -> str:
     shown.stack = traceback.StackSummary.from_list(frames[-SHOWN_FRAMES:])
     # The causes usually end in the same lines of user code, so they add nothing.
     shown.__cause__ = shown.__context__ = None
-    return "".join(shown.format()).rstrip()
+    return shortened("".join(shown.format()).rstrip())
 
 
 def _is_the_users(frame: traceback.FrameSummary) -> bool:

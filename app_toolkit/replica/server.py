@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import uvicorn
+import uvicorn.lifespan.on
 import uvloop
 from fastapi import FastAPI
 
@@ -23,6 +24,7 @@ from app_toolkit import private
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.arrival import UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.batching import override
@@ -410,10 +412,14 @@ class Server(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(_is_no_startup_failure)
         try:
             await super().startup(sockets)
         except SystemExit:
-            raise StartupError(f"the app's startup failed:\n{self._startup.failure}") from None
+            raise StartupError(f"the app's startup failed:\n{shortened(str(self._startup.failure))}") from None
+        finally:
+            log.removeFilter(_is_no_startup_failure)
         self._started()
 
     def end(self, timeout: float) -> None:
@@ -522,6 +528,11 @@ def _bind_tcp(name: str, port: int) -> tuple[socket.socket, Address]:
         listener.close()
         raise StartupError(f"cannot listen on tcp:{name}:{port}: {error}") from None
     return listener, Address(f"tcp:{name}:{listener.getsockname()[1]}")
+
+
+def _is_no_startup_failure(record: logging.LogRecord) -> bool:
+    """Prevent uvicorn from logging why a startup failed. The start raises it, and the status shows it."""
+    return record.pathname != uvicorn.lifespan.on.__file__ or record.levelno < logging.ERROR
 
 
 def _not_reported(record: logging.LogRecord) -> bool:

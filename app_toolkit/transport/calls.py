@@ -32,6 +32,7 @@ import cloudpickle
 
 from app_toolkit.errors import ContentTooLarge, RemoteError
 from app_toolkit.interfaces import Call
+from app_toolkit.observability.tracebacks import shortened
 
 FrameKind = Literal["call", "value", "error", "item", "end", "out_of_band"]
 
@@ -341,7 +342,7 @@ def _traceback(error: BaseException) -> str:
         trace = trace.tb_next
     shown = traceback.TracebackException(type(error), error, trace)
     shown.__notes__ = None  # the notes are sent with the error
-    return "At the replica: " + "".join(shown.format()).rstrip()
+    return "At the replica: " + shortened("".join(shown.format()).rstrip())
 
 
 def _apart(value: Any) -> Any:

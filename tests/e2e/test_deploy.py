@@ -159,6 +159,7 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     assert here(*deploy, "--wait") == 2
     said = capsys.readouterr().err
     assert "'app' did not come up: RuntimeError: no words" in said
+    assert 'File "words.py", line 3' in said, "not where the node has unpacked it"
     assert answer(url, lambda told: True) == told[-1]
 
     assert here("delete", "stays") == 0

@@ -4,9 +4,11 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from app_toolkit.observability import tracebacks
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.observability.logs import show_logs
 
@@ -37,6 +39,25 @@ def test_a_record_has_its_time_and_the_id_of_its_request(capsys: pytest.CaptureF
     first, second = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO shop \[5f1c-2a\]: sold tea", first)
     assert second.endswith(" INFO shop: closed")
+
+
+def test_a_traceback_names_the_files_of_an_application_by_their_paths_in_its_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tracebacks, "_folder", "")
+    (tmp_path / "shop").mkdir()
+    shop = tmp_path / "shop" / "prices.py"
+    shop.write_text("1 / 0\n")
+    tracebacks.shorten_paths(tmp_path)
+    with as_it_begins():
+        show_logs("info")
+        try:
+            exec(compile(shop.read_text(), str(shop), "exec"))
+        except ZeroDivisionError:
+            logging.getLogger("shop").exception("it failed")
+    said = capsys.readouterr().err
+    assert '  File "shop/prices.py", line 1, in <module>\n    1 / 0\n' in said
+    assert f'File "{__file__}"' in said
 
 
 def test_an_app_that_configures_logging_later_has_it_its_way(capsys: pytest.CaptureFixture[str]) -> None:

@@ -396,13 +396,16 @@ def test_a_failing_import_is_raised_with_its_traceback_and_leaves_no_socket(serv
         """,
     ],
 )
-def test_a_failing_lifespan_is_raised_with_its_traceback(serve: Serve, source: str) -> None:
+def test_a_failing_lifespan_is_raised_with_its_traceback_and_not_logged(
+    serve: Serve, caplog: pytest.LogCaptureFixture, source: str
+) -> None:
     spec = serve.spec(source)
     with pytest.raises(StartupError) as raised:
         ReplicaServer().start(spec, SECRET, Address(f"unix:{spec.app_dir}/r.sock"))
     assert "the app's startup failed:\nTraceback" in str(raised.value)
     assert "RuntimeError: the model is missing" in str(raised.value)
     assert not Path(spec.app_dir, "r.sock").exists()
+    assert caplog.messages == [], "whoever starts the replica shows it, once"
 
 
 def test_user_code_runs_on_a_thread_of_its_own(serve: Serve) -> None:

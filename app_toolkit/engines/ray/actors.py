@@ -36,6 +36,7 @@ from app_toolkit.errors import ControlError, CorruptValue, NotWell, ReplicaGone,
 from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.observability.logs import show_logs
+from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.edge import Edge
 from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.replica import sources
@@ -401,6 +402,7 @@ def _with_files(spec: ReplicaSpec) -> ReplicaSpec:
     if not spec.artifact:
         return spec
     folder = Unpacked(spec.artifact, partial(_packed, spec.artifact), _runtime().path / "artifacts").folder
+    shorten_paths(folder)
     return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(folder / spec.working_dir))
 
 
