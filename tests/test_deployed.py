@@ -12,6 +12,7 @@ from fastapi import Request
 
 import app_toolkit
 from app_toolkit import ConfigError, Deployment, aio, remote, running
+from app_toolkit.engines.ray import client
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
@@ -87,17 +88,24 @@ class Slow(Deployment, ray_actor_options={"num_cpus": 0.1}):
         return True
 
 
-async def test_another_call_does_not_wait_until_an_application_is_up(cluster: Cluster, tmp_path: Path) -> None:
+async def test_another_call_does_not_wait_until_an_application_is_up(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unhandled: list[Exception] = []
+    monkeypatch.setattr("ray._private.worker._unhandled_error_handler", unhandled.append)
     run = asyncio.create_task(aio.run(Slow.bind(str(tmp_path / "go")), name="slow"))
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
                 await asyncio.sleep(AGAIN_S)
         assert (slow.status, run.done()) == ("starting", False)
+        monkeypatch.setattr(client, "LOAD_S", 0)  # it does not wait for the replica, whose process may have to start
+        assert await asyncio.to_thread(cluster.client.load)
     finally:
         (tmp_path / "go").touch()
     assert await (await run).ready()
     await aio.shutdown()
+    assert not unhandled, "Ray writes them to the terminal"
 
 
 def test_each_async_form_takes_what_the_other_takes() -> None:

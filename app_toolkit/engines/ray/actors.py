@@ -196,7 +196,16 @@ class Controlled:
 
     @control
     def statistics(self) -> Any:
-        return self.server.statistics()
+        """Return the current statistics, or None if this process does not serve yet or any more.
+
+        An error would be written to the terminal of a client that does not wait for it any more: Ray does so.
+        """
+        if self.phase == "starting":
+            return None
+        try:
+            return self.server.statistics()
+        except ReplicaGone:
+            return None
 
 
 class _Replica(Controlled):

@@ -239,9 +239,9 @@ def _answers(question: str, processes: Sequence[str]) -> dict[str, Any]:
     answers = {}
     for process, answer in asked.items():
         if answer in ready:
-            with suppress(RayError, ToolkitError):  # the process has ended, or has not started
+            with suppress(RayError):  # the process has ended
                 answers[process] = ray.get(answer)
-    return answers
+    return {process: answer for process, answer in answers.items() if answer is not None}
 
 
 def is_driver() -> bool:
