@@ -1,6 +1,7 @@
 """The access log: one line of JSON for each request, formatted and written in batches."""
 
 import io
+import logging
 import os
 import re
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from app_toolkit import private
 from app_toolkit.errors import InsecurePath
+
+logger = logging.getLogger("app_toolkit.access")
 
 Entry = tuple[float, bytes, bytes, bytes, int, str, int, float, bytes, str, str, int]
 """The time of arrival on `time.monotonic()`; the client's address and port, separated by a space (what follows is
@@ -41,7 +44,8 @@ class AccessLog:
     """Collects entries and passes their lines to `write` in batches: at every `flush`, and when `BATCH` entries wait.
 
     If `write` raises an `OSError` (a full disk) or `InsecurePath` (another user has created a file at the path of the
-    next log file), the batch is dropped. The first line of the next batch says how many lines were dropped.
+    next log file), the batch is dropped. One warning says so, until a batch is written again. The first line of that
+    batch says how many lines were dropped.
     """
 
     def __init__(self, write: Callable[[str], object], now: Callable[[], tuple[float, float]] = _now) -> None:
@@ -80,7 +84,9 @@ class AccessLog:
             )
         try:
             self._write("".join(lines))
-        except (OSError, InsecurePath):
+        except (OSError, InsecurePath) as error:
+            if not self.dropped:
+                logger.warning("lines of the access log are lost until it can be written again: %s", error)
             self.dropped += len(entries)
         else:
             self.dropped = 0

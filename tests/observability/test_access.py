@@ -81,7 +81,7 @@ def test_lines_are_written_many_at_a_time_and_never_more_than_a_batch_waits():
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), InsecurePath("access.log is a symbolic link")]
 )
-def test_what_could_not_be_written_is_counted_and_said_with_the_next_lines(error):
+def test_what_could_not_be_written_is_one_warning_and_counted_in_the_next_lines(error, caplog):
     written, full = [], True
 
     def write(text):
@@ -93,6 +93,7 @@ def test_what_could_not_be_written_is_counted_and_said_with_the_next_lines(error
     for _ in range(3):
         log.note(entry())
         log.flush()
+    assert caplog.messages == [f"lines of the access log are lost until it can be written again: {error}"]
     full = False
     log.note(entry())
     log.flush()
