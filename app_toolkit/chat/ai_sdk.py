@@ -131,7 +131,7 @@ def ai_sdk_router(
         conversations: Where the messages of each chat are stored, and the earlier ones are read if a client sends only
             the last one. `conversations_router` serves them. Default: nowhere.
         user: A dependency that returns the id of the user, a string. The chats of two users are separate, even if they
-            have the same id. Default: all clients are one user.
+            have the same id. An empty id is refused with 403. Default: all clients are one user.
 
     Raises:
         ConfigError: There is no model, or an option is out of bounds.

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, overload
 
-from fastapi import Depends
+from fastapi import Depends, HTTPException
 
 from app_toolkit.chat.conversations import ConversationStore
 from app_toolkit.chat.ui_messages import UIChat, UIMessage
@@ -21,15 +21,15 @@ DEFAULT_USER = "default"
 
 
 def user_parameter(user: Callable[..., Any] | None) -> Any:
-    """Return the annotation of a route's parameter that is the id of the user."""
+    """Return the annotation of a route's parameter that is the id of the user. A request with an empty id gets 403."""
     if user is None:
         return Annotated[str, Depends(default_user)]
 
     async def checked(found: Annotated[Any, Depends(user)]) -> str:
-        if not isinstance(found, str) or not found:
-            raise ConfigError(
-                f"the dependency `user` has returned {found!r}: it must return a string, and not an empty one"
-            )
+        if not isinstance(found, str):
+            raise ConfigError(f"the dependency `user` has returned {found!r}: it must return a string")
+        if not found:  # for example an empty header: the client is at fault, and must not get the chats of others
+            raise HTTPException(403, "the request names no user")
         return found
 
     return Annotated[str, Depends(checked)]

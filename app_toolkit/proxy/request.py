@@ -398,15 +398,21 @@ class RequestParser:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._after_upgrade(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
         except HttpParserCallbackError as error:
             cause = error.__context__
             if not isinstance(cause, RequestError):
                 log.error("the request parser failed", exc_info=cause)
                 cause = RequestError("the proxy failed while it read the request")
             self.refuse(cause)
+            return
         except HttpParserError as error:
             self.refuse(BadRequest(f"this is not HTTP: {error}"))
+            return
+        else:
+            return
+        # Not within the `except`: Python would replace the context of an error, which names the error of a callback.
+        self._after_upgrade(rest)
 
     def _after_upgrade(self, rest: bytes) -> None:
         """Pass on the first bytes of the tunnel, or parse the request again without an upgrade that is ignored."""

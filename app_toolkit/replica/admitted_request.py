@@ -276,6 +276,12 @@ class AdmittedRequest:
             raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {length}")
         return size > 0 or not more
 
+    def unfinished(self) -> str:
+        """Name the part of the request that has not ended, for a log."""
+        scope = self._scope
+        name = f"{scope.get('method', 'WebSocket')} {scope['path']!r} (request {self.request_id})"
+        return f"the background tasks of {name}" if self.complete and scope["type"] == "http" else name
+
     def take_back(self) -> None:
         """Discard the head that was kept back, because another response follows."""
         self._head = None

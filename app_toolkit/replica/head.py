@@ -22,6 +22,8 @@ STATUSES = range(200, 600)
 def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header], int | None]:
     """Return the checked fields as a new list, and the length of the body in bytes; None: the fields do not give it.
 
+    A chunked response has one `transfer-encoding`, and no `content-length`, whatever the app has sent.
+
     `status`: None for a WebSocket that is accepted. Raises `RuntimeError` for an invalid head, and `TypeError` for
     fields that are not bytes.
     """
@@ -42,8 +44,14 @@ def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header]
                 raise RuntimeError(f"the app sent an invalid content-length: {value[:50]!r}")
             length = int(digits) if length is None else length
         elif name == b"transfer-encoding":
+            if any(coding.strip(b" \t").lower() != b"chunked" for coding in value.split(b",")):
+                raise RuntimeError(f"the app sent the transfer coding {value[:50]!r}: only 'chunked' is supported")
             chunked = True
+            continue
         fields.append((name, value))
+    if chunked:  # RFC 9112, 6.1 and 6.2: once, and without a length
+        fields = [field for field in fields if field[0] != b"content-length"]
+        fields.append((b"transfer-encoding", b"chunked"))
     values = b"".join([value for _, value in fields])
     if len(values.translate(None, NOT_IN_A_VALUE)) != len(values):
         name, value = next(field for field in fields if field[1].translate(None, NOT_IN_A_VALUE) != field[1])

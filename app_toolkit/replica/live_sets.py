@@ -25,6 +25,10 @@ class Live(Protocol):
         """Check the deadline and the client; called at every sweep. `now`: `time.monotonic()`."""
         ...
 
+    def unfinished(self) -> str:
+        """Name the part of the request that has not ended, for a log."""
+        ...
+
 
 class LiveSets:
     """The requests in a replica. All numbers that the replica reports are sizes of these sets.
@@ -33,7 +37,7 @@ class LiveSets:
       stream.
     * `streams`: responses that are open streams. They hold no slot.
     * `running`: HTTP requests whose coroutine has not ended, with their background tasks.
-    * `websockets`: WebSockets that are open or being opened.
+    * `websockets`: WebSockets that are open or being opened, or whose handler has not ended.
     """
 
     def __init__(self, max_open_streams: int, on_disconnect: OnDisconnect) -> None:
@@ -84,12 +88,18 @@ class LiveSets:
         self.leave_slot(request)
         self.running.discard(request)
         self.websockets.discard(request)
-        if self._drained is not None and not self.running:
+        if self._drained is not None and not self._runs:
             self._drained.set()
 
+    @property
+    def _runs(self) -> bool:
+        """Whether the coroutine of an HTTP request or of a WebSocket has not ended."""
+        return bool(self.running or self.websockets)
+
     async def until_drained(self, timeout: float | None) -> bool:
-        """Wait until no HTTP request runs. Return whether that happened within `timeout` seconds."""
-        if not self.running:
+        """Wait until no request and no handler of a WebSocket runs. Return whether that happened within `timeout`
+        seconds."""
+        if not self._runs:
             return True
         if self._drained is None:
             self._drained = asyncio.Event()
@@ -97,7 +107,7 @@ class LiveSets:
             async with asyncio.timeout(timeout):
                 await self._drained.wait()
         except TimeoutError:
-            return not self.running
+            return not self._runs
         return True
 
     def _sweep_later(self) -> None:
@@ -113,5 +123,5 @@ class LiveSets:
         now = time.monotonic()
         for request in (*self.ongoing, *self.streams, *self.websockets):
             request.look(now)
-        if self.running or self.websockets:
+        if self._runs:
             self._sweep_later()

@@ -28,6 +28,8 @@ SERVER_ERROR = b"Internal Server Error"
 NOTHING: Mapping[bytes, bytes] = {}
 MOST_IDS = 1_000
 """Maximum number of requests that are named to the controller if the event loop does not respond."""
+MOST_LOGGED = 20
+"""Maximum number of requests that a drain names in the log if they have not ended."""
 
 
 class Reported(Exception):
@@ -43,7 +45,7 @@ class ReplicaStatistics:
     running: int
     """HTTP requests whose coroutine has not ended: the ongoing ones, and those that run background tasks."""
     websockets: int
-    """WebSockets that are open or being opened."""
+    """WebSockets that are open or being opened, or whose handler has not ended."""
     draining: bool
     """Whether the replica has stopped admitting requests."""
     waiting_callers: int = 0
@@ -286,13 +288,27 @@ class Replica:
         return None if entered else "busy"
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Admit no more requests, and wait until no HTTP request and no background task of one runs.
+        """Admit no more requests, and wait until no request, no background task of one, and no WebSocket handler runs.
 
-        Return whether that happened within `timeout` seconds (None: no limit). Open WebSockets stay open.
+        Return whether that happened within `timeout` seconds (None: no limit). The server closes the WebSockets.
         """
         self.draining = True
         self.wait_queue.close()
         return await self.live.until_drained(timeout)
+
+    def log_unfinished(self, timeout: float) -> None:
+        """Log what a drain of `timeout` seconds has not waited for, because the replica ends it."""
+        unfinished = [*self.live.running, *self.live.websockets]
+        for request in unfinished[:MOST_LOGGED]:
+            logger.warning(
+                "%s ends %s, which did not end within %g s, its graceful_shutdown_timeout_s",
+                self.name,
+                request.unfinished(),
+                timeout,
+                extra={"request_id": request.request_id},
+            )
+        if len(unfinished) > MOST_LOGGED:
+            logger.warning("%s ends %d more requests", self.name, len(unfinished) - MOST_LOGGED)
 
     def statistics(self) -> ReplicaStatistics:
         """Return the current statistics. Safe from any thread."""

@@ -212,8 +212,9 @@ class ReplicaServer:
     def drain(self, timeout: float) -> bool:
         """Admit no more requests, and wait until the running ones have ended and their responses have been sent.
 
-        The running ones are HTTP requests and their background tasks. Return whether that happened within `timeout`
-        seconds. Raises `ReplicaGone`.
+        The running ones are HTTP requests, their background tasks, and the handlers of WebSockets. WebSockets are
+        closed with 1012 at once, so that their clients connect to another replica meanwhile. Return whether all of this
+        has ended within `timeout` seconds; what has not is logged. Raises `ReplicaGone`.
         """
         replica, loop = self._alive()
         asked = self._ask(self._drain(replica, timeout), loop)
@@ -347,11 +348,14 @@ class ReplicaServer:
     async def _drain(self, replica: Replica, timeout: float) -> bool:
         try:
             async with asyncio.timeout(timeout):
+                if self._server is not None:
+                    self._server.close_websockets()
                 await replica.drain()
                 # Polled once in the life of a replica: a transport does not report when its last byte was sent.
                 while self._server is not None and self._server.has_unsent_answers:  # noqa: ASYNC110
                     await asyncio.sleep(DRAIN_POLL_S)
         except TimeoutError:
+            replica.log_unfinished(timeout)
             return False
         return True
 
@@ -410,6 +414,12 @@ class Server(uvicorn.Server):
             isinstance(connection, CallerConnection) and connection.transport.get_write_buffer_size()
             for connection in self.server_state.connections
         )
+
+    def close_websockets(self) -> None:
+        """Close all WebSockets with 1012."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedWebSocket):
+                connection.drain()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         log = logging.getLogger("uvicorn.error")

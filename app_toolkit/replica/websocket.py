@@ -31,6 +31,20 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     """Number of those frames that no backpressure slows down."""
     _budget: FrameBudget | None = None
     _scheduled = False
+    _drains = False
+    """Whether the WebSocket is to be closed once the app has accepted it, because the replica drains."""
+
+    def drain(self) -> None:
+        """Close with 1012, so that the client connects to another replica. The handler may go on.
+
+        A WebSocket that the app has not accepted yet is closed right after that.
+        """
+        self._drains = True
+        if self.handshake_complete and not (self.close_sent or self.disconnected):
+            self.shutdown()
+            # uvicorn does not record this before the connection is lost, which a client that does not read delays.
+            self.close_sent = self.disconnected = True
+            self.writable.set()
 
     def data_received(self, data: bytes) -> None:
         if self._unread or self._scheduled:  # reading was resumed because the app has closed
@@ -52,6 +66,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         await super().send(message)
+        if self._drains:
+            self.drain()
         if self.close_sent and self._unread:  # the client's close frame may be in the unread data
             self._go_on_later()
 

@@ -249,6 +249,17 @@ async def test_a_user_dependency_must_return_a_string() -> None:
         assert (await http.get("/chats")).status_code == 500
 
 
+@pytest.mark.parametrize("path", ["/api/conversations", "/api/chat/chat-1/stream", "/plain"])
+async def test_an_empty_user_id_is_refused(path: str) -> None:
+    async with talking() as talk:
+        if path == "/plain":
+            got = await talk.http.post(path, json={"id": "1", "message": said("u1", "hi")}, headers={"x-user": ""})
+        else:
+            got = await talk.http.get(path, headers={"x-user": ""})
+        assert (got.status_code, "the request names no user" in got.text) == (403, True)
+        assert (await talk.http.get("/api/conversations")).json() == []
+
+
 def test_the_page_names_routes_that_there_are() -> None:
     shown = page("docs/conversations.md")
     paths = shown.run()["app"].openapi()["paths"]

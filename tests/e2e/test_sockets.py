@@ -2,26 +2,34 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.cluster import Cluster
+from app_toolkit.config.models import ApplicationSpec, DeploymentSpec
+from tests.cluster import Cluster, Served
 from tests.patience import PATIENCE_S
 
 KEY = "ada-0123456789abcdef"
 
+MORE = 250
+"""Events that a model takes 2.5 seconds to generate."""
+
 
 @pytest.fixture(scope="module")
-def url(cluster: Cluster) -> Iterator[str]:
+def served(cluster: Cluster) -> Iterator[Served]:
     served = cluster.deploy("sockets:app")
     assert served.status()["status"] == "healthy", served.status()
-    with served.client() as client:
-        yield str(client.base_url)
+    yield served
     served.delete()
+
+
+@pytest.fixture
+def url(served: Served) -> str:
+    return served.url
 
 
 def opened(url: str, key: str = KEY, **options: Any) -> AbstractContextManager[ClientConnection]:
@@ -75,3 +83,47 @@ def test_the_handshake_is_refused_through_the_proxy(url: str) -> None:
     with opened(url, origin=url.rstrip("/")) as socket:
         socket.send('{"type": "ping"}')
         assert read(socket) == {"type": "pong"}
+
+
+@pytest.mark.slow
+def test_a_response_goes_on_while_the_replica_of_its_websocket_is_replaced(served: Served) -> None:
+    events: list[Any] = []
+    codes: list[int | None] = []
+    seen = 0
+    ids = {each["id"] for each in served.ingress("front")["replicas"]}
+    command = {"type": "chat", "id": "update", "messages": [{"role": "user", "content": "1000000"}]}
+    while not codes or len(events) < seen + MORE:
+        with opened(served.url) as socket, suppress(ConnectionClosed):
+            socket.send(json.dumps(command))
+            events.append(read(socket))
+            if not codes:
+                served.cluster.update(with_other_front(served.spec))
+            while not codes or len(events) < seen + MORE:
+                events.append(read(socket))
+                assert events[-1]["type"] == "text", events[-1]
+        if socket.close_code != 1000:  # not closed by this client
+            seen = seen or len(events)
+            codes.append(socket.close_code)
+        command = {"type": "resume", "id": "update", "after": events[-1]["number"]}
+    with opened(served.url) as socket:
+        socket.send('{"type": "stop", "id": "update"}')
+        socket.send(json.dumps(command))
+        while (event := read(socket))["type"] == "text":
+            events.append(event)
+    assert (event["type"], event.get("reason")) == ("finish", "stopped")
+    assert set(codes) == {1012}
+    assert [each["number"] for each in events] == list(range(1, len(events) + 1))
+    served.wait(lambda _: ids.isdisjoint(each["id"] for each in served.ingress("front")["replicas"]))
+
+
+def with_other_front(spec: ApplicationSpec) -> ApplicationSpec:
+    """The application with another option of `front`, which only new replicas take up."""
+
+    def changed(deployment: DeploymentSpec) -> DeploymentSpec:
+        config = deployment.config
+        if config.name != "front":
+            return deployment
+        other = config.ray_actor_options.model_copy(update={"num_cpus": 0.11})
+        return deployment.model_copy(update={"config": config.model_copy(update={"ray_actor_options": other})})
+
+    return spec.model_copy(update={"deployments": tuple(changed(each) for each in spec.deployments)})

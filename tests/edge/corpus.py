@@ -339,6 +339,12 @@ served(
     ran=("GET /a 0", "GET /a 0"),
     answers=(200, 200),
 )
+refused(
+    "h2c with another coding",
+    "smuggling",
+    POST + UPGRADE + b"h2c\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+    status=501,
+)
 refused("h2c with a length and a coding", "smuggling", CHUNKED + UPGRADE + b"h2c\r\n" + HIDDEN + SMUGGLED)
 served(
     "an upgrade to nothing known",

@@ -2,9 +2,11 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app_toolkit.errors import NotSupported
 from app_toolkit.proxy.request import KEPT_BODY, Body, HeadLimits, Request, RequestParser
 
 STREAM = (
@@ -52,6 +54,14 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
         b"GET /e HTTP/1.1\r\nx-app-toolkit-hop: H\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
     )
     assert (e.websocket, e.complete, e.body.take()) == (True, False, [b"\x81\x00frames"])
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"gzip, chunked", b"identity", b'"chunked"'])
+def test_an_upgrade_with_an_unsupported_coding_is_refused_as_not_supported(coding: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: %b\r\n\r\n"
+    (request,) = parse([head % coding])
+    assert isinstance(request.refusal, NotSupported)
+    assert request.refusal.status == 501
 
 
 @given(st.binary(max_size=300))

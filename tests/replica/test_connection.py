@@ -326,6 +326,12 @@ ODD = {
     "large letters": [start(200, (b"Content-Length", b"2"), (b"X-Y", b"Z")), body(b"hi")],
     "two lengths": [start(200, LENGTH_2, (b"content-length", b"3")), body(b"hi")],
     "a length and a coding": [start(200, LENGTH_2, (b"transfer-encoding", b"chunked")), body(b"hi")],
+    "two codings": [
+        start(200, (b"transfer-encoding", b"chunked"), (b"Transfer-Encoding", b"chunked")),
+        body(b"h", True),
+        body(b"i"),
+    ],
+    "another coding": [start(200, (b"transfer-encoding", b"gzip")), body(b"hi")],
     "no length": [start(200), body(b"h", True), body(b"", True), body(b"i")],
     "a close": [start(200, LENGTH_2, (b"connection", b"Close")), body(b"hi")],
     "several words of connection": [start(200, LENGTH_2, (b"connection", b"x, close")), body(b"hi")],
@@ -354,6 +360,7 @@ NO_HEADS = [
     "a colon in a name",
     "a length that is none",
     "a length that only looks like one",
+    "another coding",
 ]
 NO_BODIES = [
     "a head alone",

@@ -70,6 +70,30 @@ def test_a_head_says_how_long_its_body_is(status: int | None, headers: Any, leng
     assert all(type(each) is bytes for field in fields for each in field)
 
 
+CHUNKED = (b"transfer-encoding", b"chunked")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [CHUNKED],
+        [CHUNKED, CHUNKED],
+        [(b"Transfer-Encoding", b"Chunked"), CHUNKED],
+        [(b"transfer-encoding", b"chunked, chunked")],
+        [(b"content-length", b"5"), CHUNKED],
+        [CHUNKED, (b"content-length", b"5"), CHUNKED],
+    ],
+)
+def test_chunked_response_has_one_transfer_encoding_and_no_length(headers: Any) -> None:
+    assert checked(200, [TEXT, *headers]) == ([TEXT, CHUNKED], None)
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"gzip, chunked", b"identity", b"", b"chunked, gzip"])
+def test_response_with_another_transfer_coding_is_refused(coding: bytes) -> None:
+    with pytest.raises(RuntimeError, match="only 'chunked' is supported"):
+        checked(200, [TEXT, (b"transfer-encoding", coding)])
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "told"),
     [

@@ -32,7 +32,7 @@ from app_toolkit.transport import hop
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 
-from .client import SECRET, Connection, Serve, dial, field, wait_until
+from .client import SECRET, Connection, Serve, WebSocketClient, dial, field, wait_until
 
 REFUSED = hop.REFUSED.decode()
 
@@ -446,14 +446,103 @@ def test_a_drain_waits_for_background_tasks(serve: Serve) -> None:
     assert served.server.drain(PATIENCE_S)
 
 
-def test_a_drain_leaves_websockets_open(serve: Serve) -> None:
+def test_drain_logs_what_it_has_not_waited_for(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(SLOW)
-    socket = served.websocket("/ws")
-    wait_until(lambda: served.server.statistics().websockets == 1, "the socket is open")
-    assert served.server.drain(PATIENCE_S)
-    assert served.server.statistics().websockets == 1
+    assert served.connect().ask("/background").read() == b'"done"'
+    served.connect().send_head("GET", "/slow", [field(request_id=b"req-2")])
+    wait_until(lambda: served.marked("entered"), "the handler runs")
+    with caplog.at_level("WARNING", logger="app_toolkit.replica"):
+        assert not served.server.drain(0.05)
+    assert sorted(caplog.messages) == [
+        "shop/chat-1-1 ends GET '/slow' (request req-2), which did not end within 0.05 s, its "
+        "graceful_shutdown_timeout_s",
+        "shop/chat-1-1 ends the background tasks of GET '/background' (request req-1), which did not end within "
+        "0.05 s, its graceful_shutdown_timeout_s",
+    ]
+    served.open_gate("go")
+
+
+SOCKETS = """
+    from app_toolkit import on_disconnect
+    from starlette.websockets import WebSocketDisconnect
+
+    app = FastAPI()
+
+    @app.websocket("/idle")
+    async def idle(ws: WebSocket):
+        await ws.accept()
+        await asyncio.Event().wait()
+
+    @app.websocket("/answers")
+    @on_disconnect("notify")
+    async def answers(ws: WebSocket):
+        await ws.accept()
+        try:
+            await ws.receive_text()
+        except WebSocketDisconnect as left:
+            mark(f"code-{left.code}")
+        await gate("go")
+        mark("stored")
+
+    @app.websocket("/sends")
+    @on_disconnect("notify")
+    async def sends(ws: WebSocket):
+        await ws.accept()
+        try:
+            while True:
+                await ws.send_bytes(bytes(1_000_000))
+                mark("sent")
+        except WebSocketDisconnect:
+            mark("ended")
+
+    @app.websocket("/late")
+    async def late(ws: WebSocket):
+        mark("entered")
+        await gate("go")
+        await ws.accept()
+        await ws.receive()
+"""
+
+
+def test_drain_closes_websockets_and_waits_for_their_handlers(serve: Serve) -> None:
+    served = serve(SOCKETS)
+    idle, answers = served.websocket("/idle"), served.websocket("/answers")
+    wait_until(lambda: served.server.statistics().websockets == 2, "the sockets are open")
+    assert not served.server.drain(0.05)
+    assert (idle.closed_with(), answers.closed_with()) == (1012, 1012)
+    wait_until(lambda: served.server.statistics().websockets == 1, "the handler that ignores its client is cancelled")
+    assert served.marked("code-1012")
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(served.server.drain(PATIENCE_S)))
+    draining.start()
+    served.open_gate("go")
+    draining.join(PATIENCE_S)
+    assert drained == [True]
+    assert served.marked("stored")
     assert served.server.stop(PATIENCE_S)
-    assert socket.closed_with() == 1012
+
+
+def test_drain_ends_a_send_to_a_websocket_whose_client_does_not_read(serve: Serve) -> None:
+    served = serve(SOCKETS)
+    served.websocket("/sends")
+    wait_until(lambda: served.marked("sent"), "the handler sends")
+    assert served.server.drain(PATIENCE_S)
+    assert served.marked("ended")
+    assert served.server.stop(PATIENCE_S)
+
+
+def test_drain_closes_a_websocket_right_after_it_is_accepted(serve: Serve) -> None:
+    served = serve(SOCKETS)
+    opened: list[WebSocketClient] = []
+    opening = threading.Thread(target=lambda: opened.append(served.websocket("/late")))
+    opening.start()
+    wait_until(lambda: served.marked("entered"), "the handler runs")
+    assert not served.server.drain(0.05)
+    served.open_gate("go")
+    opening.join(PATIENCE_S)
+    assert opened[0].answer.status_code == 101
+    assert opened[0].closed_with() == 1012
+    assert served.server.drain(PATIENCE_S)
 
 
 VAST = """
