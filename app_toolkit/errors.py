@@ -12,6 +12,7 @@
       WaitTimeout           what was deployed did not become available within the time that the caller waits
       ReconfigureError      a running replica that could not apply options that changed
       RevisionConflict      409  another client has changed the desired state in the meantime
+      Superseded                 another client has replaced or deleted what this one deployed, before it was up
   - InstanceEnded           another client has shut the instance down
   - BatchError              a batch function returned no result for an item; an error of the app like any other
   - ChatError               a chat model cannot serve a request; carries the HTTP status
@@ -112,6 +113,10 @@ class ReconfigureError(ConfigError):
 
 class RevisionConflict(ConfigError):
     status: ClassVar[int] = 409
+
+
+class Superseded(ConfigError):
+    pass
 
 
 class InstanceEnded(ToolkitError):

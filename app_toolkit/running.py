@@ -24,7 +24,7 @@ from app_toolkit.config.project import read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
-from app_toolkit.errors import ConfigError, InstanceEnded, TargetError
+from app_toolkit.errors import ConfigError, InstanceEnded, Superseded, TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import logical_cpus, plan, plan_bound, with_files, with_sources
 from app_toolkit.proxy import addresses
@@ -117,9 +117,11 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
             driver = _running(spec, chosen, options)
             client = stack.enter_context(_used(driver))
         is_new = client.execute(GetStatus()).application(spec.name) is None
-        client.execute(Deploy(spec, _listening(chosen), {**code, **sources}, client.owner))
+        revision = client.execute(Deploy(spec, _listening(chosen), {**code, **sources}, client.owner))
         try:
-            serving = client.wait_until_serving([spec.name])
+            serving = client.wait_until_serving({spec.name: revision})
+        except Superseded:
+            raise
         except ConfigError:
             if is_new:
                 client.execute(Delete(spec.name))
@@ -149,8 +151,9 @@ def deploy(
     `only`: take only these deployments from `app`, and keep the others of the running application of this name. They
     are given by name or by endpoints such as `"POST /embed"`. Those of them that `app` does not have are deleted.
 
-    Raises `ConfigError` if it cannot be deployed. With `wait`, also if it does not become available; it is not rolled
-    back.
+    Raises `ConfigError` if it cannot be deployed. With `wait`, also if it does not become available: `StartupError` if
+    it cannot start or was rolled back, `Superseded` if another client has replaced or deleted it meanwhile. Raises
+    `InstanceEnded` if the instance is shut down meanwhile.
     """
     if isinstance(only, str):
         raise ConfigError(f"only = {only!r}: it should be a list of names")
@@ -166,9 +169,9 @@ def deploy(
     with _client(options.get("address"), chosen.address, begin=not only) as client:
         if only:
             command, _ = client.partial_deploy(command, only)
-        client.execute(command)
+        revision = client.execute(command)
         if wait:
-            client.wait_until_serving([spec.name], wait_timeout_s)
+            client.wait_until_serving({spec.name: revision}, wait_timeout_s)
 
 
 def scale(
@@ -186,9 +189,9 @@ def scale(
     """
     command = Scale.named(deployment, num_replicas)
     with _client(address) as client:
-        client.execute(command)
+        revision = client.execute(command)
         if wait:
-            client.wait_until_serving([command.application], wait_timeout_s)
+            client.wait_until_serving({command.application: revision}, wait_timeout_s)
 
 
 def rollback(
@@ -200,9 +203,9 @@ def rollback(
     `wait`, if it does not become available.
     """
     with _client(address) as client:
-        client.rollback(application)
+        reverted = client.rollback(application)
         if wait:
-            client.wait_until_serving([application], wait_timeout_s)
+            client.wait_until_serving({application: reverted.revision}, wait_timeout_s)
 
 
 def delete(name: str, *, wait: bool = True, address: str | None = None) -> None:

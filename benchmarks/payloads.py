@@ -144,8 +144,8 @@ def serving() -> Iterator[tuple[httpx.Client, Mapping[str, int]]]:
     client = RayClient.start(num_cpus=2)
     try:
         spec = plan(app, target=target, app_dir=str(APPS))
-        client.execute(Deploy(spec, HTTPOptions(port=0), owner=client.owner))
-        status = client.wait_until_serving([spec.name], START_S)
+        revision = client.execute(Deploy(spec, HTTPOptions(port=0), owner=client.owner))
+        status = client.wait_until_serving({spec.name: revision}, START_S)
         with httpx.Client(base_url=status.url or "", trust_env=False, timeout=None) as http:
             yield http, System(client, "default", Path(os.devnull)).processes()
     finally:

@@ -55,14 +55,13 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         if client is None:
             with connecting(address):
                 client = ray.start(address=address, num_cpus=None, with_lease=False)
-        for command in commands:
-            client.execute(command)
+        revisions = {command.spec.name: client.execute(command) for command in commands}
         if not options.wait:
             screen.say("Applied. `app-toolkit status --watch` shows the progress.")
             return
         try:
             with screen.progress() as show:
-                status = client.wait_until_serving([spec.name for spec in specs], options.timeout_s, show)
+                status = client.wait_until_serving(revisions, options.timeout_s, show)
         except KeyboardInterrupt:
             screen.say("Stopped waiting. The cluster continues the update.")
             raise

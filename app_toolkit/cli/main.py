@@ -390,9 +390,9 @@ def scale(
     """Set the number of replicas of a deployment, until you deploy it again. No replica restarts."""
     command = Scale.named(deployment, number)
     with _connected(context) as client:
-        client.execute(command)
+        revision = client.execute(command)
         if wait:
-            _wait(client, command.application, wait_timeout_s)
+            _wait(client, command.application, revision, wait_timeout_s)
 
 
 @app.command()
@@ -406,9 +406,10 @@ def rollback(
 ) -> None:
     """Return to the last stable revision of an application."""
     with _connected(context) as client:
-        Screen().say(str(client.rollback(application)))
+        reverted = client.rollback(application)
+        Screen().say(str(reverted))
         if wait:
-            _wait(client, application, wait_timeout_s)
+            _wait(client, application, reverted.revision, wait_timeout_s)
 
 
 @app.command()
@@ -490,9 +491,9 @@ def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None
             screen.say(f"The watch ended: {error}.")
 
 
-def _wait(client: Client, application: str, timeout_s: float) -> None:
+def _wait(client: Client, application: str, revision: int, timeout_s: float) -> None:
     with Screen().progress() as show:
-        client.wait_until_serving([application], timeout_s, show)
+        client.wait_until_serving({application: revision}, timeout_s, show)
 
 
 def _served(

@@ -11,7 +11,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import Deploy
 from app_toolkit.client.interrupts import Interrupts
-from app_toolkit.client.progress import failures, is_serving, rows, serving_at
+from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
@@ -109,17 +109,20 @@ def _deploy_and_serve(
     screen: Screen,
     interrupts: Interrupts,
 ) -> None:
+    revisions = {}
     for spec in map(options.applied, specs):
         if interrupts.not_interrupted():
-            client.execute(Deploy(spec, options.http, {hash: code[hash] for hash in spec.packed}, client.owner))
+            revisions[spec.name] = client.execute(
+                Deploy(spec, options.http, {hash: code[hash] for hash in spec.packed}, client.owner)
+            )
     names, serving = [spec.name for spec in specs], False
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):
             show(rows(status, names))
             if serving or interrupts.asked:
                 continue
-            for name in names:
-                for error in failures(status, name):
+            for name, revision in revisions.items():
+                if error := ended(status, name, revision):
                     raise error
             if serving := is_serving(status, names):
                 for spec in specs:

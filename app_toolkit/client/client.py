@@ -3,14 +3,14 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from app_toolkit.client.commands import Command, Delete, Deploy, GetApplication, GetStatus, Rollback
-from app_toolkit.client.progress import Row, failures, is_serving, rolled_back, rows, unfinished
+from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.rollout import Reverted
@@ -96,21 +96,24 @@ class Client(ABC):
 
     def wait_until_serving(
         self,
-        applications: Collection[str],
+        revisions: Mapping[str, int],
         timeout_s: float = math.inf,
         show: Callable[[Sequence[Row]], None] = lambda rows: None,
     ) -> InstanceStatus:
-        """Wait until the latest revision of these applications is up, and no replica of an earlier one serves requests.
+        """Wait until these revisions of applications are up, and no replica of an earlier one serves requests.
 
-        `show` is called with each state until then. Raises `StartupError` or `PlacementError` if an application cannot
-        start, and `WaitTimeout` after `timeout_s` seconds. None of these errors reverts a deployment.
+        `revisions`: the number of each revision by application, as the command that created it returned it. `show` is
+        called with each state until then. Raises `StartupError` or `PlacementError` if a revision cannot start or was
+        rolled back, `Superseded` if another client has replaced or deleted it, `InstanceEnded` if the instance is shut
+        down, and `WaitTimeout` after `timeout_s` seconds. None of these errors reverts a deployment.
         """
+        applications = revisions.keys()
         deadline = time.monotonic() + timeout_s
         for status in self.watch():
             shown = rows(status, applications)
             show(shown)
-            for name in applications:
-                if error := rolled_back(status.application(name)) or next(failures(status, name), None):
+            for name, revision in revisions.items():
+                if error := ended(status, name, revision):
                     raise error
             left = unfinished(status, applications)
             if not left and is_serving(status, applications):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.reconcile import PROXIES
 from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, GroupStatus, InstanceStatus
-from app_toolkit.errors import ConfigError, PlacementError, StartupError
+from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
 
 SHOWN_NODE = 8
 """The number of characters of a node's ID that are shown."""
@@ -62,6 +62,22 @@ def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[st
     return leaving + [f"{each.name}: {each.status}" for each in updating]
 
 
+def ended(status: InstanceStatus, application: str, revision: int) -> ToolkitError | None:
+    """Return the error because of which this revision will not be up, however long a client waits; None: it may be."""
+    if status.stopping:
+        return InstanceEnded(f"the instance was shut down before revision {revision} of {application!r} was up")
+    found = status.application(application)
+    if found is None:
+        return Superseded(f"{application!r} was deleted before its revision {revision} was up")
+    if found.revision > revision:
+        return Superseded(
+            f"revision {revision} of {application!r} was superseded by revision {found.revision} before it was up"
+        )
+    if 0 < found.revision < revision:  # the numbers of an application that was deleted begin with 1 again
+        return Superseded(f"{application!r} was deleted before its revision {revision} was up, and deployed again")
+    return rolled_back(found) or next(failures(status, application), None)
+
+
 def failures(status: InstanceStatus, application: str) -> Iterator[ConfigError]:
     """Yield the errors because of which an application does not start, however long a client waits."""
     for row in rows(status, [application]):
@@ -77,8 +93,8 @@ def rolled_back(application: ApplicationStatus | None) -> StartupError | None:
     if application is None or not application.last_error or not application.revision:
         return None
     if application.serving_revision:
-        serving = f"revision {application.serving_revision} keeps serving"
-        sentence = f"revision {application.revision} of {application.name!r} was rolled back, {serving}"
+        back = f"was rolled back to revision {application.serving_revision}"
+        sentence = f"revision {application.revision} of {application.name!r} {back}"
     else:
         sentence = f"{application.name!r} was rolled back"
     return _with_traceback(sentence, application.last_error)

@@ -282,7 +282,7 @@ def take(record: ReplicaSetRecord, event: Event, now: float) -> ReplicaSetRecord
     )
     match event:
         case Exited(_, why, raised) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
-            return _failed(record, old, why, now, raised=raised)
+            return _failed(record, old, why, now, raised=raised, ended=True)
         case KillSent(_, why) | RetireBegun(_, str() as why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
             return _failed(record, old, why, now, never_ready=not old.ready)
         case Started() if old.phase is Phase.STARTING:
@@ -298,13 +298,15 @@ def _failed(
     *,
     never_ready: bool = False,
     raised: bool = False,
+    ended: bool = False,
 ) -> ReplicaSetRecord:
     if replica.unplaceable is not None:
         return record  # the replica never ran, so this is no failure of its template
     served = replica.phase is not Phase.STARTING
     failures = record.failures
     if not served or replica.serving_since is None or now - replica.serving_since < restarts.SERVED_LONG_S:
-        failure = restarts.Failure(now, replica.template_hash, served, never_ready, raised, _lived_s(replica, now))
+        lived_s = _lived_s(replica, now)
+        failure = restarts.Failure(now, replica.template_hash, served, never_ready, raised, served and ended, lived_s)
         failures = restarts.noted(failures, failure)
     return replace(
         record,

@@ -1,13 +1,20 @@
 """The backoff between the starts of a replica set whose replicas fail.
 
-The first replica that dies after it has served is replaced at once. Each further failure doubles the wait, up to 30 s.
-At most five replicas start in one minute, or five for each desired replica if all failed replicas had served before
-they died. Failures are counted by template hash, so failures of one revision do not delay the next revision.
+A replica that has served for `SERVED_S` and whose process then ends was probably lost or killed from outside, and is
+replaced at once. If this happens more than `LOST_PER_WINDOW` times per minute and desired replica, the starts are
+spaced.
+
+Every other failure is the replica's own: it does not start, ends as soon as it serves, or fails its health checks. The
+first replica that ends as soon as it serves is replaced at once, too. Each further failure in a row doubles the wait,
+up to 30 s. At most five replicas then start in one minute, or five for each desired replica if all failed replicas had
+served before they died. Failures are counted by template hash, so failures of one revision do not delay the next
+revision.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 FIRST_WAIT_S = 0.5
 """The first backoff before a restart in seconds. It doubles with each further failure."""
@@ -22,15 +29,28 @@ PER_WINDOW = 5
 """Restarts wait after this many failures within `WINDOW_S`. If all replicas that failed had served, the number is
 multiplied by the number of desired replicas."""
 
+SERVED_S = 1.0
+"""Seconds. A replica that served for less before its process ended counts as the cause of its end: a request that waits
+for it and crashes it does so at once."""
+
+LOST_PER_WINDOW = 15
+"""How many replicas are replaced at once within `WINDOW_S`, for each desired replica. Further starts are spaced by
+`WINDOW_S / LOST_PER_WINDOW` seconds, so that replicas that crash after a few seconds do not use the whole machine for
+their starts."""
+
+REFUSED_S = 5.0
+"""Seconds. If no replica serves and the next start waits for longer than this, requests are refused instead of
+queued."""
+
 BURST_S = 0.5
 """Equal failures within this many seconds probably have one cause (a node, an import) and count once."""
 
 SERVED_LONG_S = 60.0
 """Seconds. The death of a replica that served for at least this long delays no start."""
 
-KEPT = 16
-"""The number of failures that are kept: enough to compute the longest wait, and to find five failures of one template
-among others."""
+KEPT = 64
+"""The number of failures that are kept, which also bounds the number of replicas that are replaced at once within
+`WINDOW_S`."""
 
 FAILED_STARTS = 3
 """Failed starts in a row after which a deployment counts as failed."""
@@ -50,13 +70,20 @@ class Failure:
     """Whether the replica was killed or retired before it was ready."""
     raised: bool = False
     """Whether an exception of the app ended the start."""
+    ended: bool = False
+    """Whether the process of a replica that served ended, other than by an order of the controller."""
     lived_s: float = field(default=0.0, compare=False)
     """The time in seconds for which the replica served."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the process ended after it had served for long enough not to be the cause itself."""
+        return self.ended and self.lived_s >= SERVED_S
 
 
 def noted(failures: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
     for other in reversed(failures):
-        same = replace(other, at=failure.at) == failure
+        same = replace(other, at=failure.at) == failure and other.lost == failure.lost
         if same and failure.at - other.at < BURST_S:
             return failures
     return (*failures, failure)[-KEPT:]
@@ -125,15 +152,31 @@ def not_before(failures: tuple[Failure, ...], template_hash: str, desired: int =
 
     `desired`: the number of desired replicas.
     """
-    row: list[Failure] = []  # newest first, back to the first long gap between two failures
+    row = _row(failures, template_hash)
+    if not row:
+        return None
+    last = row[0].at
+    most_lost = min(LOST_PER_WINDOW * max(desired, 1), KEPT)
+    recent = sum(last - failure.at < WINDOW_S for failure in row)
+    spacing = WINDOW_S / most_lost if recent >= most_lost else 0.0
+    own = list(takewhile(lambda failure: not failure.lost, row))
+    return max(last + spacing, _after_own(own, desired)) if own else last + spacing
+
+
+def _row(failures: tuple[Failure, ...], template_hash: str) -> list[Failure]:
+    """Return the failures of a template, the newest first, back to the first long gap between two of them."""
+    row: list[Failure] = []
     for failure in reversed(failures):
         if failure.template_hash != template_hash:
             continue
         if row and row[-1].at - failure.at > WINDOW_S:
             break
         row.append(failure)
-    if not row:
-        return None
+    return row
+
+
+def _after_own(row: list[Failure], desired: int) -> float:
+    """Return when a replica may start after failures that the replicas caused themselves, the newest first."""
     doublings = len(row) - 2 if row[-1].served else len(row) - 1
     wait = min(FIRST_WAIT_S * 2**doublings, LONGEST_WAIT_S) if doublings >= 0 else 0.0
     when = row[0].at + wait
@@ -142,3 +185,9 @@ def not_before(failures: tuple[Failure, ...], template_hash: str, desired: int =
     if len(row) >= most:
         when = max(when, row[most - 1].at + WINDOW_S)
     return when
+
+
+def is_held_back(failures: tuple[Failure, ...], template_hash: str, desired: int, now: float) -> bool:
+    """Return whether the next start waits for so long that requests without a replica are refused instead of queued."""
+    when = not_before(failures, template_hash, desired)
+    return when is not None and now < when and when - _row(failures, template_hash)[0].at > REFUSED_S

@@ -144,7 +144,7 @@ def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
     """Return the rollout after its next step in this state of the replica sets; the same object if nothing changes."""
     if rollout.is_settled:
         return rollout
-    failure = _failure(rollout, replica_sets)
+    failure = failure_of(rollout, replica_sets)
     if failure is not None:
         return rollout.but(failure=failure, outgoing=rollout.desired)
     current = rollout.current
@@ -183,8 +183,11 @@ def _ask_others(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet
     return any(_others(replica_sets[name]) for name in replica_set_names(revision))
 
 
-def _failure(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str | None:
-    """Return why the desired revision has failed; None: it has not, or there is no stable revision to return to."""
+def failure_of(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str | None:
+    """Return why the desired revision is about to be rolled back.
+
+    None: it has not failed, was rolled back before, or there is no stable revision to return to.
+    """
     if rollout.failure is not None or rollout.stable is None or rollout.stable == rollout.desired:
         return None
     for name in _changed(rollout.desired, rollout.stable):

@@ -70,18 +70,24 @@ def _cannot_start(
     failures: tuple[Failure, ...],
     last_error: str | None,
 ) -> dict[str, Any] | None:
-    """Return the exception class if no replica serves and the starts fail; None: requests wait for a replica.
+    """Return why no replica serves and none will soon; None: requests wait for a replica.
 
-    The text of the exception may be confidential and is not published.
+    `why` is `starts_fail`, with the class of the exception, `no_room`: the replicas ask for more than any node has, or
+    `held_back`: the next start waits, because replicas ended as soon as they served. The text of the exception may be
+    confidential and is not published.
     """
     if not spec.target or any(each.phase in (Phase.RUNNING, Phase.RECOVERING) for each in replicas):
         return None
-    tries = [
-        each.since for each in replicas if each.phase is Phase.STARTING and each.template_hash == spec.template_hash
-    ]
-    if not restarts.cannot_start(failures, spec.template_hash, tries, now, spec.startup_timeout_s):
-        return None
-    return {"exception": restarts.exception_name(last_error)}
+    tries = [each for each in replicas if each.phase is Phase.STARTING and each.template_hash == spec.template_hash]
+    began = [each.since for each in tries]
+    if restarts.cannot_start(failures, spec.template_hash, began, now, spec.startup_timeout_s):
+        return {"why": "starts_fail", "exception": restarts.exception_name(last_error)}
+    if tries:
+        never = all(each.unplaceable is not None and each.unplaceable.for_ever for each in tries)
+        return {"why": "no_room"} if never else None
+    if restarts.is_held_back(failures, spec.template_hash, spec.target, now):
+        return {"why": "held_back"}
+    return None
 
 
 def _unresponsive(replica: ReplicaRecord) -> dict[str, Any] | None:

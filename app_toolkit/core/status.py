@@ -1,14 +1,14 @@
 """The status of an instance, derived from the desired state and the known state. It is not stored."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import application_of, replica_set_names
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, are_proxies, proxies_of
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
-from app_toolkit.core.rollout import Rollout
+from app_toolkit.core.rollout import Rollout, failure_of
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -151,6 +151,8 @@ class InstanceStatus:
     """Replica sets that are not in the current revision of any application."""
     warnings: tuple[str, ...] = ()
     """The corrupt values of the state store, a sentence for each."""
+    stopping: bool = False
+    """Whether the instance is being shut down."""
 
     @property
     def url(self) -> str | None:
@@ -200,6 +202,9 @@ def instance_status(
     for rollout in applications:
         spec = rollout.current
         mine = tuple(told[name] for name in replica_set_names(spec) if name in told)
+        if failure_of(rollout, replica_sets) is not None:
+            # The rollback begins as soon as it is stored. Until then the failure is not final.
+            mine = tuple(replace(group, status=UPDATING) if group.status == FAILED else group for group in mine)
         status = worst((_rollout_status(rollout), *(replica_set.status for replica_set in mine)))
         of_applications.append(
             ApplicationStatus(
@@ -229,6 +234,7 @@ def instance_status(
         proxies=proxies,
         leaving=leaving,
         warnings=warnings,
+        stopping=stopping,
     )
 
 

@@ -266,6 +266,9 @@ class Router:
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
+        if not self._targets:
+            waited = f"none began to serve within {self.policy.max_queue_wait_s:g} s"
+            return QueueTimeout(f"no replica of {self.name} runs, and {waited}; `app-toolkit status` shows why")
         full = next((target for target in self._targets.values() if target.position or not target.below_limit), None)
         return QueueTimeout(
             f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s"

@@ -40,7 +40,7 @@ class Published:
             if value.get("reported", False):
                 self.reported.add(name)
             if (failed := value.get("cannot_start")) is not None:
-                self.failing[name] = _why(name, failed["exception"])
+                self.failing[name] = _why(name, failed)
             for endpoint in endpoints:
                 self._pool.allow(endpoint.address, endpoint.max_ongoing_requests)
         for address in before - self._sets.get(name, set()):
@@ -52,9 +52,20 @@ class Published:
         return self._sets.keys()
 
 
-def _why(name: str, exception: str | None) -> str:
-    cause = "ends before it is ready" if exception is None else f"fails with {exception}"
-    return f"no replica of {name} runs: each one that is started {cause}; `app-toolkit status` shows the error"
+def _why(name: str, failed: Mapping[str, Any]) -> str:
+    match failed:
+        case {"why": "no_room"}:
+            cause = "each one asks for more than any node of the cluster has; `app-toolkit status` shows the amount"
+        case {"why": "held_back"}:
+            cause = (
+                "the last ones ended as soon as they served, and the next one starts within a minute; "
+                "`app-toolkit status` shows the error"
+            )
+        case {"exception": str() as exception}:
+            cause = f"each one that is started fails with {exception}; `app-toolkit status` shows the error"
+        case _:
+            cause = "each one that is started ends before it is ready; `app-toolkit status` shows the error"
+    return f"no replica of {name} runs: {cause}"
 
 
 def _endpoint(replica: Mapping[str, Any], address: Address) -> Endpoint:

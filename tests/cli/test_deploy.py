@@ -39,8 +39,8 @@ app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="
 """
 
 
-def status(*groups: GroupStatus) -> InstanceStatus:
-    shop = ApplicationStatus("shop", "starting", "/shop", groups)
+def status(*groups: GroupStatus, revision: int = 1) -> InstanceStatus:
+    shop = ApplicationStatus("shop", "starting", "/shop", groups, revision)
     return InstanceStatus(1, 1, "starting", (shop,), (PROXY,), ())
 
 
@@ -80,6 +80,7 @@ class Cluster(Client):
                 self.applications[spec.name] = spec
                 self.code.update(code)
                 self.http = http or self.http
+                return 1
             case GetStatus(after):
                 up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
                 return InstanceStatus(1, after + 1, "healthy", up, (PROXY,), ())
@@ -240,10 +241,19 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
 
 
+def test_a_wait_for_a_revision_that_is_superseded_has_an_exit_code_and_says_so(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(Scripted(status(UP, revision=2)), "scale", "shop/app", "1", "--wait") == 2
+    said = capsys.readouterr()
+    assert said.err == "Error: revision 1 of 'shop' was superseded by revision 2 before it was up\n"
+
+
 def test_an_application_is_rolled_back_by_its_name(
     command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    instance = Scripted(status(STARTING), status(UP))
+    instance = Scripted(status(STARTING, revision=4), status(UP, revision=4))
+    instance.revision = 4
     assert command(instance, "rollback", "shop", "--wait") == 0
     assert instance.did == [Rollback("shop", 3), "close"]
     said = capsys.readouterr().out

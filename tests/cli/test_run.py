@@ -60,10 +60,6 @@ def terminate() -> InstanceStatus:
     return ready()
 
 
-def nothing_yet() -> InstanceStatus:
-    return InstanceStatus(1, 0, "healthy", (), (), ())
-
-
 def ready() -> InstanceStatus:
     return status(APP_UP, group("default/chat", 2, 2, "healthy"))
 
@@ -108,6 +104,7 @@ class Scripted(Client):
                 assert (code.keys(), owner) == (spec.packed, self.owner)
                 self.did.append("deploy")
                 self.spec = spec
+                return 1
             case GetStatus(after=after):
                 assert after == self.number, "every look starts where the last one ended"
                 self.number += 1
@@ -158,7 +155,6 @@ def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> s
 
 def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) -> None:
     engine = Scripted(
-        nothing_yet,
         lambda: status(group("default/app", 0, 1), group("default/chat", 0, 2), proxies=[group("proxy", 0, 1)]),
         lambda: status(APP_UP, group("default/chat", 1, 2)),
         lambda: status(APP_UP, group("default/chat", 1, 2)),

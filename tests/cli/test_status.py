@@ -127,7 +127,7 @@ def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[:5] == [
         "application shop at /shop, revision 3",
-        "  revision 3 of 'shop' was rolled back, revision 2 keeps serving: RuntimeError: no weights",
+        "  revision 3 of 'shop' was rolled back to revision 2: RuntimeError: no weights",
         "      shop/app: Traceback (most recent call last):",
         "        line 3",
         "      RuntimeError: no weights",

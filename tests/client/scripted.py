@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Command, GetApplication, GetStatus, Rollback
+from app_toolkit.client.commands import Command, Deploy, GetApplication, GetStatus, Rollback, Scale
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import GroupStatus, InstanceStatus, Load, ReplicaStatus
 
@@ -18,6 +18,9 @@ FAILED = GroupStatus("shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Trace
 
 class Scripted(Client):
     """An engine and its one client. Its status takes the next step of the script whenever somebody looks."""
+
+    revision = 1
+    """The revision number that each command brings."""
 
     def __init__(self, *script: InstanceStatus | Exception) -> None:
         self.script = iter(script)
@@ -37,7 +40,10 @@ class Scripted(Client):
                 return None, 3
             case Rollback(application, 3):
                 self.did.append(command)
-                return Reverted(application, 3, 2, 4)
+                return Reverted(application, 3, 2, self.revision)
+            case Deploy() | Scale():
+                self.did.append(command)
+                return self.revision
             case _:
                 self.did.append(command)
 

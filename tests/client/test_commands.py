@@ -19,10 +19,11 @@ from app_toolkit.client.commands import (
     Scale,
     Shutdown,
 )
+from app_toolkit.client.progress import ended
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.harness import application, harness
+from tests.controller.harness import CHAT, application, harness
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +52,52 @@ async def test_the_status_comes_as_soon_as_it_changes_and_in_any_case_in_time():
         status = await GetStatus().perform(h.controller)
         assert status == h.controller.status()
         assert (await GetStatus(status.change - 1, 1_000.0).perform(h.controller)).change == status.change
+
+
+async def statuses(h, until):
+    """Each status that a client sees, until the condition holds for one of them."""
+    seen = [await GetStatus().perform(h.controller)]
+    while not until(seen[-1]):
+        seen.append(await GetStatus(seen[-1].change, 30.0).perform(h.controller))
+    return seen
+
+
+async def wait_for(h, revision):
+    """The error that ends the wait of a client for this revision of `shop`."""
+    watching = asyncio.create_task(statuses(h, lambda status: ended(status, "shop", revision)))
+    await h.until(watching.done, within_s=60)
+    return str(ended(watching.result()[-1], "shop", revision))
+
+
+async def test_a_client_that_waits_for_a_revision_learns_how_it_ended():
+    async with harness(deployed=application()) as h:
+        compare_and_set = h.store.compare_and_set
+
+        async def slow(*arguments):
+            await h.clock.sleep(0.3)  # a store takes a while, and clients look at the status meanwhile
+            await compare_and_set(*arguments)
+
+        async def deploy(spec):
+            task = asyncio.create_task(Deploy(spec).perform(h.controller))
+            await h.until(task.done)
+            return task.result()
+
+        h.store.compare_and_set = slow
+        h.world.broken[CHAT] = "Traceback\nImportError: no model"
+        assert await deploy(application(cpus=0.5)) == 2
+        assert await wait_for(h, 2) == "revision 2 of 'shop' was rolled back to revision 1: ImportError: no model"
+        h.store.compare_and_set = compare_and_set
+        assert await deploy(application(cpus=0.6)) == 3
+        h.world.broken.clear()
+        assert await deploy(application(cpus=0.7)) == 4
+        assert await wait_for(h, 3) == "revision 3 of 'shop' was superseded by revision 4 before it was up"
+        await Delete("shop").perform(h.controller)
+        assert await wait_for(h, 4) == "'shop' was deleted before its revision 4 was up"
+        assert await deploy(application()) == 1
+        await h.until_healthy()
+        down = asyncio.create_task(Shutdown().perform(h.controller))
+        assert await wait_for(h, 1) == "the instance was shut down before revision 1 of 'shop' was up"
+        await h.until(down.done)
 
 
 async def test_what_a_lease_holds_goes_with_it():

@@ -90,6 +90,31 @@ async def test_a_killed_replica_is_replaced_at_once():
         assert h.replica_set(CHAT).last_error == "it was killed with signal 9"
 
 
+@pytest.mark.parametrize("name", [SHOP, PROXY])
+async def test_a_process_that_is_killed_every_five_seconds_is_replaced_at_once_each_time(name):
+    async with harness(deployed=application()) as h:
+        for _ in range(24):
+            await h.clock.advance(5.0 - h.world.start_s)
+            [victim] = h.world.of(name, "running")
+            h.world.crash(victim)
+            await h.until(lambda: h.world.of(name, "running"), within_s=h.world.start_s + 0.5)
+        assert h.replica_set(name).restarts == 24
+
+
+async def test_callers_refuse_requests_while_replicas_that_crash_at_once_are_held_back():
+    async with harness(deployed=application()) as h:
+        cannot_start = []
+        for _ in range(7):
+            await h.until(lambda: h.world.of(SHOP, "running"), within_s=60)
+            await h.until(lambda: h.proxy.replicas(SHOP))
+            h.world.crash(h.world.of(SHOP)[0], "it was killed with signal 11")
+            await h.until(lambda: not h.proxy.replicas(SHOP))
+            cannot_start.append(h.proxy.view[f"replicas/{SHOP}"]["cannot_start"])
+        assert cannot_start == [*[None] * 4, *[{"why": "held_back"}] * 3]
+        await h.until(lambda: h.world.of(SHOP), within_s=60)
+        await h.until(lambda: h.proxy.view[f"replicas/{SHOP}"]["cannot_start"] is None, within_s=1)
+
+
 async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
     async with harness(deployed=application()) as h:
         victim = h.world.of(CHAT)[0]

@@ -369,6 +369,36 @@ def test_a_death_of_one_that_served_long_holds_nothing_back():
         assert (died.deaths, died.last_error, died.failures) == (1, "signal 9", ())
 
 
+@given(st.lists(st.floats(1.0, 59.0), min_size=1, max_size=30), st.integers(1, 3))
+def test_replicas_that_serve_and_are_killed_again_and_again_are_replaced_at_once(lives, target):
+    spec, record, now = replica_set_spec("v1", target), ReplicaSetRecord(REPLICA_SET), 0.0
+    for lived_s in lives:
+        starts = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
+        assert len(record.replicas) + len(starts) == target, "all that are missing start at the time of the kill"
+        for start in starts:
+            record = noted(record, start, now)
+        now += 3.0
+        for start in starts:
+            record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
+        now += lived_s
+        record = take(record, Exited(record.replicas[0].id, "signal 9"), now)
+
+
+def test_a_replica_that_fails_its_health_checks_again_and_again_is_replaced_with_growing_pauses():
+    spec, record, now = replica_set_spec("v1", 1), ReplicaSetRecord(REPLICA_SET), 0.0
+    pauses = []
+    for _ in range(4):
+        [start] = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
+        record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
+        record = take(record, ProbePassed(start.replica), now + 1.0)
+        record = take(record, RetireBegun(start.replica, "RuntimeError: I have a cold"), now + 10.0)
+        record = take(record, Exited(start.replica), now + 10.0)
+        held = due(spec, record)
+        pauses.append(held - (now + 10.0))
+        now = held
+    assert pauses == [0.0, 0.5, 1.0, 2.0]
+
+
 def test_while_starts_fail_one_at_a_time_is_tried():
     spec, record, now = replica_set_spec("v1", 5), ReplicaSetRecord(REPLICA_SET), 0.0
     assert len(plan(spec, record, now, 1)) == 5

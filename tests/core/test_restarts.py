@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from app_toolkit.core.restarts import (
     FAILED_STARTS,
     KEPT,
+    LONGEST_WAIT_S,
+    LOST_PER_WINDOW,
     PER_WINDOW,
+    REFUSED_S,
+    SERVED_S,
     WINDOW_S,
     Failure,
     cannot_start,
@@ -18,6 +22,7 @@ from app_toolkit.core.restarts import (
     exception_name,
     failed_starts,
     has_outlived,
+    is_held_back,
     not_before,
     noted,
 )
@@ -77,6 +82,88 @@ def test_deaths_that_come_together_count_once():
     for _ in range(10):
         failures = noted(failures, Failure(7.0, "v1", served=True))
     assert not_before(failures, "v1") == 7.0
+
+
+def killed(at, lived_s):
+    """The failure of a replica whose process ended at this time, after it had served."""
+    return Failure(at, "v1", served=True, ended=True, lived_s=lived_s)
+
+
+# A killed replica has started, which takes a while, and then served.
+KILLS = st.lists(st.tuples(st.floats(3.0, 20.0), st.floats(SERVED_S, 60.0)), min_size=1, max_size=40)
+
+
+@given(KILLS, st.integers(1, 4))
+def test_a_replica_that_served_and_was_killed_is_replaced_at_once_however_often(kills, desired):
+    failures, now = (), 0.0
+    for start_s, lived_s in kills:
+        now += start_s + lived_s
+        failures = noted(failures, killed(now, lived_s))
+        assert not_before(failures, "v1", desired) == now
+
+
+def starts_of_replicas_that_end(lives, start_s):
+    """Return the times of the starts if each replica ends after its time of service, the last one again and again."""
+    failures, now, starts = (), 0.0, [0.0]
+    for lived_s in lives:
+        now += start_s + lived_s
+        failures = noted(failures, killed(now, lived_s))
+        now = max(now, not_before(failures, "v1"))
+        starts.append(now)
+    return starts
+
+
+LIVES = st.lists(st.floats(0, 10), min_size=60, max_size=60)
+
+
+@given(LIVES, st.floats(0.5, 2.0))
+def test_replicas_that_end_again_and_again_do_not_start_in_a_hot_loop(lives, start_s):
+    starts = starts_of_replicas_that_end(lives, start_s)
+    for first, later in zip(starts, starts[2 * LOST_PER_WINDOW :], strict=False):
+        assert later - first >= WINDOW_S
+
+
+@given(st.lists(st.floats(0, SERVED_S, exclude_max=True), min_size=30, max_size=30), st.floats(0.5, 2.0))
+def test_replicas_that_end_as_soon_as_they_serve_are_held_back_for_longer_and_longer(lives, start_s):
+    starts = starts_of_replicas_that_end(lives, start_s)
+    for first, later in zip(starts[1:], starts[PER_WINDOW + 1 :], strict=False):
+        assert later - first >= LONGEST_WAIT_S
+
+
+@given(st.lists(st.floats(0, SERVED_S, exclude_max=True), min_size=1, max_size=20))
+def test_a_replica_that_served_for_long_ends_the_series_of_those_that_did_not(lives):
+    failures = ()
+    for number, lived_s in enumerate(lives):
+        failures = noted(failures, killed(2.0 * number, lived_s))
+    failures = noted(failures, killed(50.0, SERVED_S))
+    spacing = WINDOW_S / LOST_PER_WINDOW if len(failures) >= LOST_PER_WINDOW else 0.0
+    assert not_before(failures, "v1") == 50.0 + spacing
+
+
+def test_a_replica_that_is_unhealthy_causes_its_end_itself_however_long_it_has_served():
+    failures = ()
+    for at in (0.0, 20.0, 40.0):
+        failures = noted(failures, Failure(at, "v1", served=True, lived_s=15.0))
+    assert not_before(failures, "v1") == 41.0
+
+
+def test_a_kill_and_a_crash_at_the_same_time_count_separately():
+    failures = noted((), killed(1.0, SERVED_S))
+    assert len(noted(failures, killed(1.1, 0.1))) == 2
+    assert len(noted(failures, killed(1.1, 9.0))) == 1
+
+
+def test_requests_are_refused_only_while_the_next_start_is_far_away():
+    failures, at, held = (), 0.0, []
+    for _ in range(6):
+        failures = noted(failures, killed(at, 0.1))
+        when = not_before(failures, "v1")
+        held.append(is_held_back(failures, "v1", 1, at))
+        assert not is_held_back(failures, "v1", 1, when)
+        assert held[-1] == (when - at > REFUSED_S)
+        at = when + 1.0
+    assert held == [False, False, False, False, True, True]
+    assert not is_held_back((), "v1", 1, 0.0)
 
 
 def test_after_a_minute_of_calm_it_begins_anew():

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.replica_state import Phase
-from app_toolkit.core.restarts import Failure
+from app_toolkit.core.replica_state import Phase, Unplaceable
+from app_toolkit.core.restarts import Failure, not_before, noted
 from app_toolkit.core.routes import strip_prefix
 from app_toolkit.core.snapshots import endpoints, route_tables, unrouting
 from tests.core.specs import HOME, application, proxies_spec, replica
@@ -95,7 +95,8 @@ def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone(
     def told(*replicas, spec=WEB, now=7.0):
         return endpoints(spec, replicas, now, failures, error)["cannot_start"]
 
-    assert told() == {"exception": "RuntimeError"}
+    raised = {"why": "starts_fail", "exception": "RuntimeError"}
+    assert told() == raised
     assert endpoints(WEB, [], 0.0)["cannot_start"] is None
     assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
     assert told(replica("shop/web", 1, Phase.RECOVERING, template_hash="")) is None
@@ -103,9 +104,34 @@ def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone(
         "it began before that failed"
     )
     again = replace(replica("shop/web", 2, Phase.STARTING, template_hash=WEB.template_hash), since=6.0)
-    assert told(again) == {"exception": "RuntimeError"}
+    assert told(again) == raised
     assert told(spec=replace(WEB, target=0)) is None
     assert told(again, now=86_400.0) is None, "it failed a day ago"
+
+
+def test_callers_are_told_that_the_next_start_is_far_away_and_not_while_one_is_in_progress():
+    failures = ()
+    for at in (0.0, 2.0, 4.0, 7.0, 12.0):
+        failures = noted(failures, Failure(at, WEB.template_hash, served=True, ended=True, lived_s=0.1))
+    held = not_before(failures, WEB.template_hash)
+
+    def told(*replicas, now=13.0):
+        return endpoints(WEB, replicas, now, failures, "signal 11")["cannot_start"]
+
+    assert told() == {"why": "held_back"}
+    assert told(replica("shop/web", 9, Phase.STOPPING, template_hash=WEB.template_hash)) == {"why": "held_back"}
+    assert told(now=held) is None
+    assert told(replica("shop/web", 9, Phase.STARTING, template_hash=WEB.template_hash)) is None
+    assert told(replica("shop/web", 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
+
+
+def test_callers_are_told_that_no_node_has_what_the_replicas_ask_for():
+    starting = replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)
+    waits = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU"))
+    never = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU", for_ever=True))
+    assert endpoints(WEB, [never], 0.0)["cannot_start"] == {"why": "no_room"}
+    assert endpoints(WEB, [waits], 0.0)["cannot_start"] is None
+    assert endpoints(WEB, [never, replace(starting, id="shop.web-1-2")], 0.0)["cannot_start"] is None
 
 
 def test_callers_of_what_follows_its_load_are_told_to_report_it():

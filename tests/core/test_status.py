@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.reconcile import ReplicaSetRecord, proxies_of
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
@@ -67,6 +68,19 @@ def test_who_has_no_room_is_told_with_what_it_asks_for_and_what_is_free(for_ever
     assert told.status == word
     assert (told.replicas[0].asks, told.replicas[0].free) == ("1 GPU", "0 GPU")
     assert told.last_error == ("r0 asks for 1 GPU; the cluster has 0 GPU" if for_ever else None)
+
+
+def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed():
+    old, new = application(), application(prefix="/new")
+    [spec] = replica_set_specs([new], spread=False).values()
+    failures = tuple(Failure(float(at), spec.template_hash, served=False) for at in range(3))
+    there = replica_set("shop/web", RUN)
+    failed = replace(there, spec=spec, record=replace(there.record, failures=failures, last_error="ImportError"))
+    [first] = told_of([new], {"shop/web": failed}).applications
+    assert first.status == "failed", "there is no stable revision to return to"
+    rollout = applied(applied(None, old).but(stable=old, stable_revision=1), new)
+    [updated] = told_of([rollout], {"shop/web": failed}).applications
+    assert (updated.status, updated.deployments[0].status) == ("updating", "updating")
 
 
 def test_a_quarantined_group_has_failed_and_says_why():
@@ -132,7 +146,7 @@ def test_every_group_is_told_once_and_the_worst_word_is_that_of_all(there, appli
     assert all(WORST_FIRST.index(told.status) <= WORST_FIRST.index(each.status) for each in shown)
     assert told.status in {"healthy", *(each.status for each in shown)}
     assert told_of([application(name) for name in applied], replica_sets, stopping=True) == replace(
-        told, status="stopping"
+        told, status="stopping", stopping=True
     )
 
 

@@ -158,7 +158,7 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     (app / "words.py").write_text('import ray\nif ray.is_initialized():\n    raise RuntimeError("no words")\n')
     assert here(*deploy, "--wait") == 2
     said = capsys.readouterr().err
-    assert "'app' did not come up: RuntimeError: no words" in said
+    assert "Error: revision 4 of 'stays' was rolled back to revision 3: RuntimeError: no words" in said
     assert 'File "words.py", line 3' in said, "not where the node has unpacked it"
     assert answer(url, lambda told: True) == told[-1]
 

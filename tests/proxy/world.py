@@ -340,7 +340,7 @@ class World:
                     "policy": {"max_queued_requests": queued, "max_queue_wait_s": wait_s, **policy},
                     "replicas": list(endpoints),
                     "reported": True,
-                    "cannot_start": None if cannot_start is None else {"exception": cannot_start},
+                    "cannot_start": None if cannot_start is None else {"why": "starts_fail", "exception": cannot_start},
                 },
             }
         )

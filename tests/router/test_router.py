@@ -572,7 +572,7 @@ async def test_coroutines_that_wait_are_told_where_the_router_is_closed() -> Non
 
 async def test_waiting_ends_with_a_sentence() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=0.01))
-    with pytest.raises(QueueTimeout, match=r"no replica of shop/chat had room within 0.01 s"):
+    with pytest.raises(QueueTimeout, match=r"no replica of shop/chat runs, and none began to serve within 0.01 s"):
         async with router.permit():
             pass
     assert router.waiting == 0
