@@ -137,7 +137,7 @@ class DeploymentKeywords(TypedDict, total=False):
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
 """Options about WebSockets, which classes do not serve."""
 
-OF_HTTP = frozenset({"max_body_size", "max_open_streams", "on_disconnect"})
+OF_HTTP = frozenset({"max_body_size", "on_disconnect"})
 """Options of ingresses, and of classes that answer HTTP with `__call__`."""
 
 

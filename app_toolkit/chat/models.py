@@ -17,7 +17,9 @@ from app_toolkit.deployment import Deployment
 from app_toolkit.errors import ChatError
 
 
-class EchoModel(Deployment, name="echo-model", max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1}):
+class EchoModel(
+    Deployment, name="echo-model", max_ongoing_requests=100, max_open_streams=0, ray_actor_options={"num_cpus": 0.1}
+):
     """Answers with the words of the last message, one by one.
 
     Words that begin with `/` make it behave in a way that clients must handle: `/reason` reasons first, `/tool NAME`

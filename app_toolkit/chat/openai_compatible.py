@@ -41,7 +41,11 @@ MAX_RETRY_AFTER_S = 86_400.0
 
 
 class OpenAICompatible(
-    Deployment, name="openai-compatible", max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1}
+    Deployment,
+    name="openai-compatible",
+    max_ongoing_requests=100,
+    max_open_streams=0,  # each response occupies the server until its end
+    ray_actor_options={"num_cpus": 0.1},
 ):
     """A chat model on another server with OpenAI's API: vLLM, Ollama, llama.cpp, a provider, or `openai_router`.
 

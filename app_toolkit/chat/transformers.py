@@ -23,7 +23,12 @@ LIMITS = {"max_running": 1, "max_waiting": 0, "cache_tokens": 64, "max_batch_tok
 
 
 class Transformers(
-    Deployment, name="transformers", max_ongoing_requests=64, startup_timeout_s=900.0, health_check_timeout_s=30.0
+    Deployment,
+    name="transformers",
+    max_ongoing_requests=64,
+    max_open_streams=0,  # a response occupies the model until its end
+    startup_timeout_s=900.0,
+    health_check_timeout_s=30.0,
 ):
     """A chat model of Hugging Face Transformers, which runs in the replica, on its CPUs or its GPU.
 

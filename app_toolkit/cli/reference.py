@@ -46,8 +46,8 @@ DEPLOYMENT = """
 ## A deployment
 
 In `applications.NAME.deployments.NAME`. An *ingress* serves routes; the methods of a *class* are called. A class takes
-`max_body_size`, `max_open_streams` and `on_disconnect` only if it answers HTTP with a `__call__`. A change of an option
-marked ↻ replaces the replicas; no other change does.
+`max_body_size` and `on_disconnect` only if it answers HTTP with a `__call__`. A change of an option marked ↻ replaces
+the replicas; no other change does.
 """
 
 

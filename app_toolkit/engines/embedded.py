@@ -31,7 +31,7 @@ from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.router.targets import Permit
-from app_toolkit.transport.hop import KEPT, STREAM, is_internal
+from app_toolkit.transport.hop import STREAM, is_internal
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -256,10 +256,7 @@ class Ingress(Local):
             async def send_until_complete(message: Message, permit: Permit = permit) -> None:
                 headers = message.get("headers")
                 if headers and headers[-1][0] == STREAM:
-                    _, slot = headers.pop()
-                    permit.kept = slot == KEPT
-                    if not permit.kept:
-                        self.router.open(permit)
+                    self.router.stream(permit, headers.pop()[1])
                 await send(message)
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     self.router.release(permit)  # background tasks hold no permit

@@ -26,6 +26,7 @@ from app_toolkit.replica.replica import Replica
 from app_toolkit.replica.wait_queue import Position
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
+from app_toolkit.transport import hop
 from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -224,11 +225,11 @@ class Deployed(Local):
             raise self._late(call) from None
 
     async def _with_permit(self, call: Call, reply: LocalReply, since: float, until: float | None) -> None:
-        answer = _Status()
         attempts = Attempts(since, until)
         while True:
             permit = self.router.try_acquire() or await self.router.acquire(since, again=attempts.count > 0)
             attempts.count += 1
+            answer = _Answer(partial(self.router.stream, permit))
             try:
                 caller = CALLER if permit.redeem() else None
                 left = None if until is None else until - self.loop.time()
@@ -367,14 +368,21 @@ IN_PROCESS = InProcess()
 atexit.register(IN_PROCESS.close)
 
 
-class _Status:
-    """Keeps the status that the replica sends if it has no result."""
+class _Answer:
+    """Keeps the status that the replica sends if it has no result, and reports a stream."""
 
     status = 200
+
+    def __init__(self, stream: Callable[[bytes], None]) -> None:
+        """`stream`: called with what the replica says of the slot of a stream."""
+        self._stream = stream
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            for name, value in message["headers"]:
+                if name == hop.STREAM:
+                    self._stream(value)
 
 
 async def _receive_nothing() -> Message:

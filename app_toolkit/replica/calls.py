@@ -13,6 +13,7 @@ from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.http import answers_http, http_app
 from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.streams import open_stream
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import (
     Frame,
@@ -67,9 +68,10 @@ class Reply(Protocol):
 class Calls:
     """Serves the calls of one instance. The lifespan of this app starts and closes the instance.
 
-    For `Replica`, a call is a request: the response begins with the first item or with the result. For a call of this
-    process, `scope["extensions"]["app_toolkit"]` has the `Call` as "call" and its `Reply` as "reply", and the messages
-    to the server are empty. A request that is not a call goes to `http`, if there is one.
+    For `Replica`, a call is a request: the response begins with the first item or with the result. From its first item
+    on, a call that yields items is an open stream. For a call of this process, `scope["extensions"]["app_toolkit"]` has
+    the `Call` as "call" and its `Reply` as "reply", and the messages to the server are empty. A request that is not a
+    call goes to `http`, if there is one.
     """
 
     def __init__(
@@ -106,16 +108,17 @@ class Calls:
                 return
             scope["endpoint"] = self  # its mark says what happens when the caller disconnects
             if isinstance(call, Call):
-                await self._answer_here(call, ours["reply"], send)
+                await self._answer_here(call, ours["reply"], scope, send)
             else:
-                await self._answer_over_the_wire(call, receive, send)
+                await self._answer_over_the_wire(call, scope, receive, send)
         finally:
             REPLICA.set(outer)
 
-    async def _answer_here(self, call: Call, reply: Reply, send: Send) -> None:
+    async def _answer_here(self, call: Call, reply: Reply, scope: Scope, send: Send) -> None:
         begun = False
         try:
             if self.instance.streams(call.method):
+                scope["endpoint"] = _stream
                 async with aclosing(self.instance.stream(call.method, call.args, call.kwargs)) as items:
                     async for item in items:
                         if not begun:
@@ -135,7 +138,7 @@ class Calls:
             await _begin(send)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer_over_the_wire(self, field: str, receive: Receive, send: Send) -> None:
+    async def _answer_over_the_wire(self, field: str, scope: Scope, receive: Receive, send: Send) -> None:
         method, key, out_of_band = hop.decode_call(field)
         deposits = self._deposits
         answer = _Answer(receive, send, key, deposits if key else None)
@@ -149,6 +152,7 @@ class Calls:
             call = decode_call(method, _arguments(method, frames))
             del frames  # the arguments must not outlive the method's own references to them
             if self.instance.streams(method):
+                scope["endpoint"] = _stream
                 async with aclosing(self.instance.stream(method, call.args, call.kwargs)) as items:
                     async for item in items:
                         await answer.item(encode_item(item))
@@ -176,6 +180,12 @@ class Calls:
         finally:
             await self.instance.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+@open_stream
+@on_disconnect("cancel")
+def _stream() -> None:
+    """The endpoint of the calls that yield items. It has only marks, because `Calls` runs the method."""
 
 
 class _Answer:

@@ -61,6 +61,8 @@ class Called:
     """Calls in the queue, without a permit."""
     ongoing: int
     """Calls with a permit at a replica."""
+    streams: int = 0
+    """Calls that yield items and hold no permit, since their first item."""
     reached: str = ""
     """The limit of the queue if the queue is full, else empty."""
 
@@ -209,13 +211,17 @@ class Callers:
     def called(self) -> dict[str, Called]:
         """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
         return {
-            name: Called(each.router.waiting, each.router.ongoing, each.router.reached)
+            name: Called(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
             for name, each in list(self._callers.items())
         }
 
     def _loads(self) -> Loads:
         reported = self._published.reported
-        return {name: (each.waiting, each.ongoing, 0, 0) for name, each in self.called().items() if name in reported}
+        return {
+            name: (each.waiting, each.ongoing, 0, each.streams)
+            for name, each in self.called().items()
+            if name in reported
+        }
 
     def mint_id(self) -> str:
         """Return a new id, such as for a call that is made outside of a request."""
@@ -304,6 +310,8 @@ class RemoteCaller:
                 connection = self._pool.take(address) or await self._dial(address)
                 result = Result.LOST
                 sent, frame = await self._send(call, permit, connection, request_id, until, body)
+                if sent.stream is not None:
+                    self.router.stream(permit, sent.stream)
                 return permit, sent, frame
             except Refused as refused:
                 self._ended(call, attempts, permit, refusal(str(refused)), request_id, refused)

@@ -16,6 +16,7 @@ from app_toolkit.core.queueing import ServingOrder
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Join, QueuePosition
 from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
+from app_toolkit.transport import hop
 from app_toolkit.types import ReplicaId
 
 RUN = 16
@@ -81,6 +82,8 @@ class Router:
         self._last: Upstream | None = None
         self._run = 0
         self._leaving: set[Upstream] = set()
+        #: The permits of open streams and WebSockets.
+        self._open: set[Permit] = set()
         #: Why no replica runs and none will start. None: there are replicas, or one may start.
         self._failing: str | None = None
         self._closed = False
@@ -169,6 +172,12 @@ class Router:
             self._remove(waiter)
             self._order.gave_up()
 
+    def stream(self, permit: Permit, slot: bytes) -> None:
+        """Note that the response to a permit is a stream. `slot`: what the replica says of its slot (`hop.STREAM`)."""
+        permit.kept = slot == hop.KEPT
+        if not permit.kept:
+            self.open(permit)
+
     def open(self, permit: Permit) -> None:
         """Release the slot of a permit whose response is an open stream or a WebSocket.
 
@@ -177,11 +186,13 @@ class Router:
         if permit in permit.target.permits:
             self.release(permit)
             permit.target.opened.add(permit)
+            self._open.add(permit)
 
     def release(self, permit: Permit) -> None:
         """Release a permit, or an open stream. Does nothing if it was released before."""
         target = permit.target
         target.opened.discard(permit)
+        self._open.discard(permit)
         if self._end(permit):
             if permit.redeem() and target.position is not None:
                 self._reserved(target, target.position)  # for another waiter
@@ -350,6 +361,11 @@ class Router:
     @property
     def ongoing(self) -> int:
         return sum(len(target.permits) for target in (*self._targets.values(), *self._leaving))
+
+    @property
+    def opened(self) -> int:
+        """The number of open streams and WebSockets, also at removed replicas. Thread-safe."""
+        return len(self._open)
 
     @property
     def reached(self) -> str:

@@ -40,7 +40,7 @@ class Upstream:
     def reached(self) -> str:
         """The limit of a replica that has no room, for error messages."""
         reached = f"max_ongoing_requests is {self.endpoint.max_ongoing_requests:,}"
-        if any(permit.kept for permit in self.permits):
+        if self.endpoint.max_open_streams and any(permit.kept for permit in self.permits):
             streams = f"{self.endpoint.max_open_streams:,}"
             reached += f"; {streams} of {streams} max_open_streams are open, and more streams hold slots"
         return reached

@@ -41,10 +41,13 @@ class Sent:
         "_refusal",
         "_waiter",
         "key",
+        "stream",
     )
 
     def __init__(self, pool: Pool, connection: PooledConnection, pieces: Sequence[Any], key: str = "") -> None:
         self.key = key
+        #: `hop.OPEN` or `hop.KEPT` once the replica has responded with a stream. None: it has not.
+        self.stream: bytes | None = None
         self._invited = False
         self._pool = pool
         self._connection: PooledConnection | None = connection
@@ -110,6 +113,7 @@ class Sent:
 
     def answered(self, answer: Answer) -> None:
         self._refusal = answer.refusal
+        self.stream = answer.stream
         if answer.status != 200:
             self._document = []
             self._error = _of_status(answer.status)

@@ -112,6 +112,23 @@ async def test_items_stream_through_both(visit: Visit) -> None:
     assert answer.text.split() == [str(3 * number + 1) for number in range(300)]
 
 
+async def test_calls_that_yield_items_hold_no_slot_after_their_first_item(visit: Visit) -> None:
+    received = visit.get("/news/8")
+    request = 2  # of the ingress, a permit and a slot, which are not part of every load
+    await visit.loaded(lambda load: load.streams == 8 and load.ongoing <= request)
+    visit.ground.open("hold")
+    assert (await received).json() == ["news"] * 8
+
+
+async def test_calls_that_yield_items_beyond_the_limit_of_streams_keep_their_slots(visit: Visit) -> None:
+    visit.ground.open("hold")
+    refused = await visit.get("/news/10")
+    assert (refused.status_code, refused.json()["error"]) == (503, "queue_timeout")
+    assert refused.json()["detail"].endswith(
+        "max_ongoing_requests is 2; 8 of 8 max_open_streams are open, and more streams hold slots"
+    )
+
+
 @over_sockets
 async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visit) -> None:
     async with visit.client.stream("GET", "/endless") as stream:

@@ -9,7 +9,7 @@ import pytest
 from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
-from app_toolkit.router.remote import Callers, RemoteCaller
+from app_toolkit.router.remote import Called, Callers, RemoteCaller
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S, until
@@ -101,6 +101,19 @@ async def test_a_stream_that_is_not_read_to_its_end_is_closed(serve: Serve, call
     items = caller.stream(Call("count", (1_000_000,), {}))
     assert await anext(items) == 0
     await items.aclose()
+
+
+async def test_a_call_that_yields_items_is_a_stream_in_the_load_from_its_first_item_to_its_end(
+    serve: Serve, calling: Calling
+) -> None:
+    caller = calling.tell(serve(SOURCE))
+    items = caller.stream(Call("count", (1_000_000,), {}))
+    assert await anext(items) == 0
+    assert calling.callers.called() == {"shop/model": Called(waiting=0, ongoing=0, streams=1)}
+    calling.tell()
+    assert calling.callers.called()["shop/model"].streams == 1, "its replica is removed, and still serves it"
+    await items.aclose()
+    assert calling.callers.called() == {"shop/model": Called(0, 0)}
 
 
 async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(

@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -217,7 +218,30 @@ class Batched(Deployment, ray_actor_options=SMALL):
         return len(self.threads)
 
 
+class Hub(Deployment, max_ongoing_requests=2, max_open_streams=8, max_queue_wait_s=0.5, ray_actor_options=SMALL):
+    """Passes messages on to all that follow."""
+
+    def __init__(self) -> None:
+        self.queues: set[asyncio.Queue[str]] = set()
+
+    async def subscribe(self) -> AsyncIterator[str]:
+        queue = asyncio.Queue[str]()
+        self.queues.add(queue)
+        try:
+            yield "subscribed"
+            while True:
+                yield await queue.get()
+        finally:
+            self.queues.discard(queue)
+
+    async def publish(self, text: str) -> int:
+        for queue in self.queues:
+            queue.put_nowait(text)
+        return len(self.queues)
+
+
 shared = Shared.bind(3)
+hub = Hub.bind()
 batched = Batched.bind()
 left = Left.bind(shared.handle)
 right = Right.bind(shared.handle, name="right")
@@ -225,6 +249,7 @@ right = Right.bind(shared.handle, name="right")
 ToShared = Annotated[Shared, Depends(shared)]
 ToLeft = Annotated[Left, Depends(left)]
 ToBatched = Annotated[Batched, Depends(batched)]
+ToHub = Annotated[Hub, Depends(hub)]
 ToRight = Annotated[Right, Depends(right)]
 
 app = Toolkit(title="Chain", deployment=DeploymentConfig(name="front"))
@@ -310,6 +335,18 @@ async def refuse(model: ToLeft) -> dict[str, object]:
 @app.get("/numbers/{most}")
 async def numbers(most: int, model: ToLeft) -> StreamingResponse:
     return StreamingResponse((f"{number}\n" async for number in model.numbers(most)), media_type="text/plain")
+
+
+@app.get("/news/{followers}")
+async def news(followers: int, ground: str, hub: ToHub) -> list[str]:
+    """Return what followers receive of one message, which is published once the gate is open."""
+    async with AsyncExitStack() as stack:
+        following = [await stack.enter_async_context(aclosing(hub.subscribe())) for _ in range(followers)]
+        for each in following:
+            await anext(each)
+        await Ground(Path(ground)).opened("hold")
+        await hub.publish("news")
+        return [await anext(each) for each in following]
 
 
 @app.get("/endless")
