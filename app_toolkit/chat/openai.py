@@ -75,8 +75,8 @@ def openai_router(
     Parameters:
         models: Chat models by name: what `bind` returns, objects with a method `chat`, or async generator functions. A
             single model has the name `default`.
-        embeddings: Models of embeddings by name: async functions that return one vector for each text of a list,
-            `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
+        embeddings: Models of embeddings by name: async functions that return one vector, or `Embedding`, for each text
+            of a list, `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
         max_choices: Limit of `n`, the number of responses to one request. Default: 8.
         log: Where stored responses are kept, as of `resumable`. Default: the memory of this process.
         linger_s: Seconds without a client after which the model of a stored response is stopped. A response in the
