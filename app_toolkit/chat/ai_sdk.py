@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Annotated, Any
 
@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi import Response as Answer
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.conversations import ConversationStore
 from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, TextEvent, closing
+from app_toolkit.chat.requests import MAX_BODY_SIZE, CheckedRoute, RequestChecks, checked
 from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
 from app_toolkit.chat.ui_messages import UIChat, read_chat, tool_calls
 from app_toolkit.chat.ui_record import MessageRecord
@@ -108,6 +108,8 @@ def ai_sdk_router(
     max_duration_s: float = 3_600.0,
     conversations: ConversationStore | None = None,
     user: Callable[..., Any] | None = None,
+    origins: Sequence[str] = (),
+    max_body_size: int = MAX_BODY_SIZE,
 ) -> APIRouter:
     """Return a router for `useChat` of the Vercel AI SDK. Include it with a prefix, such as `/api/chat`.
 
@@ -117,6 +119,9 @@ def ai_sdk_router(
 
     An error before the first event has its status, and its body is the message, which the AI SDK shows to the user. A
     later one is a part of the type `error`; an exception other than `ChatError` shows no details.
+
+    A body must be JSON with the type `application/json` (415). A request with cookies must come from a page of the same
+    host and port, or one of `origins` (403).
 
     Parameters:
         models: A model, or models by name, of which the body's `model` chooses one: what `bind()` returns, an object
@@ -132,6 +137,9 @@ def ai_sdk_router(
             the last one. `conversations_router` serves them. Default: nowhere.
         user: A dependency that returns the id of the user, a string. The chats of two users are separate, even if they
             have the same id. An empty id is refused with 403. Default: all clients are one user.
+        origins: Origins whose pages may send requests with cookies, such as `https://chat.example.com`, in addition to
+            those of the same host and port. `*` allows all. Default: none.
+        max_body_size: Bytes of a request's body. Default: 16 MiB.
 
     Raises:
         ConfigError: There is no model, or an option is out of bounds.
@@ -142,7 +150,8 @@ def ai_sdk_router(
         if not 0 < value <= 86_400:
             raise ConfigError(f"ai_sdk_router: {name} = {value!r}: must be above 0 and at most 86,400")
     options = StreamOptions(log or DEFAULT, None, linger_s, max_duration_s, FIRST_EVENT_S, 0, None)
-    router = APIRouter(route_class=PlainTextRoute)
+    checks = RequestChecks.of("ai_sdk_router", origins, max_body_size)
+    router = APIRouter(route_class=checked(PlainTextRoute, checks))
     catalog = catalog_parameter(models)
     stored = stored_parameter(conversations, user)
     _add_text(router, catalog, options)
@@ -214,8 +223,9 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
     @router.post("/{chat}/stop", response_class=JSONResponse)
     @without_permit
     async def stop_stream(chat: str, request: Request, user_chats: chats, log: parameter) -> dict[str, bool]:
+        named = _named_stream(await request.body())
         stream = await _active(log, user_chats.key(chat))
-        if stream is not None and _named_stream(await request.body()) in (None, stream):
+        if stream is not None and named in (None, stream):
             try:
                 async with asyncio.timeout(STOP_S):
                     await _stop(log, stream)
@@ -224,7 +234,7 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
         return {"success": True}
 
 
-class PlainTextRoute(APIRoute):
+class PlainTextRoute(CheckedRoute):
     """A route whose errors are plain text, because the AI SDK shows the body of an error to the user."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:

@@ -1,6 +1,6 @@
 """Routes that list, read, rename and delete the stored conversations of a user."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app_toolkit.chat.conversations import ConversationStore
+from app_toolkit.chat.requests import CheckedRoute, RequestChecks, checked
 from app_toolkit.chat.stored_chat import user_parameter
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.errors import ChatError
@@ -38,7 +39,9 @@ class Rename(BaseModel):
     title: str = Field(min_length=1, max_length=1_000)
 
 
-def conversations_router(store: ConversationStore, *, user: Callable[..., Any] | None = None) -> APIRouter:
+def conversations_router(
+    store: ConversationStore, *, user: Callable[..., Any] | None = None, origins: Sequence[str] = ()
+) -> APIRouter:
     """Return a router for stored conversations. Include it with a prefix, such as `/api/conversations`.
 
     `GET` lists the conversations of the user, the newest first (`limit`, `offset`). `GET /{id}` has the messages, as
@@ -49,8 +52,9 @@ def conversations_router(store: ConversationStore, *, user: Callable[..., Any] |
         store: The store that `ai_sdk_router(conversations=...)` writes to.
         user: A dependency that returns the id of the user, the same as of `ai_sdk_router`. Default: all clients are one
             user.
+        origins: Origins whose pages may change conversations with cookies, as of `ai_sdk_router`. Default: none.
     """
-    router = APIRouter()
+    router = APIRouter(route_class=checked(CheckedRoute, RequestChecks.of("conversations_router", origins)))
     User: Any = user_parameter(user)
 
     @router.get("")

@@ -1,7 +1,7 @@
 """`openai_router`: chat models and embeddings behind the API of OpenAI."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from app_toolkit.chat.openai_wire import (
     ServedModels,
     chat_request,
 )
+from app_toolkit.chat.requests import MAX_BODY_SIZE, RequestChecks, checked
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
@@ -51,6 +52,8 @@ def openai_router(
     log: "StreamLog | Bound[Any] | None" = None,
     linger_s: float = 60.0,
     max_duration_s: float = 3_600.0,
+    origins: Sequence[str] = (),
+    max_body_size: int = MAX_BODY_SIZE,
 ) -> APIRouter:
     """Return a router with the API of OpenAI, for its SDKs and for front ends such as Open WebUI and LibreChat.
 
@@ -72,13 +75,15 @@ def openai_router(
     Parameters:
         models: Chat models by name: what `bind` returns, objects with a method `chat`, or async generator functions. A
             single model has the name `default`.
-        embeddings: Models of embeddings by name: async functions that return one vector for each text of a list,
-            `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
+        embeddings: Models of embeddings by name: async functions that return one vector, or `Embedding`, for each text
+            of a list, `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
         max_choices: Limit of `n`, the number of responses to one request. Default: 8.
         log: Where stored responses are kept, as of `resumable`. Default: the memory of this process.
         linger_s: Seconds without a client after which the model of a stored response is stopped. A response in the
             background needs no client. Default: 60.
         max_duration_s: Seconds after which the model of a response of the Responses API is stopped. Default: 3600.
+        origins: Origins whose pages may send requests with cookies, as of `ai_sdk_router`. Default: none.
+        max_body_size: Bytes of a request's body. Default: 16 MiB.
 
     Raises:
         ConfigError: There is no model, one is of none of the kinds, or a number is out of bounds.
@@ -88,7 +93,8 @@ def openai_router(
     for name, value in (("linger_s", linger_s), ("max_duration_s", max_duration_s)):
         if not 0 < value <= 86_400:
             raise ConfigError(f"openai_router: {name} = {value!r}: must be above 0 and at most 86,400")
-    router = APIRouter(route_class=OpenAIRoute, responses=ERRORS)
+    checks = RequestChecks.of("openai_router", origins, max_body_size)
+    router = APIRouter(route_class=checked(OpenAIRoute, checks), responses=ERRORS)
     catalog_of, embedders_of = catalog_parameter(models), embedders_parameter(embeddings or {})
     _add_models(router, catalog_of, embedders_of)
     _add_completions(router, catalog_of, max_choices)

@@ -6,23 +6,20 @@ import base64
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Response
 
-from app_toolkit.chat.openai_stream import document_response, together
+from app_toolkit.chat.openai_stream import document_response
 from app_toolkit.chat.openai_wire import EmbeddingRequest, InvalidParameter
-from app_toolkit.chat.protocol import Embed
+from app_toolkit.chat.protocol import Embed, Embedding
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.batching import is_batched
+from app_toolkit.router.handle import call_many
 
 EmbedSource = Embed | Callable[..., Any] | Bound[Any]
 """An async function over texts, a `@batch` function or method, or an object or bound deployment with `embed`."""
-
-MAX_CALLS = 256
-"""The maximum number of concurrent calls of a `@batch` function that one request makes."""
 
 MAX_INLINE_VECTORS = 16
 """The maximum number of vectors that are encoded on the event loop. More are encoded in a thread."""
@@ -37,21 +34,13 @@ class Embedder:
         self._batched = batched
 
     async def embed(self, texts: list[str]) -> Sequence[Any]:
-        """Return one vector for each text. Raises what the function raises."""
-        if not self._batched:
-            vectors: Sequence[Any] = await self._function(texts)
-            if len(vectors) != len(texts):
-                raise ValueError(f"the function returned {len(vectors)} vectors for {len(texts)} texts")
-            return vectors
-        found: list[Any] = [None] * len(texts)
-        free = asyncio.Semaphore(MAX_CALLS)
-
-        async def one(number: int, text: str) -> None:
-            async with free:
-                found[number] = await self._function(text)
-
-        await together([partial(one, number, text) for number, text in enumerate(texts)])
-        return found
+        """Return one vector, or `Embedding`, for each text. Raises what the function raises."""
+        if self._batched:
+            return await call_many(self._function, texts)
+        vectors: Sequence[Any] = await self._function(texts)
+        if len(vectors) != len(texts):
+            raise ValueError(f"the function returned {len(vectors)} vectors for {len(texts)} texts")
+        return vectors
 
 
 class Embedders:
@@ -122,18 +111,20 @@ async def embeddings_response(embedder: Embedder, request: EmbeddingRequest) -> 
     Raises:
         InvalidParameter: The request has no texts, or the vectors have another length than it asks for.
     """
-    vectors = await embedder.embed(request.texts())
+    found = await embedder.embed(request.texts())
+    vectors = [each.vector if isinstance(each, Embedding) else each for each in found]
+    tokens = sum(each.tokens for each in found if isinstance(each, Embedding))
     if request.dimensions is not None and any(len(each) != request.dimensions for each in vectors):
         raise InvalidParameter(f"the model computes vectors of {len(vectors[0])} dimensions only", "dimensions")
     if len(vectors) <= MAX_INLINE_VECTORS:
-        return _response(vectors, request)
-    return await asyncio.to_thread(_response, vectors, request)
+        return _response(vectors, tokens, request)
+    return await asyncio.to_thread(_response, vectors, tokens, request)
 
 
-def _response(vectors: Sequence[Any], request: EmbeddingRequest) -> Response:
+def _response(vectors: Sequence[Any], tokens: int, request: EmbeddingRequest) -> Response:
     encode: Callable[[Any], Any] = _in_base64 if request.encoding_format == "base64" else _numbers
     data = [{"object": "embedding", "index": number, "embedding": encode(each)} for number, each in enumerate(vectors)]
-    usage = {"prompt_tokens": 0, "total_tokens": 0}
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return document_response({"object": "list", "data": data, "model": request.model, "usage": usage})
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from app_toolkit.chat.openai_stream import document_response
 from app_toolkit.chat.openai_wire import InvalidParameter
+from app_toolkit.chat.requests import CheckedRoute
 from app_toolkit.errors import ChatError, RequestError
 
 logger = logging.getLogger("app_toolkit.chat")
@@ -113,7 +113,7 @@ def _path(location: tuple[Any, ...]) -> str:
     return path.removeprefix(".")
 
 
-class OpenAIRoute(APIRoute):
+class OpenAIRoute(CheckedRoute):
     """A route whose errors have OpenAI's format, whatever handlers the app has."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

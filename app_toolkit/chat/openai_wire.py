@@ -215,7 +215,7 @@ class EmbeddingList(BaseModel):
     object: Literal["list"] = "list"
     data: list[EmbeddingVector]
     model: str
-    usage: EmbeddingUsage = Field(description="Zeros: the function does not count tokens.")
+    usage: EmbeddingUsage = Field(description="Zeros: the function returns no `Embedding`.")
 
 
 class OpenAIErrorDetail(BaseModel):

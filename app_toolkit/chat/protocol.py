@@ -161,7 +161,16 @@ class ChatModel(Protocol):
 ChatFunction = Callable[[ChatRequest], AsyncIterator[ChatEvent]]
 """A model may also be an async generator function."""
 
-Embed = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """The vector of one text, and the tokens that the text has."""
+
+    vector: Sequence[float]
+    tokens: int
+
+
+Embed = Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float] | Embedding]]]
 """Returns one vector for each text."""
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.keys import KEY_USAGE, KeyUsage
+from app_toolkit.chat.requests import checked_origins, origin_is_allowed
 from app_toolkit.chat.websocket_wire import (
     ChatCommand,
     Document,
@@ -26,7 +26,6 @@ from app_toolkit.chat.websocket_wire import (
     error_document,
     frame,
     is_last,
-    origin_is_allowed,
     read_command,
     request_of,
 )
@@ -44,9 +43,6 @@ logger = logging.getLogger("app_toolkit.chat")
 
 SUBPROTOCOL = "app-toolkit.chat"
 """The subprotocol that the server accepts if the client offers it."""
-
-ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#*@\sA-Z]+")
-"""An origin as browsers send it: without a path, and in lower case."""
 
 CLOSE_S = 10.0
 """Seconds for which the server tries to send the close code to a client that does not read."""
@@ -96,11 +92,6 @@ class SocketOptions:
     max_duration_s: float
 
     def __post_init__(self) -> None:
-        for origin in self.origins:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"websocket_router: origins has {origin!r}: write it as https://HOST or https://HOST:PORT"
-                )
         for name, most in (
             ("max_responses", 1_000),
             ("max_message_bytes", 16 * 2**20),
@@ -157,7 +148,7 @@ def websocket_router(
         ConfigError: There is no model, or an option is out of bounds.
     """
     options = SocketOptions(
-        tuple(origins),
+        checked_origins("websocket_router", origins),
         max_responses,
         max_message_bytes,
         max_messages_per_minute,

@@ -2,10 +2,9 @@
 
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -35,7 +34,6 @@ MAX_NUMBER = 2**53 - 1
 
 TYPES = "chat, stop, resume and ping"
 
-PORTS = {"http": 80, "https": 443}
 
 LAST = b'\n{"type":"finish"', b'\n{"type":"error"'
 """What the last event of a response begins with in a stream log."""
@@ -203,29 +201,6 @@ def frame(id: str, number: int, event: bytes) -> str:
     """Return an event of a stream log as a client gets it."""
     fields = event.partition(b"\n{")[2].decode()
     return f'{{"id":{json.dumps(id)},"number":{number},{fields}'
-
-
-def origin_is_allowed(origin: str | None, host: str | None, allowed: Iterable[str]) -> bool:
-    """Return whether a page may open a WebSocket.
-
-    Parameters:
-        origin: The header `Origin`. None: the client is no browser.
-        host: The header `Host`. A page of the same host and port may open it. The scheme is not compared, because a
-            proxy may have ended TLS.
-        allowed: Other origins, such as `https://chat.example.com`. `*` is any.
-    """
-    allowed = tuple(allowed)
-    if origin is None or "*" in allowed or origin in allowed:
-        return True
-    try:
-        page, server = urlsplit(origin), urlsplit(f"//{host}")
-        default = PORTS.get(page.scheme)
-        ports = page.port or default, server.port or default
-    except ValueError:
-        return False
-    return (
-        default is not None and page.hostname is not None and page.hostname == server.hostname and ports[0] == ports[1]
-    )
 
 
 def _without_none(**fields: Any) -> Document:

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from app_toolkit.types import Kind
@@ -12,6 +13,12 @@ M = TypeVar("M", bound=Callable[..., Any])
 STREAMS: frozenset[Kind] = frozenset({"stream", "sync stream"})
 
 _IDEMPOTENT = "__app_toolkit_idempotent__"
+
+MANY = ".many"
+"""Suffix of the name of a `@batch` method in a call that has many items."""
+
+TAKES_MANY = "__app_toolkit_many__"
+"""The attribute of a `@batch` function with the function that takes many items."""
 
 
 def idempotent(method: M) -> M:
@@ -25,6 +32,12 @@ def idempotent(method: M) -> M:
 
 def is_idempotent(method: object) -> bool:
     return getattr(method, _IDEMPOTENT, False) is True
+
+
+def many_of(method: object) -> Callable[..., Any] | None:
+    """Return the function that calls a `@batch` function with many items; None: it is no such function."""
+    many = getattr(method, TAKES_MANY, None)
+    return many if many is None or not inspect.ismethod(method) else partial(many, method.__self__)
 
 
 def kind_of(method: Callable[..., Any]) -> Kind:

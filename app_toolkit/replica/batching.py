@@ -17,6 +17,7 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
     Sized,
@@ -28,6 +29,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeGuard, TypeVar, ca
 from weakref import WeakValueDictionary
 
 from app_toolkit.core.batch import BatchSettings, Buffer, OverriddenBatch
+from app_toolkit.core.methods import TAKES_MANY
 from app_toolkit.errors import BatchError, ConfigError
 from app_toolkit.observability.context import REPLICA, request_id
 from app_toolkit.replica.signatures import shape_of
@@ -46,6 +48,9 @@ AHEAD = 64
 
 MARK = "__app_toolkit_batch__"
 SIZED = "__app_toolkit_batch_sized__"
+
+MAX_ITEMS = 10_000
+"""The maximum number of items of one call."""
 
 NOTHING: Mapping[str, float] = {}
 
@@ -218,10 +223,23 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
             while not item.over:
                 await item.wait()
         except asyncio.CancelledError:
-            if not item.over:
-                await item.leave()
+            await leave([item])
             raise
         return item.answer()
+
+    async def many(*args: Any) -> list[Any]:
+        items: list[Item] = []
+        try:
+            for values in batching.items(args):
+                items.append(batching.enter(values, NOTHING))
+            results = []
+            for item in items:
+                while not item.over:
+                    await item.wait()
+                results.append(item.answer())
+            return results
+        finally:
+            await leave(items)
 
     async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         item = batching.enter(args, kwargs)
@@ -232,8 +250,7 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
                 if not item.over:
                     await item.wait()
         finally:
-            if not item.over:
-                await item.leave()
+            await leave([item])
         item.answer()
 
     function, shape = batching.function, batching.shape
@@ -244,6 +261,8 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
         seen.__annotations__["return"] = shape.seen.return_annotation
     seen.batch = batching.limits
     setattr(seen, SIZED, batching.size_fn is not None)
+    if not batching.streams:
+        setattr(seen, TAKES_MANY, many)
     setattr(function, MARK, True)
     return cast(Callable[..., Any], seen)
 
@@ -294,19 +313,6 @@ class Item:
         finally:
             self.error = None  # its traceback refers to the frame that refers to this item
 
-    async def leave(self) -> None:
-        """Remove the item if its batch has not begun. If it has begun, wait until the batch has ended.
-
-        The batch uses what belongs to the request (a session, an upload), and the request closes these when its handler
-        ends. So the handler stays, and the request keeps its slot, as long as the batch runs. If no caller waits for a
-        batch any more, it is cancelled, unless it runs in a thread.
-        """
-        self.over = True
-        if self.batch is None:
-            self.buffer.remove(self)
-        else:
-            await self.batch.left()
-
     # Called by the item's batch
 
     def end(self, result: Any = None, error: Exception | None = None) -> None:
@@ -317,6 +323,23 @@ class Item:
     def wake(self) -> None:
         if self.news is not None and not self.news.done():
             self.news.set_result(None)
+
+
+async def leave(items: Iterable[Item]) -> None:
+    """Remove the items of one caller that have no result and whose batch has not begun. Wait for batches that have.
+
+    The batch uses what belongs to the request (a session, an upload), and the request closes these when its handler
+    ends. So the handler stays, and the request keeps its slot, as long as the batch runs. If no caller waits for a
+    batch any more, it is cancelled, unless it runs in a thread.
+    """
+    left = [item for item in items if not item.over]
+    for item in left:
+        item.over = True
+    for item in left:
+        if item.batch is None:
+            item.buffer.remove(item)
+    for batch in dict.fromkeys([item.batch for item in left if item.batch is not None]):
+        await batch.left()
 
 
 class Batching:
@@ -351,6 +374,19 @@ class Batching:
         item = Item(self._batches(instance), values)
         item.buffer.add(item, size)
         return item
+
+    def items(self, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """Return the arguments of each item of a call that has a list for each parameter.
+
+        Raises `BatchError` for lists of different lengths, or with more than `MAX_ITEMS` items.
+        """
+        instance, lists = (args[:1], args[1:]) if self.shape.has_instance else ((), args)
+        lengths = {len(each) for each in lists}
+        if len(lengths) != 1:
+            raise BatchError(f"{self.name} was called with lists of {sorted(lengths)} items: they must have as many")
+        if (length := lengths.pop()) > MAX_ITEMS:
+            raise BatchError(f"{self.name} was called with {length:,} items: one call has at most {MAX_ITEMS:,}")
+        return ((*instance, *values) for values in zip(*lists, strict=True))
 
     def _size(self, values: tuple[Any, ...]) -> int:
         assert self.size_fn is not None

@@ -8,7 +8,7 @@ from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal, cast
 
-from app_toolkit.core.methods import STREAMS, kind_of
+from app_toolkit.core.methods import MANY, STREAMS, kind_of, many_of
 from app_toolkit.errors import ConfigError, ReconfigureError, StartupError
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.batching import forget, override
@@ -212,10 +212,13 @@ class Instance:
         if found is None:
             if not self._constructed:
                 raise self._does_not_run()
-            if name.startswith("_") or not callable(getattr(type(self._object), name, None)):
+            single = name.removesuffix(MANY)
+            if name.startswith("_") or not callable(getattr(type(self._object), single, None)):
                 private = "private" if name.startswith("_") else "not a method"
                 raise AttributeError(f"{self._called(name)} is {private}")
-            bound = getattr(self._object, name)
+            bound = getattr(self._object, single)
+            if single != name and (bound := many_of(bound)) is None:
+                raise AttributeError(f"{self._called(single)} is no @batch method without a stream")
             found = self._methods[name] = kind_of(bound), bound
         return found
 

@@ -3,7 +3,17 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
@@ -12,7 +22,7 @@ from functools import lru_cache, partial
 from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from app_toolkit.config.models import CallOptions
-from app_toolkit.core.methods import STREAMS, kind_of
+from app_toolkit.core.methods import MANY, STREAMS, kind_of, many_of
 from app_toolkit.errors import ConfigError, NoReplica
 from app_toolkit.interfaces import Call, Caller, Deployable, Plane, Reference
 from app_toolkit.observability.context import ERRAND, READINGS, Reading, errand
@@ -198,8 +208,8 @@ class Method:
             return Response(self, call).result()
         return self._sync_items(call)
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        return Call(self.name, args, kwargs, self._timeout_s, self._retry, self._affinity)
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, suffix: str = "") -> Call:
+        return Call(self.name + suffix, args, kwargs, self._timeout_s, self._retry, self._affinity)
 
     @property
     def caller(self) -> Caller:
@@ -310,6 +320,39 @@ def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"remote() takes a method of a handle, as in remote(model.predict, x), not {method!r}")
     call = method.call(args, kwargs)
     return Stream(method, call) if method.kind in STREAMS else Response(method, call)
+
+
+@overload
+async def call_many(method: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], /) -> list[R]: ...
+@overload
+async def call_many(
+    method: Callable[..., Coroutine[Any, Any, R]], first: Sequence[Any], second: Sequence[Any], /, *lists: Sequence[Any]
+) -> list[R]: ...
+async def call_many(method: Any, /, *lists: Sequence[Any]) -> list[Any]:
+    """Call a `@batch` method with many items in one call: `await call_many(encoder.embed, texts)`.
+
+    Each item joins a batch as if it had been called alone, also with items of other callers. The call is one request
+    at one replica, and counts once against its limits. If an item fails, the call raises the exception of the first
+    such item, and those of its items that no batch has taken are dropped.
+
+    Parameters:
+        method: A `@batch` method of a handle or of an object, or a `@batch` function. It must not yield.
+        *lists: One list for each parameter, with at most 10,000 items.
+
+    Returns:
+        The results, in the order of the items.
+
+    Raises:
+        BatchError: The lists have different lengths, or too many items.
+        TypeError: `method` is not a `@batch` method, or it yields.
+    """
+    is_remote = isinstance(method, Method)
+    many = many_of(getattr(method.deployment.cls, method.name, None) if is_remote else method)
+    if many is None or not lists:
+        raise TypeError(f"call_many() takes a @batch method that does not yield, and its lists, not {method!r}")
+    if not is_remote:
+        return cast(list[Any], await many(*lists))
+    return cast(list[Any], await method.answer(method.call(lists, {}, suffix=MANY)))
 
 
 async def resolved(call: Call) -> Call:

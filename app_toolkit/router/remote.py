@@ -23,6 +23,7 @@ from app_toolkit.core.attempts import (
     is_repeatable,
     refusal,
 )
+from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
@@ -364,7 +365,7 @@ class RemoteCaller:
         attempt = Attempt(
             endpoint.id,
             result,
-            repeatable=is_repeatable(retry, call.method in self.idempotent),
+            repeatable=is_repeatable(retry, call.method.removesuffix(MANY) in self.idempotent),
             suspect=endpoint.may_have_failed_with(request_id),
         )
         if result is Result.LOST:

@@ -280,7 +280,7 @@ async def test_an_error_before_the_first_event_has_its_status_and_its_text(
     ],
 )
 async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content: str, text: str) -> None:
-    answer = await talk.http.post("/api/chat", content=content)
+    answer = await talk.http.post("/api/chat", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == (404 if "none" in text and "model" in text else 400)
     assert answer.text.startswith(text)
 
@@ -426,7 +426,9 @@ async def test_a_stop_ends_the_model_and_its_streams(talk: Talk) -> None:
         assert stale.json() == {"success": True}
         assert talk.model.running == 1
         for content in (json.dumps({"activeStreamId": id, "assistantMessage": None}), "", "[]"):
-            answer = await talk.http.post("/api/chat/chat/stop", content=content)
+            answer = await talk.http.post(
+                "/api/chat/chat/stop", content=content, headers={"content-type": "application/json"}
+            )
             assert (answer.status_code, answer.json()) == (200, {"success": True})
             assert not talk.model.running
         parts = await first.rest()

@@ -17,6 +17,7 @@ from app_toolkit.chat import (
     ChatError,
     ChatEvent,
     ChatRequest,
+    Embedding,
     ErrorEvent,
     FinishEvent,
     ReasoningEvent,
@@ -649,6 +650,33 @@ async def test_embeddings_that_cannot_be_computed_have_an_error(
     async with in_process(app_of(FastAPI, model)) as http:
         response = await http.post("/v1/embeddings", json={"model": "lengths", "input": "a", **fields})
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+class Counting(Deployment, max_ongoing_requests=64, max_queued_requests=4, ray_actor_options={"num_cpus": 0.1}):
+    @batch(max_batch_size=64, batch_wait_timeout_s=0.005)
+    async def embed(self, texts: list[str]) -> list[Embedding | Exception]:
+        return [
+            ChatError("a text is empty") if not text else Embedding([float(len(text)), 1.0], tokens=len(text.split()))
+            for text in texts
+        ]
+
+
+async def test_requests_with_many_texts_are_one_call_each_and_report_their_tokens() -> None:
+    app = Toolkit()
+    app.include_router(openai_router(scripted, embeddings={"counting": Counting.bind()}))
+    texts = ["x y" + "z" * number for number in range(512)]
+
+    async def ask(http: httpx.AsyncClient, texts: list[str]) -> httpx.Response:
+        return await http.post("/embeddings", json={"model": "counting", "input": texts})
+
+    async with asking(app) as http:
+        *responses, poisoned = await asyncio.gather(*[ask(http, texts) for _ in range(6)], ask(http, ["a", "", "b"]))
+    for response in responses:
+        assert response.status_code == 200
+        document = response.json()
+        assert [each["embedding"][0] for each in document["data"]] == [3.0 + number for number in range(512)]
+        assert document["usage"] == {"prompt_tokens": 1_024, "total_tokens": 1_024}
+    assert (poisoned.status_code, poisoned.json()["error"]["message"]) == (400, "a text is empty")
 
 
 async def test_a_disconnect_cancels_embeddings() -> None:

@@ -20,7 +20,8 @@ from app_toolkit.chat import (
     ToolResultEvent,
     UsageEvent,
 )
-from app_toolkit.chat.websocket_wire import InvalidCommand, encoded, frame, is_last, origin_is_allowed, read_command
+from app_toolkit.chat.requests import origin_is_allowed
+from app_toolkit.chat.websocket_wire import InvalidCommand, encoded, frame, is_last, read_command
 from app_toolkit.errors import QueueFull
 
 pytestmark = pytest.mark.anyio

@@ -242,6 +242,18 @@ async def test_calls_of_many_requests_are_one_batch(visit: Visit) -> None:
     assert sizes == (8,) * 8, "a batch waits until it is full"
 
 
+async def test_items_of_one_call_join_batches_of_other_calls_in_their_order(visit: Visit) -> None:
+    many = visit.get(f"/all-lengths/{','.join('x' * number for number in range(1, 14))}")
+    singles = [visit.get(f"/lengths/{'x' * number}") for number in range(14, 17)]
+    found = (await many).json() + [(await each).json() for each in singles]
+    assert found == [[number, 8] for number in range(1, 17)], "two full batches"
+
+
+async def test_poisoned_item_fails_its_call_of_many_items_and_no_other_call(visit: Visit) -> None:
+    calls = [visit.get("/all-roots/1,4,9"), visit.get("/all-roots/4,-1,-2")]
+    assert [(await each).json() for each in calls] == [[1.0, 2.0, 3.0], "-1 has no root"]
+
+
 async def test_an_item_s_error_is_its_caller_s_alone_and_def_batches_run_on_the_object_s_thread(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/roots/{number}") for number in (4, -1, 9)))
     assert [answer.json() for answer in answers] == [2.0, "-1 has no root", 3.0]

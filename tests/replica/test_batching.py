@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from app_toolkit import ConfigError, batch
+from app_toolkit import ConfigError, batch, call_many
 from app_toolkit.errors import BatchError
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica import batching
@@ -321,6 +321,72 @@ async def test_a_batch_that_all_left_before_it_began_is_not_run_and_the_next_one
     assert all(task.cancelled() for task in tasks)
     assert await _both(rig) == ["A", "B"]
     assert rig.batches == [["a", "b"]]
+
+
+async def test_items_of_one_call_fill_batches_and_keep_their_order() -> None:
+    rig = Rig()
+    rig.go.set()
+    many = asyncio.ensure_future(call_many(rig.upper, ["a", "b", "c"]))
+    await until(lambda: len(rig.batches) == 1)
+    assert await rig.upper("d") == "D"
+    assert await many == ["A", "B", "C"]
+    assert rig.batches == [["a", "b"], ["c", "d"]]
+    assert await call_many(rig.upper, []) == []
+
+
+async def test_function_with_two_lists_takes_a_list_for_each() -> None:
+    @batch(max_batch_size=2, batch_wait_timeout_s=0.001)
+    async def joined(texts: list[str], numbers: list[int]) -> list[str]:
+        return [f"{text}{number}" for text, number in zip(texts, numbers, strict=True)]
+
+    assert await call_many(joined, ["a", "b", "c"], [1, 2, 3]) == ["a1", "b2", "c3"]
+    with pytest.raises(BatchError, match=r"lists of \[1, 2\] items"):
+        await call_many(joined, ["a", "b"], [1])
+
+
+async def test_call_of_many_items_raises_the_first_error_and_drops_the_items_that_wait() -> None:
+    began: list[list[int]] = []
+
+    @batch(max_batch_size=2)
+    async def checked(numbers: list[int]) -> list[int | Exception]:
+        began.append(numbers)
+        return [number if number else ValueError("zero") for number in numbers]
+
+    with pytest.raises(ValueError, match="zero"):
+        await call_many(checked, [1, 0, 2, 3, 4, 5])
+    assert began[0] == [1, 0]
+    assert len(began) < 3
+
+
+async def test_cancelled_call_of_many_items_waits_for_its_batch_and_starts_no_other() -> None:
+    rig = Rig()
+    many = asyncio.ensure_future(call_many(rig.upper, ["a", "b", "c", "d"]))
+    await until(lambda: bool(rig.batches))
+    many.cancel()
+    await asyncio.wait([many])
+    assert many.cancelled()
+    assert (rig.batches, rig.cancelled) == ([["a", "b"]], [["a", "b"]])
+
+
+async def test_call_has_at_most_10_000_items() -> None:
+    @batch(max_batch_size=1_000)
+    async def same(numbers: list[int]) -> list[int]:
+        return numbers
+
+    assert await call_many(same, range(10_000)) == list(range(10_000))
+    with pytest.raises(BatchError, match="10,001 items: one call has at most 10,000"):
+        await call_many(same, range(10_001))
+
+
+async def test_function_without_batches_or_with_streams_cannot_be_called_with_many_items() -> None:
+    @batch()
+    async def steps(numbers: list[int]) -> AsyncIterator[list[int]]:
+        yield numbers
+
+    functions: list[Any] = [steps, _both]
+    for function in functions:
+        with pytest.raises(TypeError, match="call_many"):
+            await call_many(function, [1])
 
 
 async def _both(rig: Rig) -> list[str]:

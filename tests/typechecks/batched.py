@@ -5,7 +5,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, assert_type
 
 from fastapi import Depends, FastAPI, Query
 
-from app_toolkit import batch
+from app_toolkit import batch, call_many
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +80,10 @@ async def calls(model: Model) -> None:
     Model.embed.batch.max_batch_size = 16
     double.batch.batch_wait_timeout_s = 0.1
 
+    assert_type(await call_many(model.embed, ["x"]), list[float])
+    assert_type(await call_many(double, [1]), list[int])
+
+    await call_many(model.embed, [3])  # wrong: of the item's type
     await model.embed(["x"])  # wrong: one item, not a list
     await model.embed(3)  # wrong: of the item's type
     await model.predict(b"x")  # wrong: every parameter

@@ -20,6 +20,7 @@ from app_toolkit import (
     DeploymentConfig,
     Toolkit,
     batch,
+    call_many,
     idempotent,
     on_disconnect,
     options,
@@ -402,6 +403,19 @@ async def die_once_idempotent(ground: str, model: ToShared) -> str:
 @app.get("/lengths/{text}")
 async def lengths(text: str, model: ToBatched) -> tuple[int, int]:
     return await model.lengths(text)
+
+
+@app.get("/all-lengths/{texts}")
+async def all_lengths(texts: str, model: ToBatched) -> list[tuple[int, int]]:
+    return await call_many(model.lengths, texts.split(","))
+
+
+@app.get("/all-roots/{numbers}")
+async def all_roots(numbers: str, model: ToBatched) -> list[float] | str:
+    try:
+        return await call_many(model.roots, [int(number) for number in numbers.split(",")])
+    except ValueError as error:
+        return str(error)
 
 
 @app.get("/roots/{number}")
