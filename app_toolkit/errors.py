@@ -37,6 +37,7 @@
       QueueTimeout          503  no replica had room in time
       TooManyWebSockets     503  every replica has `max_open_websockets` open
       TooManyConnections    503  the proxy has `max_connections` clients
+      StreamLogMissing      503  the stream log of the application is not deployed, or not configured
       StreamLogFull         503  the stream log has `max_streams` active streams
       DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the response
       VersionNotSupported   505
@@ -289,6 +290,14 @@ class TooManyConnections(RequestError):
     status = 503
     reason = "too_many_connections"
     retry_after_s = 1.0
+    frequent = True
+
+
+class StreamLogMissing(RequestError):
+    """The application of a shared stream log is not deployed, or the server of a log in Redis is not configured."""
+
+    status = 503
+    reason = "stream_log_missing"
     frequent = True
 
 

@@ -112,6 +112,10 @@ class Caller(Protocol):
         ...
 
 
+STREAM_LOG_KIND = "__app_toolkit_stream_log__"
+"""The attribute of a dependency that returns a stream log: "memory", "other", or "" for the log of the application."""
+
+
 class Deployable(ABC):
     """A class with its arguments and options. A handle refers to one, and an engine runs it. Compared by identity."""
 
@@ -207,6 +211,8 @@ class ReplicaSpec:
     """The hash of the files that contain `app_dir` and `working_dir`; empty: these are folders of the node."""
     sources: str = ""
     """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
+    stream_log: str = "memory"
+    """The stream log of the routes that name none."""
 
 
 @dataclass(frozen=True, slots=True)

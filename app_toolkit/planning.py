@@ -1,6 +1,7 @@
 """Translates an app into plain data: its ingresses, the owner of each route, and the deployments that they call."""
 
 import hashlib
+import importlib
 import logging
 import math
 import os
@@ -26,7 +27,7 @@ from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.artifact import pack
-from app_toolkit.replica.graph import calls, find
+from app_toolkit.replica.graph import calls, find, keeping_streams
 from app_toolkit.replica.http import answers_http
 from app_toolkit.replica.sources import take
 from app_toolkit.router.handle import methods_of
@@ -36,6 +37,12 @@ from app_toolkit.types import ASGIApp
 logger = logging.getLogger("app_toolkit.planning")
 
 C = TypeVar("C", bound=DeploymentConfig)
+
+SHARED_LOG = "stream-log"
+"""The application with the shared stream log of an instance."""
+
+SHARED_LOG_MODULE = "app_toolkit.streaming.service"
+"""The module whose `log` is the shared stream log. It imports this module."""
 
 TOO_MANY_FILES = (
     "The folder {folder} has more files than a snapshot takes: replicas import the rest of its Python files from disk. "
@@ -50,16 +57,17 @@ def plan(
     app_dir: str,
     name: str = "default",
     route_prefix: str = "/",
+    stream_log: str | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
     """Translate an app into the specification of an application.
 
-    `target`: `module:attribute`. `app_dir`: the folder that replicas put first on their import path. `num_replicas`:
-    for each ingress that does not set `num_replicas` or `autoscaling_config`; a warning names the others.
-    `working_dir`: the folder for relative paths of the app; by default the current folder. `overrides`: options by
-    deployment, as in a file.
+    `target`: `module:attribute`. `app_dir`: the folder that replicas put first on their import path. `stream_log`:
+    replaces that of the app. `num_replicas`: for each ingress that does not set `num_replicas` or `autoscaling_config`;
+    a warning names the others. `working_dir`: the folder for relative paths of the app; by default the current folder.
+    `overrides`: options by deployment, as in a file.
 
     An app that is not a `Toolkit` is one ingress and owns every path. A deployment is planned as by `plan_bound`.
     Raises `PlanningError` if the app cannot be split as it requires, `ConfigError` for a wrong option, and
@@ -73,10 +81,12 @@ def plan(
             app_dir=app_dir,
             name=name,
             route_prefix=route_prefix,
+            stream_log=stream_log,
             num_replicas=num_replicas,
             working_dir=working_dir,
             overrides=overrides,
         )
+    log = stream_log or (app.stream_log if isinstance(app, Toolkit) else "memory")
     configs, default = _ingresses(app)
     if num_replicas is not None:
         configs = tuple(_of_number(config, num_replicas) for config in configs)
@@ -95,9 +105,17 @@ def plan(
         working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix,
         title=title,
+        stream_log=log,
         default=default,
         deployments=(
-            *(IngressSpec(config=known[each.name], calls=_calls(app, each.name)) for each in configs),
+            *(
+                IngressSpec(
+                    config=known[each.name],
+                    calls=_calls(app, each.name),
+                    in_memory=_kept_in_memory(app, each.name, log),
+                )
+                for each in configs
+            ),
             *(_class_spec(each, known[each.name]) for each in classes),
         ),
         routes=routes,
@@ -119,6 +137,7 @@ def plan_bound(
     target: str | None = None,
     name: str = "default",
     route_prefix: str = "/",
+    stream_log: str | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
@@ -144,6 +163,7 @@ def plan_bound(
         working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix if http else None,
         title=bound.name,
+        stream_log=stream_log or "memory",
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
         routes=(_everything(bound.name),) if http else (),
@@ -154,7 +174,7 @@ def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
     """Replace the options of an app in this process by those of its plan."""
     configs = {each.config.name: each.config for each in spec.deployments}
     if isinstance(app, Toolkit):
-        app.take_up({name: configs[name] for name in app.ingresses})
+        app.take_up({name: configs[name] for name in app.ingresses}, spec.stream_log)
     if isinstance(app, FastAPI | Deployable):
         for each in find(app):
             each.config = configs[each.name]
@@ -258,6 +278,42 @@ def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
         return ()
     routes = app.router.routes
     return calls(app, [each for each in routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress])
+
+
+def _kept_in_memory(app: ASGIApp, ingress: str, stream_log: str) -> str:
+    """Return the first route of an ingress whose streams are in the memory of its replica; empty: there is none."""
+    if not isinstance(app, FastAPI):
+        return ""
+    routes = [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress]
+    return next((route for route, kind in keeping_streams(routes) if (kind or stream_log) == "memory"), "")
+
+
+def stream_log_warnings(specs: Iterable[ApplicationSpec]) -> Iterator[str]:
+    """Yield a sentence for each ingress that may have several replicas and keeps streams in the memory of each."""
+    for spec in specs:
+        for each in spec.deployments:
+            bounds = each.config.autoscaling_config
+            most = each.config.starting_replicas if bounds is None else bounds.max_replicas
+            if each.kind == "ingress" and each.in_memory and most > 1:
+                yield (
+                    f"The streams of {each.in_memory} are in the memory of one replica, and {each.config.name!r} of "
+                    f"application {spec.name!r} {'has' if bounds is None else 'may have'} {most}: set stream_log to "
+                    '"shared" (`--stream-log shared`), or clients that come back to another replica lose their streams.'
+                )
+
+
+def shared_logs(specs: Sequence[ApplicationSpec]) -> list[ApplicationSpec]:
+    """Return the application with the shared stream log, if one of these applications needs it and it is none of them.
+
+    The caller leaves it out if an application of its name runs already.
+    """
+    if all(spec.stream_log != "shared" for spec in specs) or any(spec.name == SHARED_LOG for spec in specs):
+        return []
+    log: Deployable = importlib.import_module(SHARED_LOG_MODULE).log
+    # Each node has this code, because replicas are made of it. So no files of this machine are sent.
+    installed = sysconfig.get_path("purelib")
+    spec = plan_bound(log, None, target=f"{SHARED_LOG_MODULE}:log", app_dir=installed, name=SHARED_LOG)
+    return [spec.model_copy(update={"working_dir": ""})]
 
 
 def _of_number(config: C, num_replicas: int) -> C:

@@ -26,7 +26,15 @@ from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, Superseded, TargetError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.planning import logical_cpus, plan, plan_bound, with_files, with_sources
+from app_toolkit.planning import (
+    logical_cpus,
+    plan,
+    plan_bound,
+    shared_logs,
+    stream_log_warnings,
+    with_files,
+    with_sources,
+)
 from app_toolkit.proxy import addresses
 from app_toolkit.replica.graph import find
 from app_toolkit.replica.target import Function, served
@@ -60,6 +68,7 @@ class RunKeywords(TypedDict, total=False):
 
     name: str
     route_prefix: str
+    stream_log: str | None
     num_replicas: int | None
     address: str | None
     host: str
@@ -114,12 +123,15 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
                     f"{spec.target} has no __call__, so nothing would answer below {chosen.route_prefix!r}"
                 )
             spec, sources = _snapshot(spec, served)
+            _warn(spec)
             driver = _running(spec, chosen, options)
             client = stack.enter_context(_used(driver))
+            http = _listening(chosen)
+        revisions = _deploy_shared_log(client, spec, http, client.owner)
         is_new = client.execute(GetStatus()).application(spec.name) is None
-        revision = client.execute(Deploy(spec, _listening(chosen), {**code, **sources}, client.owner))
+        revisions[spec.name] = client.execute(Deploy(spec, http, {**code, **sources}, client.owner))
         try:
-            serving = client.wait_until_serving({spec.name: revision})
+            serving = client.wait_until_serving(revisions)
         except Superseded:
             raise
         except ConfigError:
@@ -165,13 +177,17 @@ def deploy(
     with _lock:
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
+        _warn(spec)
     command = Deploy(spec, _listening(chosen), {**code, **files})
     with _client(options.get("address"), chosen.address, begin=not only) as client:
+        revisions = {}
         if only:
             command, _ = client.partial_deploy(command, only)
-        revision = client.execute(command)
+        else:
+            revisions = _deploy_shared_log(client, spec, command.http, None)
+        revisions[spec.name] = client.execute(command)
         if wait:
-            client.wait_until_serving({spec.name: revision}, wait_timeout_s)
+            client.wait_until_serving(revisions, wait_timeout_s)
 
 
 def scale(
@@ -298,6 +314,19 @@ def _running(spec: ApplicationSpec, chosen: Options, options: RunKeywords) -> "D
     except BaseException:
         client.leave()
         raise
+
+
+def _warn(spec: ApplicationSpec) -> None:
+    for warning in stream_log_warnings([spec]):
+        logger.warning(warning)
+
+
+def _deploy_shared_log(
+    client: Client, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None
+) -> dict[str, int]:
+    """Deploy the shared stream log, if the application needs it and the instance has none. Return its revision."""
+    missing = [each for each in shared_logs([spec]) if client.execute(GetStatus()).application(each.name) is None]
+    return {each.name: client.execute(Deploy(each, http, {}, owner)) for each in missing}
 
 
 def _check_log_level(options: RunKeywords, *, applies: bool) -> None:

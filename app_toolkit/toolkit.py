@@ -16,11 +16,12 @@ from starlette.routing import BaseRoute, Host, Mount, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
 
 from app_toolkit.config.models import DeploymentConfig, Route
+from app_toolkit.config.models import stream_log as checked_stream_log
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
-from app_toolkit.errors import Misdirected, PlanningError, RequestError
+from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
 from app_toolkit.replica.batching import is_batched, is_raw, slots_for
 from app_toolkit.replica.graph import batched_endpoints, calls, find
 from app_toolkit.replica.http import NOT_FOR_REQUESTS, refusal
@@ -42,7 +43,12 @@ class Toolkit(FastAPI):
     """Whether the app applies the limits of its deployments itself when it runs in one process."""
 
     def __init__(
-        self, *, deployment: DeploymentConfig | None = None, deployments: Sequence[Bound[Any]] = (), **fastapi: Any
+        self,
+        *,
+        deployment: DeploymentConfig | None = None,
+        deployments: Sequence[Bound[Any]] = (),
+        stream_log: str = "memory",
+        **fastapi: Any,
     ) -> None:
         """Create the app.
 
@@ -51,11 +57,20 @@ class Toolkit(FastAPI):
                 `app` and one replica.
             deployments: Bound deployments that no route depends on, because only a middleware, a lifespan or a script
                 calls them. Default: none.
+            stream_log: Where routes that name no log keep their streams: `memory` of the process; `shared`, an
+                application of its own that `run` and `deploy` start; `redis`, the server that the environment variable
+                `APP_TOOLKIT_REDIS_URL` of the replicas names; or the URL of a Redis server without a password. In one
+                process, `shared` is its memory. Default: memory.
             **fastapi: All keywords of `FastAPI`.
 
         Raises:
             PlanningError: An item of `deployments` is not a bound deployment.
+            ConfigError: `stream_log` is none of these.
         """
+        try:
+            self.stream_log = checked_stream_log(stream_log)
+        except ValueError as error:
+            raise ConfigError(f"Toolkit(stream_log=...): {error}") from None
         for each in deployments:
             if not isinstance(each, Bound):
                 raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")
@@ -150,8 +165,9 @@ class Toolkit(FastAPI):
         """Every ingress by name. The app's own ingress is the first."""
         return self._ingresses
 
-    def take_up(self, configs: Mapping[str, DeploymentConfig]) -> None:
-        """Replace the options of every ingress before the first request. Called by the engine of this process."""
+    def take_up(self, configs: Mapping[str, DeploymentConfig], stream_log: str) -> None:
+        """Replace the options of the app and of every ingress before the first request. Called by the engine."""
+        self.stream_log = stream_log
         self._ingresses = dict(configs)
         self.default_ingress = self._ingresses[self.default_ingress.name]
 
@@ -184,7 +200,9 @@ class Toolkit(FastAPI):
             await super().__call__(scope, receive, send)
             return
         if self._embedded is None:
-            self._embedded = Embedded(super().__call__, self._ingresses, self._table, partial(find, self))
+            self._embedded = Embedded(
+                super().__call__, self._ingresses, self._table, partial(find, self), stream_log=self.stream_log
+            )
         await self._embedded(scope, receive, send)
 
 

@@ -29,7 +29,7 @@ from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError, RequestError, StreamActive, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import DEFAULT, MemoryStreamLog, StreamLog
+from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
 from app_toolkit.streaming.resumable import ERRORS, STREAM_ID, OpenStream, StreamOptions, log_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
@@ -126,7 +126,7 @@ def ai_sdk_router(
     Parameters:
         models: A model, or models by name, of which the body's `model` chooses one: what `bind()` returns, an object
             with a method `chat`, or an async generator function.
-        log: Where the events are kept, as of `resumable`. Default: the memory of this process.
+        log: Where the events are kept, as of `resumable`. Default: that of the application.
         resume: True: a disconnect does not stop the model, and a client can come back. A new message stops the
             response that is active in its chat. False: a disconnect stops the model. Default: True.
         version: The oldest version of the AI SDK of the clients. From 6 on, the last part has `finishReason`.
@@ -149,7 +149,7 @@ def ai_sdk_router(
     for name, value in (("linger_s", linger_s), ("max_duration_s", max_duration_s)):
         if not 0 < value <= 86_400:
             raise ConfigError(f"ai_sdk_router: {name} = {value!r}: must be above 0 and at most 86,400")
-    options = StreamOptions(log or DEFAULT, None, linger_s, max_duration_s, FIRST_EVENT_S, 0, None)
+    options = StreamOptions(log, None, linger_s, max_duration_s, FIRST_EVENT_S, 0, None)
     checks = RequestChecks.of("ai_sdk_router", origins, max_body_size)
     router = APIRouter(route_class=checked(PlainTextRoute, checks))
     catalog = catalog_parameter(models)

@@ -29,7 +29,7 @@ from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.log import DEFAULT, StreamLog
+from app_toolkit.streaming.log import StreamLog
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": OpenAIErrorDocument, "description": "The request cannot be served."},
@@ -78,7 +78,7 @@ def openai_router(
         embeddings: Models of embeddings by name: async functions that return one vector, or `Embedding`, for each text
             of a list, `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
         max_choices: Limit of `n`, the number of responses to one request. Default: 8.
-        log: Where stored responses are kept, as of `resumable`. Default: the memory of this process.
+        log: Where stored responses are kept, as of `resumable`. Default: that of the application.
         linger_s: Seconds without a client after which the model of a stored response is stopped. A response in the
             background needs no client. Default: 60.
         max_duration_s: Seconds after which the model of a response of the Responses API is stopped. Default: 3600.
@@ -98,7 +98,7 @@ def openai_router(
     catalog_of, embedders_of = catalog_parameter(models), embedders_parameter(embeddings or {})
     _add_models(router, catalog_of, embedders_of)
     _add_completions(router, catalog_of, max_choices)
-    add_responses(router, catalog_of, ResponseOptions(log or DEFAULT, linger_s, max_duration_s))
+    add_responses(router, catalog_of, ResponseOptions(log, linger_s, max_duration_s))
     _add_embeddings(router, embedders_of, in_schema=bool(embeddings))
     return router
 

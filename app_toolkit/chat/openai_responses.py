@@ -89,7 +89,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 class ResponseOptions:
     """The options of the routes."""
 
-    log: StreamLog | Bound[Any]
+    log: StreamLog | Bound[Any] | None
     linger_s: float
     max_duration_s: float
 

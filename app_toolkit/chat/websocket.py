@@ -36,7 +36,7 @@ from app_toolkit.errors import ChatError, ConfigError, StreamActive, StreamUnkno
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming.formats import JSON_LINES
 from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import DEFAULT, StreamLog
+from app_toolkit.streaming.log import StreamLog
 from app_toolkit.streaming.resumable import log_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
@@ -131,7 +131,7 @@ def websocket_router(
     Parameters:
         models: A model, or models by name, of which the first one is the default: what `bind()` returns, an object with
             a method `chat`, or an async generator function.
-        log: Where the events are kept, as of `resumable`. Default: the memory of this process.
+        log: Where the events are kept, as of `resumable`. Default: that of the application.
         origins: Origins whose pages may open a WebSocket, such as `https://chat.example.com`, in addition to those of
             the same host and port. `*` allows all. Default: none.
         max_responses: Responses of one WebSocket at a time. Default: 8.
@@ -157,7 +157,7 @@ def websocket_router(
         linger_s,
         max_duration_s,
     )
-    return _router(catalog_parameter(models), log_parameter(log or DEFAULT), options)
+    return _router(catalog_parameter(models), log_parameter(log), options)
 
 
 def _router(catalog_of: Any, log_of: Any, options: SocketOptions) -> APIRouter:

@@ -13,7 +13,7 @@ from app_toolkit.client.progress import serving_at
 from app_toolkit.core.diff import difference, options_changed
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError
-from app_toolkit.planning import with_files
+from app_toolkit.planning import shared_logs, stream_log_warnings, with_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,15 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
     with plannings(options) as planned:
         ray = engine()  # imports Ray, while child processes import the apps
         specs = results(planned, lambda: True) or []
+    for warning in stream_log_warnings(specs):
+        screen.say(warning)
     http = options.http if options.moves else None
     packed = [with_files(options.applied(spec)) for spec in specs]
     with connecting(address):
         client = ray.find(address)
     try:
-        commands = _changes(client, [Deploy(spec, http, code) for spec, code in packed], options, screen)
+        logs = [] if options.only else [Deploy(each, http) for each in shared_logs(specs)]
+        commands = _changes(client, logs, [Deploy(spec, http, code) for spec, code in packed], options, screen)
         if options.dry_run:
             return
         if client is None:
@@ -74,10 +77,14 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
 
 
 def _changes(
-    client: Client | None, commands: Sequence[Deploy], options: DeployOptions, screen: Screen
+    client: Client | None, logs: Sequence[Deploy], commands: Sequence[Deploy], options: DeployOptions, screen: Screen
 ) -> Sequence[Deploy]:
-    """Show what the commands change. Return them, limited to the deployments that the user chose."""
+    """Show what the commands change. Return them, limited to the deployments that the user chose.
+
+    `logs`: the deployment of the shared stream log, which is left out if it runs already.
+    """
     running, listening = ({}, None) if client is None else client.execute(GetApplications())
+    commands = [*(each for each in logs if each.spec.name not in running), *commands]
     if not options.only:
         changes = [(command, difference(running.get(command.spec.name), command.spec)) for command in commands]
     elif client is None:

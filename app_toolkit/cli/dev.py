@@ -138,7 +138,9 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
         served, plan = application_here(file, name)
         spec = applied(plan, variables)
         take_up(served, spec)
-        apps[file.application(name).options.route_prefix] = embedded(served, spec.deployments[0].config)
+        apps[file.application(name).options.route_prefix] = embedded(
+            served, spec.deployments[0].config, stream_log=spec.stream_log
+        )
     return Applications(apps)
 
 

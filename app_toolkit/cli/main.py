@@ -41,6 +41,7 @@ from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
+from app_toolkit.planning import stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -120,6 +121,7 @@ class CommandLine(Options):
 
 DEFAULTS = {
     "num_replicas": "the number in the code or the file",
+    "stream_log": "the one in the code, otherwise memory",
     "ssl_certfile": "none: plain HTTP",
     "ssl_keyfile": "the file of the certificate",
     "max_connections": "from the limit of file descriptors",
@@ -146,7 +148,7 @@ OPTIONS: dict[str, Any] = {
     **{name: _option(name) for name in Options.model_fields},
     "no_access_log": Annotated[bool, typer.Option("--no-access-log", help="The same as `--access-log false`.")],
 }
-PLAN_OPTIONS = ("num_replicas", "name", "route_prefix")
+PLAN_OPTIONS = ("num_replicas", "name", "route_prefix", "stream_log")
 PROXY_OPTIONS = (
     *("host", "port", "ssl_certfile", "ssl_keyfile", "forwarded_allow_ips", "proxies_per_node", "max_connections"),
     *("max_requests_per_client", "keep_alive_timeout_s", "head_timeout_s", "min_body_rate", "body_grace_s"),
@@ -193,7 +195,7 @@ class Format(StrEnum):
 
 
 @app.command()
-@takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix")
+@takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix", "stream_log")
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
@@ -210,7 +212,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
 
 
 @app.command()
-@takes(*PROXY_OPTIONS, "num_replicas", "address", "name", "route_prefix", address=RunningAddress)
+@takes(*PROXY_OPTIONS, "num_replicas", "address", "name", "route_prefix", "stream_log", address=RunningAddress)
 def deploy(
     context: typer.Context,
     target: ServedArgument = None,
@@ -333,6 +335,9 @@ def plan(
     else:
         specs = [plan_application(file, application)] if application is not None else _planned(file)
         given = {name: each.deployments for name, each in file.applications.items()}
+    if format is not Format.json:  # `run` and `deploy` read the JSON, and warn themselves
+        for warning in stream_log_warnings(specs):
+            print(warning, file=sys.stderr)
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
         print(render(specs, instance, folder, given), end="", flush=True)

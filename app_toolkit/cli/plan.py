@@ -76,6 +76,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             app_dir=application.app_dir,
             name=name,
             route_prefix=application.options.route_prefix,
+            stream_log=application.options.stream_log,
             working_dir=application.working_dir,
             overrides=application.deployments,
         )
@@ -146,6 +147,8 @@ def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) 
     arguments = ["--name", options.name, "--route-prefix", options.route_prefix]
     if options.num_replicas is not None:
         arguments += ["--num-replicas", str(options.num_replicas)]
+    if options.stream_log is not None:
+        arguments += ["--stream-log", options.stream_log]
     if app_dir is not None:
         arguments += ["--app-dir", str(app_dir)]
     return Planning(target or "the app", arguments if target is None else [*arguments, "--", target])

@@ -9,7 +9,7 @@ from pathlib import Path
 from app_toolkit.cli.plan import Planning, planning_of, plannings_of, results
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import Client, Engine
-from app_toolkit.client.commands import Deploy
+from app_toolkit.client.commands import Deploy, GetApplications
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
@@ -17,7 +17,7 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import InstanceEnded
-from app_toolkit.planning import logical_cpus, with_sources
+from app_toolkit.planning import logical_cpus, shared_logs, stream_log_warnings, with_sources
 from app_toolkit.proxy import addresses
 
 
@@ -56,9 +56,9 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             if specs is None:
                 return
             specs, code, warnings = with_sources(specs)
-            for warning in warnings:
+            for warning in (*warnings, *stream_log_warnings(specs)):
                 screen.say(warning)
-            num_cpus = None if options.address is not None else _logical_cpus(specs, screen)
+            num_cpus = None if options.address is not None else _logical_cpus([*shared_logs(specs), *specs], screen)
             with screen.working("Starting Ray" if options.address is None else "Joining the cluster"):
                 client = ray.start(address=options.address, num_cpus=num_cpus)
         except KeyboardInterrupt:
@@ -109,13 +109,14 @@ def _deploy_and_serve(
     screen: Screen,
     interrupts: Interrupts,
 ) -> None:
+    logs = [each for each in shared_logs(specs) if each.name not in client.execute(GetApplications())[0]]
     revisions = {}
-    for spec in map(options.applied, specs):
+    for spec in (*logs, *map(options.applied, specs)):
         if interrupts.not_interrupted():
             revisions[spec.name] = client.execute(
                 Deploy(spec, options.http, {hash: code[hash] for hash in spec.packed}, client.owner)
             )
-    names, serving = [spec.name for spec in specs], False
+    names, serving = [*revisions], False
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):
             show(rows(status, names))
@@ -125,7 +126,7 @@ def _deploy_and_serve(
                 if error := ended(status, name, revision):
                     raise error
             if serving := is_serving(status, names):
-                for spec in specs:
+                for spec in (*logs, *specs):
                     for sentence in serving_at(status, spec):
                         screen.say(sentence)
                 screen.say("Press Ctrl-C to drain and stop.")

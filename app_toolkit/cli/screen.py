@@ -67,7 +67,8 @@ class Screen:
     def plan(self, spec: ApplicationSpec) -> None:
         """Show an application as tables, or as one line for each deployment and route."""
         where = ", which serves no HTTP" if spec.route_prefix is None else f" at {spec.route_prefix}"
-        self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}){where}")
+        log = "" if spec.stream_log == "memory" else f", with the stream log {spec.stream_log}"
+        self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}){where}{log}")
         deployments = [
             (
                 each.config.name + (" (default)" if each.config.name == spec.default else ""),

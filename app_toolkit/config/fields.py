@@ -10,6 +10,10 @@ from pydantic_core import ErrorDetails
 from app_toolkit.config.suggestions import suggestion
 
 
+class SecretValue(ValueError):
+    """A mistake in an option whose value may be secret. Messages about it do not show the value."""
+
+
 def sentence(mistake: ErrorDetails, display_name_of: Callable[[str], str], model: type[BaseModel]) -> str:
     """Describe one mistake in the options of `model`: the option, its value and the limit.
 
@@ -24,6 +28,8 @@ def sentence(mistake: ErrorDetails, display_name_of: Callable[[str], str], model
         return f"{display_name_of('')}: {message}"
     if mistake["type"] == "missing":
         return f"{display_name_of('')} needs {where!r}"
+    if mistake["type"] == "value_error" and isinstance(mistake["ctx"]["error"], SecretValue):
+        return f"{display_name_of(where)}: {message}"
     return f"{display_name_of(where)} = {mistake['input']!r}: {message[:1].lower()}{message[1:]}"
 
 

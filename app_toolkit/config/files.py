@@ -17,7 +17,15 @@ from pydantic_core import ErrorDetails
 from app_toolkit.config import references
 from app_toolkit.config.document import Document, Mistake, Place, from_yaml
 from app_toolkit.config.fields import parts, sentence
-from app_toolkit.config.models import ApplicationSpec, ClassConfig, DeploymentConfig, Model, Name
+from app_toolkit.config.models import (
+    STREAM_LOG,
+    ApplicationSpec,
+    ClassConfig,
+    DeploymentConfig,
+    Model,
+    Name,
+    StreamLogChoice,
+)
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.errors import ConfigError, FileError, OverrideError
 
@@ -51,6 +59,7 @@ class ApplicationOptions(Model):
         ApplicationSpec.model_fields["route_prefix"],
         Field(description="the path below which it is served; no other application has the same"),
     ] = "/"
+    stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")] = "."
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = "."
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from app_toolkit.config.fields import merge, sentence
+from app_toolkit.config.fields import SecretValue, merge, sentence
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import Kind, OnDisconnect, Retry
@@ -374,6 +376,32 @@ class CallOptions(Model):
         return option or "options()"
 
 
+REDIS_URL = "APP_TOOLKIT_REDIS_URL"
+"""The environment variable with the URL of the Redis server for `stream_log = "redis"`."""
+
+
+def stream_log(choice: str) -> str:
+    """Return a value of the option `stream_log`. Raises `ValueError`, whose message shows no URL."""
+    if choice in ("memory", "shared", "redis"):
+        return choice
+    parts = urlsplit(choice)
+    if parts.scheme not in ("redis", "rediss", "unix") or "://" not in choice:
+        shown = f", not {choice!r}" if re.fullmatch(r"[\w-]*", choice) else ""
+        raise SecretValue(f"it should be memory, shared, redis, or a URL such as redis://HOST:6379/0{shown}")
+    if parts.password or "password" in parse_qs(parts.query):
+        raise SecretValue(
+            f'a URL in options must not have a password: set it to "redis", and {REDIS_URL} in the environment of the '
+            "replicas to the URL"
+        )
+    return choice
+
+
+StreamLogChoice = Annotated[str, AfterValidator(stream_log)]
+
+STREAM_LOG = "where routes that name no log keep their streams: memory, shared, redis, or a URL of Redis"
+"""The description of the option, which files, commands and the environment share."""
+
+
 class Route(Model):
     """One row of the route table. The rows are in the order in which the app matches its routes."""
 
@@ -426,6 +454,8 @@ class IngressSpec(DeployedSpec):
 
     kind: Literal["ingress"] = "ingress"
     config: DeploymentConfig
+    in_memory: str = ""
+    """method and path of a route whose streams only one replica knows, for messages; empty: there is none"""
 
 
 class ClassSpec(DeployedSpec):
@@ -450,6 +480,9 @@ class ApplicationSpec(Origin):
     route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
     """path under which the application is served; None: it serves no HTTP"""
     title: str = ""
+    stream_log: StreamLogChoice = "memory"
+    """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis
+    server without a password"""
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""
     deployments: tuple[DeploymentSpec, ...]
@@ -507,6 +540,8 @@ class ApplicationSpec(Origin):
         kept["user_config"] = config.reloadable_options.user_config is not None
         folders = [origin.artifact, origin.app_dir, origin.working_dir, *filter(None, [origin.sources])]
         facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
+        if spec.kind == "ingress":
+            facts.append(self.stream_log)
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions, Model, Name
+from app_toolkit.config.models import STREAM_LOG, ApplicationSpec, HTTPOptions, Model, Name, StreamLogChoice
 
 M = TypeVar("M", bound=Model)
 
@@ -19,6 +19,7 @@ class PlanOptions(Model):
         ApplicationSpec.model_fields["route_prefix"],
         Field(description="the path under which the application is served"),
     ] = "/"
+    stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
     num_replicas: Annotated[
         int | None, Field(ge=1, le=1_000, description="replicas of each ingress that sets no number")
     ] = None

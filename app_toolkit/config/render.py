@@ -47,7 +47,10 @@ def render(
 
 def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]) -> Iterator[str]:
     folders = {"app_dir": _from(folder, spec.app_dir), "working_dir": _from(folder, spec.working_dir)}
-    options = ApplicationOptions(target=spec.target, route_prefix=spec.route_prefix or "/", **folders)
+    stream_log = None if spec.stream_log == "memory" else spec.stream_log
+    options = ApplicationOptions(
+        target=spec.target, route_prefix=spec.route_prefix or "/", stream_log=stream_log, **folders
+    )
     yield from _options(options, NOTHING)
     yield "deployments:"
     for each in spec.deployments:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from app_toolkit.config.models import REDIS_URL
 from app_toolkit.config.options import Options
 
 RUNTIME_DIR = "APP_TOOLKIT_RUNTIME_DIR"
@@ -47,6 +48,11 @@ def _variable(option: str) -> str:
 def read_variables(names: Iterable[str]) -> dict[str, str]:
     """Return the values of those variables that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def redis_url() -> str | None:
+    """Return the URL of the Redis server of `stream_log = "redis"`, which may have a password; None: it is not set."""
+    return os.environ.get(REDIS_URL) or None
 
 
 def wants_debugger() -> bool:

@@ -122,6 +122,7 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
             code=origin.code,
             artifact=origin.artifact,
             sources=origin.sources,
+            stream_log=spec.stream_log,
         ),
         policy=config.policy,
         idempotent=deployment.idempotent if deployment.kind == "class" else (),

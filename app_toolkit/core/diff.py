@@ -121,6 +121,8 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
     yield from _of_origin(before.origin, after.origin)
     if before.route_prefix != after.route_prefix:
         yield Change("route_prefix", _shown(before.route_prefix), _shown(after.route_prefix))
+    if before.stream_log != after.stream_log:
+        yield Change("stream_log", before.stream_log, after.stream_log)
     if before.routes != after.routes or before.default != after.default:
         yield Change("routes")
 

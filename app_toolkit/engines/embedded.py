@@ -50,7 +50,10 @@ class Embedded:
         ingresses: Mapping[str, DeploymentConfig],
         table: Callable[[], RouteTable],
         deployments: Callable[[], Sequence[Deployable]],
+        *,
+        stream_log: str = "memory",
     ) -> None:
+        self._stream_log = stream_log
         self._app = app
         self._configs = ingresses
         self._make_table = table
@@ -107,7 +110,7 @@ class Embedded:
         plane = self.ingresses_by_loop.setdefault(asyncio.get_running_loop(), {})
         name = self._owner(scope)
         if name not in plane:
-            plane[name] = Ingress(name, self._app, self._configs[name])
+            plane[name] = Ingress(name, self._app, self._configs[name], self._stream_log)
         return plane[name]
 
     def _owner(self, scope: Scope) -> str:
@@ -123,18 +126,21 @@ class Embedded:
         return owner
 
 
-def embedded(app: ASGIApp | Deployable, config: DeploymentConfig | None = None) -> ASGIApp:
+def embedded(
+    app: ASGIApp | Deployable, config: DeploymentConfig | None = None, *, stream_log: str = "memory"
+) -> ASGIApp:
     """Return the ASGI app that serves a target in this process.
 
-    A `Toolkit` serves itself. Any other app, and a deployment, becomes one ingress. `config`: the options of an app
-    that is no `Toolkit`.
+    A `Toolkit` serves itself. Any other app, and a deployment, becomes one ingress. `config` and `stream_log`: the
+    options of an app that is no `Toolkit`.
     """
     if getattr(app, "is_embedded", False):
         return cast(ASGIApp, app)
     if not isinstance(app, Deployable):
         config = config or DeploymentConfig(name="app")
         deployments = partial(find, app) if isinstance(app, FastAPI) else tuple
-        return Embedded(app, {config.name: config}, partial(RouteTable, config.name, ()), deployments)
+        table = partial(RouteTable, config.name, ())
+        return Embedded(app, {config.name: config}, table, deployments, stream_log=stream_log)
     respond = partial(_respond, app)
     http = http_app(app.cls, respond) if answers_http(app.cls) else FastAPI(openapi_url=None)
     return Embedded(http, {app.name: app.config}, partial(RouteTable, app.name, ()), partial(find, app))
@@ -147,8 +153,9 @@ async def _respond(deployment: Deployable, request: Request) -> Any:
 class Ingress(Local):
     """One ingress within one event loop."""
 
-    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
+    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, stream_log: str) -> None:
         super().__init__(name, app, config)
+        self._stream_log = stream_log
         self._answers = Recent()
         self._context = context_of(name)
         if config.batch:
@@ -158,7 +165,7 @@ class Ingress(Local):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)
         scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
-        ours = {"request_id": request_id}
+        ours = {"request_id": request_id, "stream_log": self._stream_log}
         if (trace := trace_of(scope["headers"])) is not None:
             ours["trace"] = trace
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
 from starlette.routing import BaseRoute, Host, Mount
 
 from app_toolkit.errors import PlanningError
-from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable, Reference
+from app_toolkit.interfaces import DEPLOYMENT_CLASS, STREAM_LOG_KIND, Deployable, Reference
 from app_toolkit.replica.batching import is_batched
 
 
@@ -43,6 +43,31 @@ def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
             )
         taken[each.name] = f"a deployment of {cls}"
     return tuple(found.values())
+
+
+def keeping_streams(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str]]:
+    """Yield each of these routes that keeps streams, as its method and path, and the kind of its log.
+
+    The kind is as of `STREAM_LOG_KIND`.
+    """
+    for context in iter_route_contexts(routes):
+        route = context.original_route
+        if isinstance(route, Mount | Host):
+            inner = route.app.routes if isinstance(route, Mount) and isinstance(route.app, FastAPI) else route.routes
+            yield from keeping_streams(inner)
+        elif isinstance(route, APIRoute | APIWebSocketRoute):
+            kinds = set(_kinds_of_logs(context.dependant))
+            method = "WebSocket" if isinstance(route, APIWebSocketRoute) else ",".join(sorted(context.methods or ()))
+            for kind in sorted(kinds):
+                yield f"{method} {context.path or '/'}", kind
+
+
+def _kinds_of_logs(dependant: Dependant) -> Iterator[str]:
+    kind = getattr(dependant.call, STREAM_LOG_KIND, None)
+    if kind is not None:
+        yield kind
+    for each in dependant.dependencies:
+        yield from _kinds_of_logs(each)
 
 
 def batched_endpoints(routes: Sequence[BaseRoute]) -> Iterator[Callable[..., Any]]:

@@ -90,12 +90,14 @@ class Replica:
         secret: bytes | None = None,
         root_path: str = "",
         trusted_without_hop: bool = False,
+        stream_log: str = "memory",
     ) -> None:
         """`name` is for logs. The parameters after `on_disconnect` are for requests over a connection.
 
         `secret`: the secret that callers must prove to know. None: only for callers in this process.
         `root_path`: the prefix of the application, which the path of each request contains; "" or "/": no prefix.
         `trusted_without_hop`: serve requests on the Unix socket without a hop field, as the kernel reports their user.
+        `stream_log`: the option of the application.
         """
         self.app = app
         self.name = name
@@ -104,6 +106,7 @@ class Replica:
         self._token = None if secret is None else hop.token(secret)
         self._root_path = root_path.rstrip("/")
         self._trusted_without_hop = trusted_without_hop
+        self._stream_log = stream_log
         self.live = LiveSets(max_open_streams, on_disconnect)
         self.wait_queue = WaitQueue(max_ongoing_requests, self.live.ongoing)
         self.live.freed = self.wait_queue.freed
@@ -226,7 +229,7 @@ class Replica:
         scope["scheme"] = (
             origin.scheme if scope["type"] == "http" else WEBSOCKET_SCHEMES.get(origin.scheme, origin.scheme)
         )
-        ours = {"request_id": origin.request_id}
+        ours = {"request_id": origin.request_id, "stream_log": self._stream_log}
         if hop.CALL in internal:
             ours["call"] = internal[hop.CALL].decode()
         if hop.TRACE in internal:

@@ -324,6 +324,7 @@ class ReplicaServer:
             secret=secret,
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
+            stream_log=spec.stream_log,
         )
         self._server = Server(self.replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
         await self._server.serve(sockets=self.listeners)

@@ -18,17 +18,20 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.requests import HTTPConnection
 
 from app_toolkit.core.methods import kind_of
 from app_toolkit.core.stream_log import Page
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
+from app_toolkit.interfaces import STREAM_LOG_KIND
 from app_toolkit.observability.context import DEADLINE
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.streams import lasting_stream
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import DEFAULT, StreamLog
+from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+from app_toolkit.streaming.shared import application_log
 
 logger = logging.getLogger("app_toolkit.streaming")
 
@@ -72,7 +75,8 @@ Encoder = Callable[[Any], bytes | None]
 class StreamOptions:
     """The options of one route."""
 
-    log: "StreamLog | Bound[Any]"
+    log: "StreamLog | Bound[Any] | None"
+    """None: the log of the application."""
     key: str | None
     linger_s: float
     max_duration_s: float
@@ -110,9 +114,9 @@ def resumable(
     an event of the type `error`.
 
     Parameters:
-        log: Where the events are kept. Default: the memory of this process, which is right for one process and for one
-            replica. For several replicas: `SharedStreamLog`, or a bound `StreamLogDeployment`, whose events end with
-            the next update of the application.
+        log: Where the events are kept. Default: where the option `stream_log` of the application says, which is the
+            memory of the process if it is not set. That is right for one process and for one replica. Otherwise: a
+            `StreamLog`, or a bound `StreamLogDeployment`, whose events end with the next update of the application.
         key: Name of the parameter of the route whose value is another name of the stream. One stream with this name is
             active at a time; a request for a second one gets 409. Default: None, streams have only an id.
         linger_s: Seconds without a reader after which the generator is stopped. Default: 60.
@@ -133,7 +137,7 @@ def resumable(
         raise ConfigError(f"resumable: first_event_s = {first_event_s!r}: must be from 0 to 3,600")
     if not 0 <= retry_ms <= 3_600_000:
         raise ConfigError(f"resumable: retry_ms = {retry_ms!r}: must be from 0 to 3,600,000")
-    options = StreamOptions(log or DEFAULT, key, linger_s, max_duration_s, first_event_s, retry_ms, resume)
+    options = StreamOptions(log, key, linger_s, max_duration_s, first_event_s, retry_ms, resume)
 
     def decorate(function: Endpoint) -> Endpoint:
         return cast(Endpoint, _endpoint(function, options))
@@ -219,15 +223,25 @@ def _opener(
     return cast(Callable[..., AsyncGenerator[Any, None]], opener)
 
 
-def log_parameter(log: "StreamLog | Bound[Any]") -> Any:
-    """Return the annotation of a parameter that is a log. A deployment is found by the planner in this way."""
+def log_parameter(log: "StreamLog | Bound[Any] | None") -> Any:
+    """Return the annotation of a parameter that is a log; None: that of the application.
+
+    The planner finds deployments, and routes that keep streams, in this way.
+    """
     if isinstance(log, Bound):
         return Annotated[Any, Depends(log)]
 
-    async def given() -> StreamLog:
+    async def given() -> StreamLog | None:
         return log
 
-    return Annotated[Any, Depends(given)]
+    async def of_application(connection: HTTPConnection) -> StreamLog:
+        with refusals():
+            return application_log(connection.scope)
+
+    dependency = of_application if log is None else given
+    kind = "" if log is None else "memory" if isinstance(log, MemoryStreamLog) else "other"
+    setattr(dependency, STREAM_LOG_KIND, kind)
+    return Annotated[Any, Depends(dependency)]
 
 
 def position(request: Request) -> tuple[str | None, int]:
@@ -252,11 +266,12 @@ def position(request: Request) -> tuple[str | None, int]:
 
 async def existing(request: Request, log: StreamLog, id: str, after: int, options: StreamOptions) -> "OpenStream":
     """Return a stream that the log has. Raises `HTTPException` 204 if no event follows."""
-    try:
-        stream = OpenStream(request, log, id, after, await log.media_type(id), options)
-        outcome = await log.outcome(id, after)
-    except StreamUnknown:
-        raise HTTPException(NO_CONTENT) from None
+    with refusals():
+        try:
+            stream = OpenStream(request, log, id, after, await log.media_type(id), options)
+            outcome = await log.outcome(id, after)
+        except StreamUnknown:
+            raise HTTPException(NO_CONTENT) from None
     if outcome in ("finished", "stopped"):
         raise HTTPException(NO_CONTENT)
     return stream

@@ -10,7 +10,7 @@ from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.streams import lasting_stream
-from app_toolkit.streaming.log import DEFAULT, StreamLog
+from app_toolkit.streaming.log import StreamLog
 from app_toolkit.streaming.resumable import (
     OpenStream,
     Resume,
@@ -45,7 +45,7 @@ def stream_router(
         resume: As of `resumable`.
     """
     router = APIRouter()
-    options = StreamOptions(log or DEFAULT, None, linger_s, max_duration_s, 0.0, retry_ms, resume)
+    options = StreamOptions(log, None, linger_s, max_duration_s, 0.0, retry_ms, resume)
     parameter = log_parameter(options.log)
 
     async def opened(stream: str, request: Request, log: parameter) -> AsyncIterator[OpenStream]:  # type: ignore[valid-type]

@@ -1,24 +1,31 @@
-"""A stream log that all replicas of all applications of an instance share."""
+"""The stream log of an application, and the one that all replicas of all applications of an instance share."""
 
 import asyncio
+from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
+from app_toolkit.config.models import REDIS_URL
+from app_toolkit.config.settings import redis_url
 from app_toolkit.core.stream_log import Outcome, Page, Renewal
+from app_toolkit.errors import ConfigError, StreamLogMissing
+from app_toolkit.planning import SHARED_LOG
 from app_toolkit.router import handle as handles
 from app_toolkit.running import get_handle
 from app_toolkit.streaming.log import DEFAULT, StreamLog
+from app_toolkit.types import Scope
 
 
 class SharedStreamLog:
     """The stream log of another application of the instance, which an update of this application leaves alone.
 
-    Deploy it once: `app-toolkit deploy app_toolkit.streaming.service:log --name stream-log`. In one process without an
-    instance, it is the memory of the process.
+    `run` and `deploy` start it for an application with `stream_log = "shared"`. Otherwise deploy it once:
+    `app-toolkit deploy app_toolkit.streaming.service:log --name stream-log`. In one process without an instance, it is
+    the memory of the process.
     """
 
-    def __init__(self, application: str = "stream-log", deployment: str = "stream-log") -> None:
+    def __init__(self, application: str = SHARED_LOG, deployment: str = "stream-log") -> None:
         """Name the application. Nothing is looked up before the first stream.
 
         Parameters:
@@ -30,11 +37,17 @@ class SharedStreamLog:
         self._found: StreamLog | None = None
 
     async def _log(self) -> StreamLog:
-        """Return the handle of the log. Raises `ConfigError` if the instance has no such deployment."""
+        """Return the handle of the log. Raises `StreamLogMissing` if the instance has no such deployment."""
         if not handles.chosen:
             return DEFAULT
         if self._found is None:
-            handle = await asyncio.to_thread(get_handle, self._application, self._deployment)
+            try:
+                handle = await asyncio.to_thread(get_handle, self._application, self._deployment)
+            except ConfigError as error:
+                raise StreamLogMissing(
+                    f"the stream log {self._deployment!r} of application {self._application!r} is not deployed: run "
+                    f"`app-toolkit deploy app_toolkit.streaming.service:log --name {self._application}`"
+                ) from error
             self._found = cast(StreamLog, handle)
         return self._found
 
@@ -72,3 +85,36 @@ class SharedStreamLog:
         async with aclosing((await self._log()).follow(stream, after)) as pages:
             async for page in pages:
                 yield page
+
+
+_SHARED: StreamLog = SharedStreamLog()
+
+_in_redis: dict[tuple[AbstractEventLoop, str], StreamLog] = {}
+"""The logs in Redis of this process, by event loop and URL. A server has one loop, and an application one URL."""
+
+
+def application_log(scope: Scope) -> StreamLog:
+    """Return the stream log that the application of a request has chosen with its option `stream_log`.
+
+    Raises `StreamLogMissing` if it is in Redis, and the server or the package is not configured.
+    """
+    choice: str = scope.get("extensions", {}).get("app_toolkit", {}).get("stream_log", "memory")
+    if choice == "memory":
+        return DEFAULT
+    if choice == "shared":
+        return _SHARED
+    url = redis_url() if choice == "redis" else choice
+    if url is None:
+        raise StreamLogMissing(
+            f"the stream log is not configured: set the environment variable {REDIS_URL} of the replicas to the URL of "
+            "the Redis server"
+        )
+    key = asyncio.get_running_loop(), url  # connections belong to one loop
+    if key not in _in_redis:
+        try:
+            from app_toolkit.streaming.redis import RedisStreamLog
+
+            _in_redis[key] = RedisStreamLog(url)
+        except ConfigError as error:
+            raise StreamLogMissing(f"the stream log is not configured: {error}") from error
+    return _in_redis[key]

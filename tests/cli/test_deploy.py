@@ -152,6 +152,27 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
     assert cluster.http == HTTPOptions()
 
 
+def test_a_shared_stream_log_is_deployed_once_and_then_left_alone(app: Path) -> None:
+    cluster = Cluster()
+    app.write_text(APP.replace('title="Shop"', 'title="Shop", stream_log="shared"'))
+    log = ["application stream-log: new", "  stream-log: will be added (num_replicas none -> 1)"]
+    assert deployed(cluster, app, dry_run=True)[:2] == log
+    assert deployed(cluster, app, wait=True)[:2] == log
+    assert cluster.did == ["start", "deploy stream-log", "deploy shop", "close"]
+    assert deployed(cluster, app)[0] == "application shop at /shop: no changes"
+    assert cluster.did[4:] == ["deploy shop", "close"]
+    app.write_text(APP)
+    assert deployed(cluster, app)[0] == "application shop at /shop: files changed, stream_log shared -> memory"
+
+
+def test_streams_in_the_memory_of_several_replicas_are_warned_of(app: Path) -> None:
+    route = "from app_toolkit.streaming import stream_router\napp.include_router(stream_router(), prefix='/streams')\n"
+    app.write_text(APP + route)
+    several = PlanOptions(name="shop", route_prefix="/shop", num_replicas=2)
+    said = deployed(Cluster(), app, plan=several, dry_run=True)
+    assert said[0].startswith("The streams of GET /streams/{stream} are in the memory of one replica, and 'app' of ")
+
+
 @pytest.mark.slow
 def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path) -> None:
     (app.parent / "keyed.py").write_text(

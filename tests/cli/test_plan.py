@@ -49,6 +49,25 @@ def test_the_table_is_plain_lines_where_nobody_looks_at_a_terminal() -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_a_log_of_streams_that_does_not_suit_several_replicas_is_warned_of(tmp_path: Path) -> None:
+    app = tmp_path / "talk.py"
+    app.write_text(
+        "from app_toolkit import Toolkit\nfrom app_toolkit.streaming import stream_router\n"
+        "app = Toolkit()\napp.include_router(stream_router(), prefix='/streams')\n"
+    )
+    warned = plan(str(app), "-n", "2")
+    assert warned.stderr.startswith("The streams of GET /streams/{stream} are in the memory of one replica")
+    shared = plan(str(app), "-n", "2", "--stream-log", "shared")
+    assert shared.stderr == ""
+    assert shared.stdout.splitlines()[0].endswith(" at /, with the stream log shared")
+    written = plan(str(app), "-n", "2", "--stream-log", "shared", "--format", "yaml")
+    assert "    stream_log: shared  # where routes that name no log" in written.stdout
+    assert plan(str(app), "-n", "2", "--format", "json").stderr == "", "the command that reads it warns"
+    refused = plan(str(app), "--stream-log", "redis://:s3cret@cache")
+    assert refused.stderr.startswith("Error: --stream-log: a URL in options must not have a password")
+    assert "s3cret" not in refused.stderr
+
+
 def test_the_plan_says_between_which_numbers_a_load_decides(tmp_path: Path) -> None:
     (tmp_path / "scaled.py").write_text(
         "from app_toolkit import DeploymentConfig, Toolkit\n"

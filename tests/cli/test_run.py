@@ -14,7 +14,7 @@ from rich.console import Console
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Command, Deploy, GetStatus
+from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
@@ -60,6 +60,11 @@ def terminate() -> InstanceStatus:
     return ready()
 
 
+def shared_and_ready() -> InstanceStatus:
+    log = ApplicationStatus("stream-log", "healthy", None, (group("stream-log/stream-log", 1, 1, "healthy"),))
+    return replace(ready(), applications=(*ready().applications, log))
+
+
 def ready() -> InstanceStatus:
     return status(APP_UP, group("default/chat", 2, 2, "healthy"))
 
@@ -84,6 +89,7 @@ class Scripted(Client):
         self.did: list[str] = []
         self.num_cpus: float | None = None
         self.spec: ApplicationSpec | None = None
+        self.running: dict[str, ApplicationSpec] = {}
         self.number = -1
 
     def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Scripted":
@@ -102,13 +108,15 @@ class Scripted(Client):
         match command:
             case Deploy(spec=spec, code=code, owner=owner):
                 assert (code.keys(), owner) == (spec.packed, self.owner)
-                self.did.append("deploy")
+                self.did.append("deploy" if spec.name == "default" else f"deploy {spec.name}")
                 self.spec = spec
                 return 1
             case GetStatus(after=after):
                 assert after == self.number, "every look starts where the last one ended"
                 self.number += 1
                 return replace(next(self.script)(), change=self.number)
+            case GetApplications():
+                return self.running, HTTPOptions()
             case _:
                 raise AssertionError(f"run has no need of {command}")
 
@@ -141,7 +149,7 @@ def _signals_are_as_before() -> Iterator[None]:
 
 
 def options(app: str, **more: Any) -> RunOptions:
-    return RunOptions(target=app, app_dir=None, http=HTTPOptions(port=0), plan=PlanOptions(), **more)
+    return RunOptions(**{"target": app, "app_dir": None, "http": HTTPOptions(port=0), "plan": PlanOptions(), **more})
 
 
 def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> str:
@@ -178,6 +186,37 @@ def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) 
     assert engine.did == ["start", "deploy", "leave", "close"]
     assert engine.spec is not None
     assert engine.spec.target == "shop:app"
+
+
+STREAMS = """
+@app.get("/words")
+@resumable()
+async def words() -> AsyncIterator[str]:
+    yield "a"
+"""
+
+
+def test_a_shared_stream_log_is_started_unless_it_runs(app: str) -> None:
+    Path(app).write_text(APP.replace('title="Shop"', 'title="Shop", stream_log="shared"'))
+    first = Scripted(shared_and_ready, ctrl_c)
+    said = ran(app, first).splitlines()
+    assert said[-4:-2] == ["Serving Shop at http://127.0.0.1:8000", "Documentation at http://127.0.0.1:8000/docs"]
+    assert first.did == ["start", "deploy stream-log", "deploy", "leave", "close"]
+    second = Scripted(shared_and_ready, ctrl_c)
+    assert first.spec is not None
+    second.running = {"stream-log": first.spec}
+    ran(app, second)
+    assert second.did == ["start", "deploy", "leave", "close"]
+
+
+def test_streams_in_the_memory_of_several_replicas_are_warned_of(app: str) -> None:
+    imports = "from collections.abc import AsyncIterator\nfrom app_toolkit.streaming import resumable\n"
+    Path(app).write_text(imports + APP + STREAMS)
+    several = PlanOptions(num_replicas=2)
+    warning = "The streams of GET /words are in the memory of one replica"
+    assert [line for line in ran(app, Scripted(ready, ctrl_c), plan=several).splitlines() if warning in line]
+    shared = PlanOptions(num_replicas=2, stream_log="shared")
+    assert warning not in ran(app, Scripted(shared_and_ready, ctrl_c), plan=shared)
 
 
 def test_sigterm_drains_as_well(app: str) -> None:

@@ -133,6 +133,14 @@ def test_a_mistake_names_the_option_the_value_and_the_limit(option: str, said: s
     assert told.startswith(f"app.yaml:6: applications.shop.deployments.chat.{said}")
 
 
+def test_an_application_may_choose_its_stream_log_but_its_url_has_no_password() -> None:
+    text = "applications:\n  shop:\n    target: shop:app\n    stream_log: {}\n"
+    assert read(text.format("redis://cache:6379/0")).applications["shop"].options.stream_log == "redis://cache:6379/0"
+    (mistake,) = mistakes(text.format("redis://:s3cret@cache"))
+    assert mistake.startswith("app.yaml:4: applications.shop.stream_log: a URL in options must not have a password")
+    assert "s3cret" not in mistake
+
+
 def test_two_applications_with_one_name_or_one_prefix_are_refused() -> None:
     assert mistakes("applications:\n  a: {target: 'a:b'}\n  a: {target: 'a:b'}\n  c: {target: 'a:b'}\n") == [
         "app.yaml:3: applications.a appears twice, first on line 2",

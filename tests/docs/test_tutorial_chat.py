@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app_toolkit.cli.target import load, resolve
+from app_toolkit.planning import shared_logs
 from tests.chat.served import served
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S
@@ -102,9 +103,12 @@ async def test_the_page_continues_a_response_after_a_reload_and_stops_it(folder:
 @pytest.mark.timeout(240)
 def test_the_chat_answers_on_ray_as_the_page_shows(folder: Path, cluster: Cluster) -> None:
     served_chat = cluster.deploy("talk:app", folder, num_replicas=2)
+    (log,) = shared_logs([served_chat.spec])  # `run` starts it
+    served_log = cluster.apply(log)
     with served_chat.client() as client:
         for command, answer in asked(CHAT):
             assert ask(client, command) == answer
         assert client.get("/").text == (folder / "page.html").read_text()
         assert client.get("/api/chat/one/stream").status_code == 204
     served_chat.delete()
+    served_log.delete()

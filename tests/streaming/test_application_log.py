@@ -1,0 +1,196 @@
+"""The option `stream_log` of an application: where it is set, what it warns of, and which log its routes get."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+from app_toolkit import ConfigError, DeploymentConfig, Toolkit
+from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ai_sdk_router, openai_router, websocket_router
+from app_toolkit.config.models import AutoscalingConfig
+from app_toolkit.config.options import PlanOptions
+from app_toolkit.engines.embedded import embedded
+from app_toolkit.planning import plan, shared_logs, stream_log_warnings
+from app_toolkit.streaming import (
+    MemoryStreamLog,
+    SharedStreamLog,
+    StreamLog,
+    StreamLogDeployment,
+    resumable,
+    stream_router,
+)
+from tests.patience import PATIENCE_S
+from tests.streaming.redis_server import RedisServer
+
+
+async def echo(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+    yield TextEvent(request.prompt)
+
+
+def chat(log: Any = None, config: DeploymentConfig | None = None, **options: Any) -> Toolkit:
+    """An app whose routes keep streams."""
+    app = Toolkit(deployment=config, **options)
+    app.include_router(ai_sdk_router(echo, log=log), prefix="/api/chat")
+    return app
+
+
+def planned(app: FastAPI, **options: Any) -> Any:
+    return plan(app, target="shop:app", app_dir="/", **options)
+
+
+TWO = DeploymentConfig(name="app", num_replicas=2)
+SCALED = DeploymentConfig(name="app", autoscaling_config=AutoscalingConfig(max_replicas=5))
+
+
+@pytest.mark.parametrize(
+    ("app", "options", "number"),
+    [
+        (chat(config=TWO), {}, "has 2"),
+        (chat(config=SCALED), {}, "may have 5"),
+        (chat(), {"num_replicas": 3}, "has 3"),
+        (chat(), {"overrides": {"app": {"num_replicas": 4}}}, "has 4"),
+        (chat(MemoryStreamLog(), TWO, stream_log="shared"), {}, "has 2"),
+        (chat(config=TWO, stream_log="shared"), {"stream_log": "memory"}, "has 2"),
+    ],
+)
+def test_several_replicas_with_streams_in_their_memory_are_warned_of(
+    app: Toolkit, options: dict[str, Any], number: str
+) -> None:
+    (warning,) = stream_log_warnings([planned(app, **options)])
+    assert warning == (
+        f"The streams of POST /api/chat are in the memory of one replica, and 'app' of application 'default' {number}: "
+        'set stream_log to "shared" (`--stream-log shared`), or clients that come back to another replica lose their '
+        "streams."
+    )
+
+
+@pytest.mark.parametrize(
+    ("app", "options"),
+    [
+        (chat(), {}),
+        (chat(config=TWO, stream_log="shared"), {}),
+        (chat(config=TWO), {"stream_log": "redis"}),
+        (chat(SharedStreamLog(), TWO), {}),
+        (chat(StreamLogDeployment.bind(), TWO), {}),
+        (Toolkit(deployment=TWO), {}),
+    ],
+)
+def test_one_replica_or_another_log_is_not_warned_of(app: Toolkit, options: dict[str, Any]) -> None:
+    assert list(stream_log_warnings([planned(app, **options)])) == []
+
+
+def test_every_router_and_an_ordinary_app_are_warned_of() -> None:
+    routers = [openai_router(echo), websocket_router(echo), ai_sdk_router(echo), stream_router()]
+    inner, outer = FastAPI(), FastAPI()
+
+    @inner.get("/words")
+    @resumable()
+    async def words() -> StreamingResponse:
+        raise AssertionError
+
+    apps = [outer]
+    outer.mount("/inner", inner)
+    for router in routers:
+        apps.append(FastAPI())
+        apps[-1].include_router(router, prefix="/in")
+    found = [next(stream_log_warnings([planned(app, num_replicas=2)])).split(" are ")[0] for app in apps]
+    assert found == [
+        "The streams of GET /words",
+        "The streams of POST /in/responses",
+        "The streams of WebSocket /in",
+        "The streams of POST /in",
+        "The streams of GET /in/{stream}",
+    ]
+    app = FastAPI()
+    app.include_router(ai_sdk_router(echo, resume=False), prefix="/in")
+    assert list(stream_log_warnings([planned(app, num_replicas=2)])) == []
+
+
+def test_a_shared_log_is_an_application_of_its_own_unless_there_is_one() -> None:
+    app = planned(chat(stream_log="shared"), name="chat")
+    (log,) = shared_logs([app])
+    assert (log.name, log.route_prefix, log.callees) == ("stream-log", None, ("stream-log",))
+    assert not log.packed
+    assert shared_logs([app, log]) == []
+    assert shared_logs([planned(chat())]) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:s3cret@cache", "rediss://me:s3cret@cache:6379/1", "unix:///tmp/redis?password=s3cret", "s3cret://"],
+)
+def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
+    for refused in (lambda: Toolkit(stream_log=url), lambda: PlanOptions(stream_log=url)):
+        with pytest.raises(ConfigError, match="stream_log") as error:
+            refused()
+        assert "s3cret" not in str(error.value)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shared, redis, or a URL such as redis://HOST:6379/0, not 'disk'"):
+        Toolkit(stream_log="disk")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.end()
+
+
+async def sent(app: Any) -> httpx.Response:
+    body = {"id": "one", "message": {"role": "user", "parts": [{"type": "text", "text": "hello"}]}}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(base_url="http://test", transport=transport, timeout=PATIENCE_S) as http:
+        return await http.post("/api/chat", json=body)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["url", "variable", "file"])
+async def test_streams_are_kept_in_redis_if_the_application_says_so(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    app: Any
+    if kind == "url":
+        app = chat(stream_log=server.url)
+    elif kind == "variable":
+        monkeypatch.setenv("APP_TOOLKIT_REDIS_URL", server.url)
+        app = chat(stream_log="redis")
+    else:
+        plain = FastAPI()
+        plain.include_router(ai_sdk_router(echo), prefix="/api/chat")
+        app = embedded(plain, stream_log=server.url)
+    answer = await sent(app)
+    assert (answer.status_code, '"hello"' in answer.text) == (200, True)
+    with redis.Redis.from_url(server.url) as client:
+        assert client.get("app-toolkit:stream:key:one") == answer.headers["x-stream-id"].encode()
+
+
+@pytest.mark.anyio
+async def test_redis_without_its_variable_is_a_sentence_with_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APP_TOOLKIT_REDIS_URL", raising=False)
+    answer = await sent(chat(stream_log="redis"))
+    assert (answer.status_code, answer.text) == (
+        503,
+        "the stream log is not configured: set the environment variable APP_TOOLKIT_REDIS_URL of the replicas to the "
+        "URL of the Redis server",
+    )
+
+
+@pytest.mark.anyio
+async def test_a_log_that_a_router_names_is_used_instead(server: RedisServer) -> None:
+    log: StreamLog = MemoryStreamLog()
+    answer = await sent(chat(log, stream_log=server.url))
+    assert await log.find("one") == answer.headers["x-stream-id"]
+
+
+@pytest.mark.anyio
+async def test_a_shared_log_is_the_memory_of_an_app_in_one_process() -> None:
+    answer = await sent(chat(stream_log="shared"))
+    assert (answer.status_code, '"hello"' in answer.text) == (200, True)
