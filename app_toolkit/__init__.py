@@ -16,6 +16,7 @@ from app_toolkit.errors import (
     ConfigError,
     DeadlineExceeded,
     InstanceEnded,
+    PlacementError,
     QueueFull,
     QueueTimeout,
     ReplicaLost,
@@ -23,6 +24,7 @@ from app_toolkit.errors import (
     StartupError,
     Superseded,
     ToolkitError,
+    WaitTimeout,
 )
 from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
 from app_toolkit.replica.batching import batch
@@ -42,6 +44,7 @@ __all__ = [
     "Deployment",
     "DeploymentConfig",
     "InstanceEnded",
+    "PlacementError",
     "QueueFull",
     "QueueTimeout",
     "ReplicaLost",
@@ -52,6 +55,7 @@ __all__ = [
     "Superseded",
     "Toolkit",
     "ToolkitError",
+    "WaitTimeout",
     "batch",
     "call_many",
     "deadline",

@@ -93,11 +93,11 @@ class OverrideError(ConfigError):
 
 
 class PlacementError(ConfigError):
-    pass
+    """A deployment asks for more than any node of the cluster has."""
 
 
 class StartupError(ConfigError):
-    pass
+    """A deployment does not start, or its revision was rolled back."""
 
 
 class InsecurePath(ConfigError):
@@ -105,7 +105,7 @@ class InsecurePath(ConfigError):
 
 
 class WaitTimeout(ConfigError):
-    pass
+    """A revision was not up when the time for waiting was over. Its rollout goes on."""
 
 
 class ReconfigureError(ConfigError):
@@ -117,11 +117,11 @@ class RevisionConflict(ConfigError):
 
 
 class Superseded(ConfigError):
-    pass
+    """Another command has replaced or deleted a revision before it was up."""
 
 
 class InstanceEnded(ToolkitError):
-    pass
+    """The instance was shut down."""
 
 
 class BatchError(ToolkitError):
