@@ -47,6 +47,8 @@ class Result(Enum):
     """The replica refused the request, because it drains and accepts no new requests."""
     CROWDED = auto()
     """The replica refused the WebSocket, because it has `max_open_websockets` open."""
+    SLOW = auto()
+    """The replica refused the request, because its body arrives slowly, and such bodies hold their share of slots."""
     REFUSED = auto()
     """The replica refused the caller, for any other reason."""
     UNREACHED = auto()
@@ -63,6 +65,7 @@ REFUSALS: Mapping[str, Result] = {
     "busy": Result.BUSY,
     "draining": Result.DRAINING,
     "websockets": Result.CROWDED,
+    "slow_bodies": Result.SLOW,
 }
 """The results by the reason that a replica gives when it refuses a request."""
 
@@ -76,6 +79,8 @@ class Action(Enum):
 
     WAIT = auto()
     """Wait for a permit again, at any replica including the same one. Not counted as a retry, because nothing ran."""
+    DELAY = auto()
+    """Ask for a permit again after a while, at any replica. No slot is kept meanwhile, and nothing ran."""
     REASSIGN = auto()
     """Acquire a permit at another replica. Not counted as a retry, because nothing ran."""
     RETRY = auto()
@@ -87,6 +92,10 @@ class Reason(Enum):
 
     DEADLINE = "the deadline of {request} has passed"
     QUEUE_WAIT = "{request} has waited for a replica of {deployment} for its max_queue_wait_s"
+    SLOW_WAIT = (
+        "the body of {request} arrives slowly, and such bodies have held half of the slots of {deployment} for its "
+        "max_queue_wait_s"
+    )
     REFUSED = "replica {replica} refused {request}"
     BODY_TAKEN = "replica {replica} refused the request after it had received the body"
     CROWDED = "no replica has room for another WebSocket: each has its max_open_websockets open"
@@ -104,6 +113,7 @@ class Reason(Enum):
 ERRORS: Mapping[Reason, type[RequestError]] = {
     Reason.DEADLINE: DeadlineExceeded,
     Reason.QUEUE_WAIT: QueueTimeout,
+    Reason.SLOW_WAIT: QueueTimeout,
     Reason.CROWDED: TooManyWebSockets,
     Reason.CROWDED_OR_GONE: NoReplica,
     Reason.UNREADABLE: BadAnswer,
@@ -187,7 +197,7 @@ class RetryBudget:
 class Attempts:
     """The attempts of one request. Times are in seconds on one monotonic clock."""
 
-    __slots__ = ("avoid", "count", "crowded", "deadline", "losses", "lost_replicas", "since")
+    __slots__ = ("avoid", "count", "crowded", "deadline", "losses", "lost_replicas", "since", "slow")
 
     def __init__(self, since: float, deadline: float | None = None) -> None:
         #: When the request began to wait for a permit. A retry resets it, because the request did not cause the loss.
@@ -200,6 +210,8 @@ class Attempts:
         self.avoid: tuple[ReplicaId, ...] = ()
         #: Replicas that had no room for another WebSocket.
         self.crowded: tuple[ReplicaId, ...] = ()
+        #: Replicas that had no room for a slow body since the last `DELAY`.
+        self.slow: tuple[ReplicaId, ...] = ()
         self.lost_replicas: tuple[ReplicaId, ...] = ()
 
     def after(
@@ -213,8 +225,13 @@ class Attempts:
         step = next_step(self, attempt, now, max_queue_wait_s, affordable=affordable)
         if attempt.result is Result.CROWDED:
             self.crowded = _with(self.crowded, attempt.replica)
+        if attempt.result is Result.SLOW:
+            self.slow = _with(self.slow, attempt.replica)
         if step is Action.REASSIGN or step is Action.RETRY:
             self.avoid = _with(self.avoid, attempt.replica)
+        if step is Action.DELAY:
+            self.avoid = tuple(replica for replica in self.avoid if replica not in self.slow)
+            self.slow = ()
         if step is Action.RETRY:
             assert budget is not None, "it afforded this retry"
             self.since = now
@@ -263,7 +280,9 @@ def next_step(
     if late:
         return Reason.DEADLINE
     if now - attempts.since >= max_queue_wait_s:
-        return Reason.QUEUE_WAIT
+        return Reason.SLOW_WAIT if attempt.result is Result.SLOW else Reason.QUEUE_WAIT
+    if attempt.result is Result.SLOW and attempt.replica in attempts.slow:
+        return Action.DELAY  # the same replica was tried twice, because no other replica was left
     return Action.WAIT if attempt.result is Result.BUSY else Action.REASSIGN
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a client sends the body of its request fast enough."""
+"""Decides whether a client sends the body of its request fast enough, and how many slots slow bodies may hold."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,13 @@ class MinimumRate:
 
     bytes_per_s: float
     grace_s: float
+
+
+PROMPT = MinimumRate(bytes_per_s=64 * 1024, grace_s=2.0)
+"""A body that arrives at this rate or more is not slow, whatever its length."""
+
+PROMPT_S = 1.0
+"""A body whose rest arrives within this number of seconds is not slow, whatever its rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +42,21 @@ def measured(period: Period, now: float, received: int, minimum: MinimumRate) ->
     if received - period.received_before < minimum.bytes_per_s * seconds:
         return None
     return Period(now, received)
+
+
+def is_slow(received: int, missing: int | None, seconds: float) -> bool:
+    """Return whether the rest of a body will probably hold a slot for long.
+
+    Parameters:
+        received: The bytes that have arrived.
+        missing: The bytes that have not arrived; None: unknown.
+        seconds: The time in which `received` arrived.
+    """
+    if missing == 0 or received >= PROMPT.bytes_per_s * seconds:
+        return False
+    return missing is None or missing * seconds > received * PROMPT_S
+
+
+def most_slow_bodies(slots: int) -> int:
+    """Return how many slots of a replica may be held by requests whose bodies arrive slowly: half, and at least one."""
+    return max(1, slots // 2)

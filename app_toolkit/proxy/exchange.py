@@ -8,6 +8,7 @@ from functools import partial
 from app_toolkit.core.attempts import Action, Reason, Result, refusal
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
+from app_toolkit.core.uploads import is_slow
 from app_toolkit.errors import (
     AnswerUnreadable,
     BadAnswer,
@@ -33,9 +34,15 @@ from app_toolkit.transport.pool import Answer, PooledConnection
 
 log = logging.getLogger("app_toolkit.proxy")
 
-CHUNKS_S = 0.2
-"""Seconds that a request waits for a body of unknown length before it asks for a permit. The client may wait for a
-response before it sends the rest of the body."""
+MEASURE_S = 0.2
+"""Seconds after which a request asks for a permit, if not enough of its body has arrived before. The client may wait
+for a response before it sends the rest of the body. The rate of the body is measured over this time."""
+
+DELAY_S = 1.0
+"""Seconds until a request whose body arrives slowly asks again, after the replicas had no slot for such a body."""
+
+SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
+"""Appended to the value of the hop field of a request whose body arrives slowly."""
 
 OK = "ok"
 CUT = "cut"
@@ -50,6 +57,8 @@ class Exchange:
     """One request and its response: a state machine, whose stages and transitions `proxy.stages` lists.
 
     * A small body is received completely before the request asks for a permit, so that a slow client occupies no slot.
+      Of a larger one, the first bytes are received, and `core.uploads` decides whether it arrives slowly. Requests with
+      slow bodies may hold only a share of the slots of a replica, which the replica enforces.
     * Every end of the exchange releases its permit, its place in the queue, its connection and its timers.
     * The exchange ends once, with one outcome, which is counted and written to the access log.
     * One deadline applies to waiting and all attempts. If it passes, the client gets 504. If the response has begun, it
@@ -71,6 +80,7 @@ class Exchange:
         "_proxy",
         "_refusal",
         "_response",
+        "_slow",
         "_stage",
         "request",
     )
@@ -87,6 +97,7 @@ class Exchange:
         self._connection: PooledConnection | None = None
         self._deadline: Deadline | None = None
         self._arriving: asyncio.TimerHandle | None = None
+        self._slow = False  # the body arrives slowly
         # State of the current attempt.
         self._holding = False  # the body is held back until the replica sends a 100
         self._blocked = False  # the write buffer to the replica is full
@@ -105,8 +116,8 @@ class Exchange:
 
     @property
     def waits(self) -> bool:
-        """Whether the request waits for a permit in the queue of its ingress."""
-        return self._stage is Stage.WAITING
+        """Whether the request waits for its body, or for a permit."""
+        return self._stage is Stage.ARRIVING or self._stage is Stage.WAITING
 
     @property
     def has_deadline(self) -> bool:
@@ -146,12 +157,12 @@ class Exchange:
         if own is not None:
             self._enter(Stage.DONE)
             self._respond(own, OK)
-        elif request.complete or request.websocket or request.expects or (request.held and not request.body.chunked):
+        elif request.complete or request.websocket or request.expects:
             self._ask()
         else:
             self._enter(Stage.ARRIVING)
-            if request.body.chunked:
-                self._arriving = asyncio.get_running_loop().call_later(CHUNKS_S, self._body_is_here)
+            if request.held:
+                self._ask_after(MEASURE_S)
 
     def body_arrived(self) -> None:
         """Handle new bytes of the body, or its end."""
@@ -162,6 +173,7 @@ class Exchange:
             return
         if self._stage is Stage.ARRIVING:
             if self.request.complete or self.request.body.waiting >= KEPT_BODY:
+                self._measure()
                 self._body_is_here()
         elif self._connection is not None and not self._holding:
             pieces = self.request.body.take()
@@ -239,10 +251,27 @@ class Exchange:
             deadline = self._deadline = Deadline(self, self._arrived + timeout, timeout, shared)
             assignment.attempts.deadline = deadline.at
 
+    def _ask_after(self, seconds: float) -> None:
+        self._arriving = asyncio.get_running_loop().call_later(seconds, self._waited)
+
+    def _waited(self) -> None:
+        """Ask for a permit before enough of the body has arrived, or again."""
+        if self.wants_body:
+            self._measure()
+        self._body_is_here()
+
+    def _measure(self) -> None:
+        """Find out whether the body arrives slowly, while or when the proxy stops reading it."""
+        request = self.request
+        if request.held:
+            self._slow = is_slow(request.body.received, request.missing, time.monotonic() - self._arrived)
+
     def _body_is_here(self) -> None:
         """Ask for a permit, because enough of the body has arrived or the proxy stops waiting for it."""
         self._forget_arrival()
-        self._assignment.attempts.since = time.monotonic()
+        attempts = self._assignment.attempts
+        if attempts.count == 0:
+            attempts.since = time.monotonic()
         if not self._assignment.is_current:  # its ingress was removed while the body arrived
             try:
                 self._assignment.find_ingress()
@@ -299,6 +328,8 @@ class Exchange:
         identity = hop.encode(proxy.token, request.id, request.version.encode(), client.peers, left_ms)
         if permit.redeem():
             identity += proxy.wait_queues.redeem
+        if self._slow and not request.complete:
+            identity += SLOW_BODY
         head = request.head(identity)
         if self._holding:
             connection.write(head)
@@ -329,7 +360,11 @@ class Exchange:
         if self._blocked:
             self._blocked = False
             self._client.regulate()
-        self._ask()
+        if step is Action.DELAY:
+            self._enter(Stage.ARRIVING)
+            self._ask_after(DELAY_S)
+        else:
+            self._ask()
 
     # Called by the replica's connection
 

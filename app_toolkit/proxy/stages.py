@@ -9,7 +9,7 @@ class Stage(IntEnum):
 
     NEW = auto()
     ARRIVING = auto()
-    """The body of the request is arriving. The request does not ask for a permit yet."""
+    """The body of the request is arriving. The request does not ask for a permit yet, or not now."""
     WAITING = auto()
     """The request asks or waits for a permit at a replica."""
     CONNECTING = auto()
@@ -28,12 +28,13 @@ TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.ARRIVING: (Stage.WAITING, Stage.DONE),
     Stage.WAITING: (Stage.CONNECTING, Stage.SENT, Stage.DONE),
     Stage.CONNECTING: (Stage.WAITING, Stage.SENT, Stage.DONE),
-    Stage.SENT: (Stage.WAITING, Stage.ANSWERED, Stage.TUNNEL, Stage.DONE),
+    Stage.SENT: (Stage.ARRIVING, Stage.WAITING, Stage.ANSWERED, Stage.TUNNEL, Stage.DONE),
     Stage.ANSWERED: (Stage.DONE,),
     Stage.TUNNEL: (Stage.DONE,),
     Stage.DONE: (),
 }
-"""A request returns to WAITING only after an attempt without an answer. Every stage except DONE may lead to DONE."""
+"""A request returns to WAITING or ARRIVING only after an attempt without an answer. Every stage except DONE may lead to
+DONE."""
 
 
 class IllegalStage(AssertionError):

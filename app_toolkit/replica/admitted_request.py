@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import anyio.to_thread
 
 from app_toolkit.core.disconnect import stops
-from app_toolkit.errors import DeadlineExceeded
+from app_toolkit.core.uploads import PROMPT, Period, measured
+from app_toolkit.errors import DeadlineExceeded, RequestError, RequestTimeout
 from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
 from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.disconnect import wish_of
@@ -54,20 +56,23 @@ class AdmittedRequest:
     complete = False
     deadline: float | None = None
     """The time on `time.monotonic()` at which the request is cancelled; checked at every sweep. None: no deadline."""
-    cut: DeadlineExceeded | None = None
+    cut: RequestError | None = None
     """The reason why a response that has begun cannot be completed; None: there is none."""
     _head: Message | None = None
     """The head of a response of known length, or of a denial response, until the first bytes of the body are sent."""
     _length: int | None = None
     _old = False
     _stopped = False
+    _body_period: Period | None = None
+    """The period in which the rate of the body is measured; None: the app has not waited for the body yet."""
     _chunks = 0
     _outer_deadline: float | None = None
     _bounded = False
     _client: ClientMessages | None = None
     _completion: asyncio.Event | None = None
     _answered: asyncio.Event | None = None
-    """Set when the 504 that replaces the response of a late handler has been sent."""
+    """Set when the error that replaces the response of the handler has been sent: the 504 of a late handler, or the 408
+    of a slow body."""
     _timer: asyncio.TimerHandle | None = None
     watcher: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
@@ -154,7 +159,7 @@ class AdmittedRequest:
         return not isinstance(error, GeneratorExit)
 
     async def serve(self, app: ASGIApp) -> None:
-        """Call the app. If the deadline passes meanwhile, return when its 504 has been sent whole."""
+        """Call the app. If an error replaces its response meanwhile, return when the error has been sent whole."""
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:
@@ -163,7 +168,7 @@ class AdmittedRequest:
         await self._until_answered()
 
     async def _until_answered(self) -> None:
-        """Wait until the 504 has been sent, if there is one."""
+        """Wait until the error that replaces the response has been sent, if there is one."""
         if self._answered is not None:
             self.complete = True  # the handler has ended: nothing is left to cancel
             await self._answered.wait()
@@ -289,13 +294,15 @@ class AdmittedRequest:
     # Client disconnect
 
     def look(self, now: float) -> None:
-        """Check the deadline and the client; called at every sweep.
+        """Check the deadline, the body and the client; called at every sweep.
 
         From the second call on, a task watches for a disconnect. A short request does not need that task.
         """
         if self.deadline is not None and self.deadline <= now:
             self.deadline = None
             self._expired()
+        if self._client is not None and not self._client.whole and self._scope["type"] == "http":
+            self._look_at_body(self._client, now)
         if not self._old:
             self._old = True
         elif self._stops() and self._reader().watchable and not self._owes_continue():
@@ -330,6 +337,35 @@ class AdmittedRequest:
         if self.ending is None and not (self.complete or client.read or client.unread) and self._stops():
             self._end(self._stop())
 
+    # Slow bodies
+
+    def _look_at_body(self, client: ClientMessages, now: float) -> None:
+        """Measure the rate at which the body arrives. Only time in which the app waits for the body counts."""
+        period = self._body_period
+        if period is None:
+            self._body_period = Period(now, client.received)
+        elif not client.read:
+            self._body_period = replace(period, looked_at=now)
+        else:
+            self._body_period = measured(period, now, client.received, PROMPT)
+            if self._body_period is None:
+                self._slow_body()
+
+    def _slow_body(self) -> None:
+        """Count the request among those with slow bodies, or end it if there are too many. A call is never ended."""
+        if "call" not in extension(self._scope) and not (self._live.slow_body(self) or self.started or self.ending):
+            self._end(self._refuse_body())
+
+    async def _refuse_body(self) -> None:
+        if not self.started:
+            slow = f"the body arrives at less than {PROMPT.bytes_per_s:,.0f} bytes a second"
+            most = self._live.max_slow_bodies
+            await self._replace_response(
+                RequestTimeout(
+                    f"{slow}, and requests with such bodies hold {most} slots of the replica, the most possible"
+                )
+            )
+
     # Deadline
 
     def _expired(self) -> None:
@@ -345,7 +381,10 @@ class AdmittedRequest:
             self._timer = self.ending = None
             self.deadline = time.monotonic()
             return
-        error = DeadlineExceeded("the deadline of this request passed while its handler ran")
+        await self._replace_response(DeadlineExceeded("the deadline of this request passed while its handler ran"))
+
+    async def _replace_response(self, error: RequestError) -> None:
+        """Send an error instead of the response, or cut off the response that has begun. Cancel the handler."""
         send, self._send, self._put = self._send, _nowhere, None
         if self.started:
             self.cut = error

@@ -18,13 +18,26 @@ class ClientMessages:
     If the app asks for a message while the watcher reads, it waits for the watcher's message.
     """
 
-    __slots__ = ("_ahead", "_arrival", "_kept", "_readers", "_receive", "_watcher", "asked", "gone", "whole")
+    __slots__ = (
+        "_ahead",
+        "_arrival",
+        "_kept",
+        "_readers",
+        "_receive",
+        "_watcher",
+        "asked",
+        "gone",
+        "received",
+        "whole",
+    )
 
     def __init__(self, receive: Receive) -> None:
         self.asked = False
         """Whether the app has asked for a message. A server that owes a `100 Continue` sends it then."""
         self.whole = False
         """Whether the body is complete."""
+        self.received = 0
+        """The bytes of the body that were read."""
         self.gone = False
         """Whether the client has disconnected, or cannot be read any more."""
         self._receive = receive
@@ -99,6 +112,7 @@ class ClientMessages:
     def _noted(self, message: Message) -> Message:
         kind = message["type"]
         if kind == "http.request":
+            self.received += len(message.get("body", b""))
             self.whole = not message.get("more_body", False)
         elif kind in HANG_UPS:
             self.gone = True

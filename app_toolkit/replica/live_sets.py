@@ -35,6 +35,7 @@ class LiveSets:
 
     * `ongoing`: HTTP requests that hold a slot. A request leaves when its response is complete or becomes an open
       stream.
+    * `slow_bodies`: those of the ongoing requests whose body arrives, or arrived, slowly.
     * `streams`: responses that are open streams. They hold no slot.
     * `running`: HTTP requests whose coroutine has not ended, with their background tasks.
     * `websockets`: WebSockets that are open or being opened, or whose handler has not ended.
@@ -43,7 +44,10 @@ class LiveSets:
     def __init__(self, max_open_streams: int, on_disconnect: OnDisconnect) -> None:
         self.max_open_streams = max_open_streams
         self.on_disconnect: OnDisconnect = on_disconnect
+        #: How many of the ongoing requests may be in `slow_bodies`.
+        self.max_slow_bodies = 1
         self.ongoing: set[Live] = set()
+        self.slow_bodies: set[Live] = set()
         self.streams: set[Live] = set()
         self.running: set[Live] = set()
         self.websockets: set[Live] = set()
@@ -67,6 +71,18 @@ class LiveSets:
             self.websockets.add(request)
         return asyncio.current_task(self._loop() if self._loop is not None else None)
 
+    @property
+    def admits_slow_body(self) -> bool:
+        return len(self.slow_bodies) < self.max_slow_bodies
+
+    def slow_body(self, request: Live) -> bool:
+        """Record that the body of an ongoing request arrives slowly. Return False if too many do."""
+        if request not in self.slow_bodies and request in self.ongoing:
+            if not self.admits_slow_body:
+                return False
+            self.slow_bodies.add(request)
+        return True
+
     def open_stream(self, request: Live) -> bool:
         """Make the response an open stream. Return False, and keep the slot, if too many are open."""
         if request not in self.ongoing or len(self.streams) >= self.max_open_streams:
@@ -79,6 +95,7 @@ class LiveSets:
         """Remove a request whose response is complete or will never come."""
         if request in self.ongoing:
             self.ongoing.remove(request)
+            self.slow_bodies.discard(request)
             self.freed()
         else:
             self.streams.discard(request)

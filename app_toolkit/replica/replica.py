@@ -7,6 +7,7 @@ from itertools import islice, takewhile
 
 from uvicorn.protocols.utils import ClientDisconnected
 
+from app_toolkit.core.uploads import most_slow_bodies
 from app_toolkit.errors import ReplicaBusy, TooManyWebSockets
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import REQUEST_ID
@@ -66,6 +67,8 @@ class Replica:
       its coroutine has ended. Background tasks hold no slot, but a drain waits for them.
     * A request whose response is a stream leaves the ongoing ones when the head is sent, if fewer than
       `max_open_streams` are open. A stream beyond that limit keeps its slot, as user code has already run.
+    * At most half of the slots are held by requests whose bodies arrive slowly. The caller says so before it sends the
+      request, or the body turns out to be slow. In the second case, a request beyond that limit is ended with 408.
     * A caller that was refused joins the wait queue and gets a reservation when a slot is free. No other caller
       overtakes it.
     * The secret is compared before any field of a request is trusted. The app does not see the internal header fields.
@@ -110,11 +113,13 @@ class Replica:
         self.live = LiveSets(max_open_streams, on_disconnect)
         self.wait_queue = WaitQueue(max_ongoing_requests, self.live.ongoing)
         self.live.freed = self.wait_queue.freed
+        self.live.max_slow_bodies = most_slow_bodies(max_ongoing_requests)
 
     def limit(self, live: ReloadableOptions) -> None:
         """Apply these limits from now on. Requests that run continue, even if there are more of them."""
         self.max_open_websockets = live.max_open_websockets
         self.live.max_open_streams = live.max_open_streams
+        self.live.max_slow_bodies = most_slow_bodies(live.max_ongoing_requests)
         self.wait_queue.resize(live.max_ongoing_requests)
 
     @property
@@ -147,6 +152,11 @@ class Replica:
             return
         caller = internal.get(hop.REDEEM)
         refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller.decode())
+        slow = hop.SLOW_BODY in internal
+        if refusal is None and slow and not self.live.admits_slow_body:
+            refusal = "slow_bodies"
+            if caller is not None:
+                self.wait_queue.freed()
         if refusal is not None:
             await _refuse(kind, refusal, send)
             return
@@ -156,6 +166,8 @@ class Replica:
         with AdmittedRequest(
             self.live, scope, receive, send, put, held=hop.EXPECT in internal, from_caller=origin is not None
         ) as request:
+            if slow:
+                self.live.slow_body(request)
             if origin is not None and origin.timeout_ms is not None and kind == "http":
                 request.bound(origin.timeout_ms / 1_000)
             try:

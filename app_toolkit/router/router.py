@@ -203,7 +203,9 @@ class Router:
         match result:
             case Result.BUSY:
                 self.refused(permit)
-            case Result.CROWDED | Result.REFUSED | Result.UNREADABLE:  # the replica has room for other requests
+            case (
+                Result.CROWDED | Result.SLOW | Result.REFUSED | Result.UNREADABLE
+            ):  # the replica has room for other requests
                 self.release(permit)
             case _:
                 self.rest(permit)

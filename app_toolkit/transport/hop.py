@@ -54,10 +54,13 @@ EXPECT = b"x-app-toolkit-expect"
 """Marks a request whose `Expect: 100-continue` comes from the caller and not from the client. The caller holds the body
 back until user code reads it."""
 
+SLOW_BODY = b"x-app-toolkit-slow-body"
+"""Marks a request whose body arrives slowly. The replica keeps a share of its slots free of such requests."""
+
 OUT_OF_BAND = "out_of_band"
 
-Refusal = Literal["busy", "draining", "websockets", "secret", "protocol"]
-"""Why a replica refused a request. After one of the first three, the request waits or is reassigned. The others are
+Refusal = Literal["busy", "draining", "websockets", "slow_bodies", "secret", "protocol"]
+"""Why a replica refused a request. After one of the first four, the request waits or is reassigned. The others are
 configuration errors."""
 
 REFUSALS: frozenset[bytes] = frozenset(word.encode() for word in get_args(Refusal))

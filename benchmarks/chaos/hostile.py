@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
-from benchmarks.chaos.client import Client, closed_loop, connected, latency_ms, new_id, ok, open_loop, talk
+from benchmarks.chaos.client import Client, Done, closed_loop, connected, latency_ms, new_id, ok, open_loop, talk
 from benchmarks.chaos.report import Row
 from benchmarks.chaos.shared import counted, lost
 from benchmarks.chaos.system import System, Watch, seconds_until
@@ -23,6 +23,8 @@ CROWDED = "crowded"
 UPLOADS = 105
 UPLOAD_RATE = 650
 """Bytes per second of each upload; more than `min_body_rate`."""
+UPLOAD_SLOTS = 50
+"""Slots that requests with slow bodies may hold: half of those of the replica."""
 STEP_S = 0.1
 
 FLOODS = {"empty fragments": (0x01, 0x00), "pings": (0x89, 0x89), "pongs": (0x8A, 0x8A)}
@@ -38,6 +40,33 @@ SERVICE_S = 0.05
 
 
 async def slow_uploads(system: System, short: bool) -> list[Row]:
+    found, begun, still_there, quiet = await _during_uploads(system, short, 60_000)
+    return [
+        lost("GET", found),
+        Row("GET: maximum latency", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        Row("uploads whose handler started before the body was complete", begun, 0),
+        Row("uploads rejected although they were fast enough", UPLOADS - still_there, 0),
+        Row("time until no request was waiting or in flight", quiet, 3, "s", clocked=True),
+    ]
+
+
+async def large_slow_uploads(system: System, short: bool) -> list[Row]:
+    found, begun, _, quiet = await _during_uploads(system, short, 200_000)
+    return [
+        lost("GET", found),
+        Row("GET: maximum latency", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        Row("slots that the uploads held", begun, UPLOAD_SLOTS),
+        Row("slots for slow bodies that were free", UPLOAD_SLOTS - begun, 0),
+        Row("time until no request was waiting or in flight", quiet, 3, "s", clocked=True),
+    ]
+
+
+async def _during_uploads(system: System, short: bool, length: int) -> tuple[list[Done], int, int, float]:
+    """Send GET requests while `UPLOADS` clients upload bodies slowly.
+
+    Return the responses, the number of uploads whose handler started, the number that the server did not end, and the
+    seconds until no request was left.
+    """
     seconds = 4 if short else 30
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(system.deployed(LONELY, LONELY))
@@ -48,21 +77,14 @@ async def slow_uploads(system: System, short: bool) -> list[Row]:
             connection = await connected(app.address)
             stack.callback(connection.close)
             uploading.append(connection)
-            await _send(connection, client.head("POST", "/upload", id, "content-length: 60000"))
+            await _send(connection, client.head("POST", "/upload", id, f"content-length: {length}"))
         over = asyncio.Event()
         drip = asyncio.gather(*(_drip(each, over) for each in uploading))
         found = await open_loop(client.get, 20, seconds)
         begun = len(app.ledger.of(ids))
         over.set()
         still_there = sum(await drip)
-    quiet = await seconds_until(system.is_quiet, 5)
-    return [
-        lost("GET", found),
-        Row("GET: maximum latency", latency_ms(found, 100), 1_000, "ms", clocked=True),
-        Row("uploads whose handler started before the body was complete", begun, 0),
-        Row("uploads rejected although they were fast enough", UPLOADS - still_there, 0),
-        Row("time until no request was waiting or in flight", quiet, 3, "s", clocked=True),
-    ]
+    return found, begun, still_there, await seconds_until(system.is_quiet, 5)
 
 
 async def _drip(connection: socket.socket, over: asyncio.Event) -> bool:

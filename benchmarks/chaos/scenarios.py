@@ -33,7 +33,7 @@ from benchmarks.chaos.client import (
     open_loop,
     read_slowly,
 )
-from benchmarks.chaos.hostile import floods, impatient_clients, no_descriptors, slow_uploads
+from benchmarks.chaos.hostile import floods, impatient_clients, large_slow_uploads, no_descriptors, slow_uploads
 from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
@@ -848,6 +848,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "105 clients upload a small body at 650 bytes per second each to an application with one replica, which has "
         "100 request slots.",
         slow_uploads,
+    ),
+    Scenario(
+        "B15 (large)",
+        "slow uploads of larger bodies",
+        "105 clients upload a body of 200 KB at 650 bytes per second each to an application with one replica, which "
+        "has 100 request slots.",
+        large_slow_uploads,
     ),
     Scenario(
         "B16",

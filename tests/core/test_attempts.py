@@ -31,7 +31,7 @@ from app_toolkit.core.recent import WINDOW_S
 from app_toolkit.errors import DeadlineExceeded, NoReplica, QueueFull, QueueTimeout, ReplicaLost, TooManyWebSockets
 from app_toolkit.types import ReplicaId
 
-NOTHING_RAN = frozenset({Result.BUSY, Result.DRAINING, Result.CROWDED, Result.UNREACHED, Result.UNREAD})
+NOTHING_RAN = frozenset({Result.BUSY, Result.DRAINING, Result.CROWDED, Result.UNREACHED, Result.UNREAD, Result.SLOW})
 LOST = frozenset(
     {Reason.NOT_REPEATABLE, Reason.SUSPECT, Reason.LOST_BEFORE, Reason.BODY_DROPPED, Reason.BUDGET, Reason.DEADLINE}
 )
@@ -167,6 +167,8 @@ def test_a_request_goes_on_unless_something_forbids_it(history: History) -> None
             assert step.next is (Action.RETRY if step.affordable else Reason.BUDGET)
         elif attempt.result is Result.BUSY and not waited:
             assert step.next is Action.WAIT
+        elif attempt.result is Result.SLOW and not waited:
+            assert step.next in (Action.REASSIGN, Action.DELAY)
         elif attempt.result in NOTHING_RAN - {Result.BUSY, Result.CROWDED} and not waited:
             assert step.next is Action.REASSIGN
 
@@ -183,6 +185,7 @@ def test_the_reason_names_the_cause(history: History) -> None:
     holds = {
         Reason.DEADLINE: late,
         Reason.QUEUE_WAIT: last.now - last.waiting_since >= history.max_queue_wait_s,
+        Reason.SLOW_WAIT: attempt.result is Result.SLOW,
         Reason.REFUSED: attempt.result is Result.REFUSED,
         Reason.BODY_TAKEN: attempt.result in NOTHING_RAN and not attempt.body_retained,
         Reason.CROWDED: attempt.result is Result.CROWDED,
@@ -201,10 +204,16 @@ def test_the_reason_names_the_cause(history: History) -> None:
 @given(histories())
 def test_replicas_that_did_not_take_it_are_avoided_and_busy_ones_are_not(history: History) -> None:
     avoided: tuple[ReplicaId, ...] = ()
+    slow: set[ReplicaId] = set()
     for step in history.steps:
         assert step.avoided == avoided
+        if step.attempt.result is Result.SLOW:
+            slow.add(step.attempt.replica)
         if step.next in (Action.REASSIGN, Action.RETRY) and step.attempt.replica not in avoided:
             avoided = (*avoided, step.attempt.replica)
+        if step.next is Action.DELAY:
+            avoided = tuple(replica for replica in avoided if replica not in slow)
+            slow.clear()
 
 
 def test_the_histories_see_every_action_and_every_reason() -> None:
@@ -264,6 +273,18 @@ def test_a_websocket_fails_once_every_replica_has_refused_it(others: tuple[Resul
     assert attempts.after(crowded, 0.2, 5.0) is found
 
 
+def test_a_slow_body_asks_every_replica_before_it_is_delayed() -> None:
+    attempts = Attempts(0.0)
+    first, second = (Attempt(ReplicaId(name), Result.SLOW) for name in "ab")
+    for began in (0.0, 1.0):
+        assert attempts.after(first, began, 5.0) is Action.REASSIGN
+        assert attempts.after(second, began, 5.0) is Action.REASSIGN
+        assert attempts.avoid == ("a", "b")
+        assert attempts.after(first, began, 5.0) is Action.DELAY
+        assert attempts.avoid == ()
+    assert attempts.after(first, 5.0, 5.0) is Reason.SLOW_WAIT
+
+
 def test_the_time_that_a_lost_replica_had_the_request_is_no_waiting() -> None:
     attempts = Attempts(0.0)
     lost, busy = (Attempt(ReplicaId("a"), result, repeatable=True) for result in (Result.LOST, Result.BUSY))
@@ -278,6 +299,7 @@ def test_the_time_that_a_lost_replica_had_the_request_is_no_waiting() -> None:
         ("busy", Result.BUSY),
         ("draining", Result.DRAINING),
         ("websockets", Result.CROWDED),
+        ("slow_bodies", Result.SLOW),
         ("secret", Result.REFUSED),
         ("", Result.REFUSED),
     ],

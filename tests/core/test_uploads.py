@@ -1,9 +1,19 @@
-"""Whether a client sends its body fast enough: only the time in which the server was ready to read counts."""
+"""Whether a client sends its body fast enough: only the time in which the server was ready to read counts. Whether a
+body is slow, and how many slots such bodies may hold."""
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app_toolkit.core.uploads import LONGEST_LOOK_S, MinimumRate, Period, measured
+from app_toolkit.core.uploads import (
+    LONGEST_LOOK_S,
+    PROMPT,
+    PROMPT_S,
+    MinimumRate,
+    Period,
+    is_slow,
+    measured,
+    most_slow_bodies,
+)
 
 RATE, GRACE_S = 500, 5.0
 MINIMUM = MinimumRate(RATE, GRACE_S)
@@ -63,3 +73,53 @@ def test_a_period_counts_only_what_arrived_within_it(now: float, before: int, mo
     after = measured(period, now, before + more, MINIMUM)
     assert (after is None) == (more < RATE * GRACE_S)
     assert after is None or after == Period(now, before + more)
+
+
+# Slow bodies
+
+BYTES = st.integers(0, 10_000_000)
+SECONDS = st.floats(0.001, 1_000)
+
+
+@given(BYTES, SECONDS)
+def test_a_complete_body_is_never_slow(received: int, seconds: float) -> None:
+    assert not is_slow(received, 0, seconds)
+
+
+@given(BYTES, st.none() | BYTES, SECONDS)
+def test_a_body_that_is_not_slow_is_complete_fast_or_soon_there(
+    received: int, missing: int | None, seconds: float
+) -> None:
+    if is_slow(received, missing, seconds):
+        return
+    rate = received / seconds
+    soon = missing is not None and missing <= rate * PROMPT_S * 1.001
+    assert soon or rate >= PROMPT.bytes_per_s * 0.999
+
+
+@given(BYTES, BYTES, SECONDS)
+def test_a_body_of_unknown_length_is_slow_if_a_long_one_of_the_same_rate_is(
+    received: int, missing: int, seconds: float
+) -> None:
+    if is_slow(received, missing, seconds):
+        assert is_slow(received, None, seconds)
+
+
+@given(BYTES, BYTES, SECONDS, st.integers(0, 1_000_000))
+def test_more_bytes_in_the_same_time_never_make_a_body_slow(
+    received: int, missing: int, seconds: float, more: int
+) -> None:
+    if not is_slow(received, missing, seconds):
+        assert not is_slow(received + more, max(0, missing - more), seconds)
+
+
+def test_a_body_of_which_nothing_has_arrived_is_slow() -> None:
+    assert is_slow(0, 100_000, 0.2)
+    assert is_slow(0, None, 0.2)
+
+
+@given(st.integers(1, 10_000))
+def test_slow_bodies_may_hold_a_slot_but_never_most_of_several(slots: int) -> None:
+    most = most_slow_bodies(slots)
+    assert 1 <= most <= slots
+    assert slots == 1 or most <= slots / 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.callers import callers_share_a_slot
-from benchmarks.chaos.hostile import floods, impatient_clients, no_descriptors, slow_uploads
+from benchmarks.chaos.hostile import floods, impatient_clients, large_slow_uploads, no_descriptors, slow_uploads
 from benchmarks.chaos.scenarios import (
     big_upload,
     clients_hang_up,
@@ -67,6 +67,7 @@ def system(victim: Served) -> Iterator[System]:
         overload,
         callers_share_a_slot,
         pytest.param(slow_uploads, marks=pytest.mark.slow),
+        pytest.param(large_slow_uploads, marks=pytest.mark.slow),
         floods,
         no_descriptors,
         pytest.param(impatient_clients, marks=pytest.mark.slow),

@@ -20,7 +20,8 @@ from pathlib import Path
 import uvicorn
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.proxy.exchange import CHUNKS_S
+from app_toolkit.core.uploads import PROMPT, PROMPT_S
+from app_toolkit.proxy.exchange import MEASURE_S
 from app_toolkit.proxy.protocol import Patience
 from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits
 from app_toolkit.proxy.server import SWEEP_S
@@ -116,7 +117,10 @@ def page(observations: str, summary: str) -> str:
         url_kib=limits.url_bytes // 1024,
         discarded_mib=DISCARDED_BODY // 1024**2,
         kept_kib=KEPT_BODY // 1024,
-        chunks_s=CHUNKS_S,
+        measure_s=MEASURE_S,
+        prompt_kib=PROMPT.bytes_per_s / 1024,
+        soon_s=PROMPT_S,
+        grace_s=PROMPT.grace_s,
         patience=patience,
         options=options,
         sweep_s=SWEEP_S,

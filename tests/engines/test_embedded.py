@@ -17,6 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import AutoscalingConfig
+from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.engines.embedded import Ingress, embedded
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
 from app_toolkit.replica.replica import ReplicaStatistics
@@ -117,6 +118,29 @@ async def test_a_caller_that_hangs_up_in_the_queue_leaves_it() -> None:
         world.let_go.set()
         assert (await first).status_code == (await third).status_code == 200
         assert world.entered == ["first", "third"]
+
+
+async def test_slow_bodies_hold_half_of_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app_toolkit.replica.admitted_request.PROMPT", MinimumRate(64 * 1024, 0.5))
+    app = FastAPI()
+    rest = asyncio.Event()
+
+    @app.post("/")
+    async def size(request: Request) -> int:
+        return len(await request.body())
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"slow"
+        await rest.wait()
+
+    served = embedded(app, DeploymentConfig(name="app", max_ongoing_requests=2))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://shop") as client:
+        uploads = [asyncio.create_task(client.post("/", content=body())) for _ in range(2)]
+        done, _ = await asyncio.wait(uploads, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        assert [each.result().status_code for each in done] == [408]
+        assert (await client.post("/", content=b"fast")).json() == 4
+        rest.set()
+        assert sorted(each.status_code for each in await asyncio.gather(*uploads)) == [200, 408]
 
 
 async def test_background_tasks_hold_no_turn() -> None:

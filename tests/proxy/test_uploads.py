@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.proxy.exchange import CHUNKS_S
+from app_toolkit.proxy.exchange import MEASURE_S
 from app_toolkit.proxy.request import KEPT_BODY
 from tests.patience import PATIENCE_S
 
@@ -110,6 +110,83 @@ def test_a_larger_body_is_passed_on_as_it_comes(world: World) -> None:
         assert raw.send(b"x" * (KEPT_BODY - 9)).answer().json()["length"] == KEPT_BODY + 1
 
 
+def slow_upload(raw: Raw, size: int = 200_000) -> Raw:
+    """Begin an upload that goes on slowly."""
+    return raw.send(POST % (b"/digest", size) + b"s" * 10)
+
+
+def test_slow_bodies_hold_half_of_the_slots_and_others_are_served(own: World) -> None:
+    replica = own.one(most=10)
+    with contextlib.ExitStack() as stack:
+        slow = [slow_upload(stack.enter_context(own.raw())) for _ in range(12)]
+        eventually(lambda: replica.journal.consumed == 5 * 10)
+        waiting = [stack.enter_context(own.raw()).send(GET % b"/wait") for _ in range(5)]
+        eventually(lambda: len(replica.journal.events) == 5)
+        assert replica.gate.statistics().ongoing == 10
+        replica.release()
+        assert [each.answer().status for each in waiting] == [200] * 5
+        for each in slow:
+            each.send(b"s" * (200_000 - 10))
+        assert [each.answer().json()["length"] for each in slow] == [200_000] * 12
+        assert replica.journal.consumed == 12 * 200_000
+
+
+def test_a_delayed_upload_gets_a_slot_when_another_one_ends(own: World) -> None:
+    replica = own.one(most=2)
+    with own.raw() as first, own.raw() as second:
+        slow_upload(first)
+        eventually(lambda: replica.journal.consumed == 10)
+        slow_upload(second)
+        begun(own, 2)
+        first.socket.close()
+        eventually(lambda: replica.journal.consumed == 20)
+        assert second.send(b"s" * (200_000 - 10)).answer().json()["length"] == 200_000
+
+
+def test_a_fast_upload_is_served_while_slow_ones_hold_their_share(own: World) -> None:
+    replica = own.one(most=2)
+    with own.raw() as slow, own.raw() as fast:
+        slow_upload(slow)
+        eventually(lambda: replica.journal.consumed == 10)
+        for _ in range(3):
+            assert fast.send(POST % (b"/digest", 500_000) + bytes(500_000)).answer().json()["length"] == 500_000
+        assert replica.gate.statistics().ongoing == 1
+
+
+def test_a_slow_upload_that_is_refused_goes_to_another_replica(own: World) -> None:
+    replicas = [own.replica(most=2), own.replica(most=2)]
+    own.route(*(each.endpoint() for each in replicas))
+    with own.raw() as first, own.raw() as second:
+        slow_upload(first)
+        slow_upload(second)
+        eventually(lambda: [each.journal.consumed for each in replicas] == [10, 10])
+
+
+def test_an_upload_that_gets_no_slot_for_slow_bodies_is_answered_503(own: World) -> None:
+    replica = own.replica(most=2)
+    own.route(replica.endpoint(), wait_s=0.3)
+    with own.raw() as first, own.raw() as second:
+        slow_upload(first)
+        eventually(lambda: replica.journal.consumed == 10)
+        got = slow_upload(second).answer()
+        assert (got.status, got.error) == (503, "queue_timeout")
+        assert "the body of this POST arrives slowly" in got.json()["detail"]
+        assert got.header("retry-after") is not None
+    assert replica.journal.consumed == 10
+
+
+def test_a_client_that_leaves_while_its_upload_is_delayed_is_forgotten(own: World) -> None:
+    replica = own.one(most=2)
+    with own.raw() as first:
+        slow_upload(first)
+        eventually(lambda: replica.journal.consumed == 10)
+        with own.raw() as second:
+            slow_upload(second, 10_000_000).send(bytes(KEPT_BODY))
+            begun(own, 2)
+        later(own, 0)
+        begun(own, 1)
+
+
 def test_a_chunked_body_that_has_arrived_takes_a_slot_only_then(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -125,7 +202,7 @@ def test_a_client_that_reads_the_answer_before_it_ends_its_body_is_answered(worl
     with world.raw() as raw:
         began = time.monotonic()
         raw.send(CHUNKED % b"/echo-as-it-comes" + b"4\r\nsome\r\n").until(b"some")
-        assert time.monotonic() - began > CHUNKS_S * 0.9
+        assert time.monotonic() - began > MEASURE_S * 0.9
         raw.send(b"4\r\nmore\r\n").until(b"more")
         raw.send(b"0\r\n\r\n").until(b"0\r\n\r\n")
 
