@@ -19,7 +19,7 @@ from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
-from app_toolkit.config.project import read_project, resolve_options
+from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
@@ -101,7 +101,7 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
 
     Raises `ConfigError` if it cannot be served. An application that it would have replaced continues.
     """
-    chosen = resolve_options(read_project(Path.cwd()), Options(**options))
+    chosen, named = _resolved(options)
     with _lock:
         served, spec, code = _planned(app, chosen)
         if spec.route_prefix is None and "route_prefix" in options:
@@ -110,7 +110,8 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
         driver = _running(spec, chosen, options)
         client = driver.client
         is_new = client.execute(GetStatus()).application(spec.name) is None
-        revision = client.execute(Deploy(spec, _listening(chosen), {**code, **sources}, client.owner))
+        http = chosen.part(HTTPOptions)
+        revision = client.execute(Deploy(spec, named, {**code, **sources}, client.owner, initial=http))
         try:
             serving = client.wait_until_serving({spec.name: revision})
         except Superseded:
@@ -153,11 +154,11 @@ def deploy(
         raise ConfigError(
             "deploy() has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL in the environment of the cluster's nodes"
         )
-    chosen = resolve_options(read_project(Path.cwd()), Options(**options))
+    chosen, named = _resolved(options)
     with _lock:
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
-        command = Deploy(spec, _listening(chosen), {**code, **files})
+        command = Deploy(spec, named, {**code, **files}, initial=chosen.part(HTTPOptions))
         with _client(options.get("address"), chosen.address, begin=not only) as client:
             if only:
                 command, _ = client.partial_deploy(command, only)
@@ -308,9 +309,10 @@ def _drive(client: "RayClient") -> "Driver":
     return _driver
 
 
-def _listening(chosen: Options) -> HTTPOptions | None:
-    """Return the options of the proxies, or None if none is set: then the proxies that run keep theirs."""
-    return chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
+def _resolved(options: RunKeywords) -> tuple[Options, HTTPOptions]:
+    """Return the options of all sources, and those of the proxies that change proxies which run already."""
+    project, given = read_project(Path.cwd()), Options(**options)
+    return resolve_options(project, given), named_proxy_options(project, given)
 
 
 def _address(given: str | None, default: str | None = None) -> str | None:

@@ -50,6 +50,8 @@ class DesiredState:
         self.shutdown_step: ShutdownStep | None = None
         """The step of the shutdown; None: there is no shutdown."""
         self._state_store = written
+        self._is_http_chosen = False
+        """Whether the options of the proxies have been chosen, so that only those that a client names change."""
         self._stored_port = 0
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[str, _Specs] = {}
@@ -71,6 +73,7 @@ class DesiredState:
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
         if stored.http is not None:
             self.proxies.move(stored.http)
+        self._is_http_chosen = bool(stored.http or stored.port or stored.rollouts or stored.corrupt)
         self.proxies.port = self._stored_port = stored.port
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
@@ -136,10 +139,11 @@ class DesiredState:
     async def apply(
         self,
         spec: ApplicationSpec,
-        http: HTTPOptions | None,
+        http: HTTPOptions,
         owner: str | None,
         code: Mapping[str, bytes],
         expected: int | None,
+        initial: HTTPOptions | None,
     ) -> int:
         """Apply an application, and return its new revision number."""
         async with self._changing:
@@ -153,14 +157,17 @@ class DesiredState:
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
-            anew = HTTP in self._corrupt
-            old = http if anew and http is not None else self.proxies.http
+            old, anew = self.proxies.http, HTTP in self._corrupt and bool(http.model_fields_set)
+            present = old if self._is_http_chosen and not anew else initial or HTTPOptions()
+            new = applications.proxy_options(present, http)
             there = rollout.active_revisions(self.rollouts.values())
-            applications.check(spec, http, owner, there, self.corrupt, old, self.leases.holder(spec.name))
-            if http is not None and (anew or http != old):
-                await self._state_store.put_http(http)
-                self.proxies.move(http, stay=anew)
+            was = new if anew else old
+            applications.check(spec, new, owner, there, self.corrupt, was, self.leases.holder(spec.name))
+            if anew or new != old:
+                await self._state_store.put_http(new)
+                self.proxies.move(new, stay=anew)
                 self._corrupt.pop(HTTP, None)
+            self._is_http_chosen = True
             after = rollout.applied(last, spec)
             if owner is not None and last is None and spec.name not in self.corrupt:
                 # First: without a stored lease, the application would stay forever.

@@ -437,6 +437,38 @@ async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
 NEXT = NodeId("next")
 
 
+SAFE = {"port": 8443, "ssl_certfile": "/c.pem", "proxies_per_node": 2, "max_requests_per_client": 10}
+
+
+async def test_the_proxies_keep_every_option_that_a_deploy_does_not_name():
+    async with harness() as h:
+        await h.controller.apply(application(), HTTPOptions(**SAFE), initial=HTTPOptions(host="0.0.0.0"))
+        safe = HTTPOptions(**SAFE, host="0.0.0.0")
+        assert h.controller.wanted()[1] == safe
+        await h.controller.apply(application(), initial=HTTPOptions(port=9000))
+        assert h.controller.wanted()[1] == safe, "they were chosen before"
+        await h.controller.apply(application(), HTTPOptions(port=9443), initial=HTTPOptions(port=9443))
+        assert h.controller.wanted()[1] == safe.model_copy(update={"port": 9443})
+        await h.controller.delete("shop")
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.controller.apply(application(), HTTPOptions(max_requests_per_client=None))
+        kept = safe.model_copy(update={"port": 9443, "max_requests_per_client": None})
+        assert h.controller.wanted()[1] == kept
+        await h.controller.apply(application("other", prefix="/other"), HTTPOptions(port=9443))
+        with pytest.raises(
+            ConfigError, match=r"also serve 'other', .* change: port 9443 -> 8443, ssl_certfile /c.pem -> none;"
+        ):
+            await h.controller.apply(application(), HTTPOptions(port=8443, ssl_certfile=None))
+        assert h.controller.wanted()[1] == kept
+
+
+async def test_an_instance_without_an_explicit_option_keeps_the_default_ones():
+    async with harness(deployed=application()) as h:
+        await h.controller.apply(application(), initial=HTTPOptions(port=9000))
+        assert h.controller.wanted()[1] == HTTPOptions()
+
+
 async def test_several_proxies_share_the_port_that_the_first_one_found():
     async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=0, proxies_per_node=3))

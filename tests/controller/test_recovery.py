@@ -233,7 +233,7 @@ async def test_where_no_proxy_runs_there_is_none_that_could_stay():
         flip(h, "http", COPIES + "http")
         await comes_back(h)
         assert warnings(h) == (), "it is forgotten"
-        await h.controller.apply(application(), HTTPOptions())
+        await h.controller.apply(application(), HTTPOptions(port=8000))
         await h.until_healthy()
         await comes_back(h)
         await until_another_one_listens_as_by_default(h)
