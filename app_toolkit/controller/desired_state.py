@@ -52,6 +52,9 @@ class DesiredState:
         self._state_store = written
         self._is_http_chosen = False
         """Whether the options of the proxies have been chosen, so that only those that a client names change."""
+        self._has_served = False
+        """Whether there was any application since the instance began. From then on it has proxies until its shutdown.
+        They answer 404 after the last application was deleted."""
         self._stored_port = 0
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[str, _Specs] = {}
@@ -73,7 +76,8 @@ class DesiredState:
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
         if stored.http is not None:
             self.proxies.move(stored.http)
-        self._is_http_chosen = bool(stored.http or stored.port or stored.rollouts or stored.corrupt)
+        self._has_served = bool(stored.port or self._is_any)  # a shutdown deletes the port from the state store
+        self._is_http_chosen = self._has_served or stored.http is not None or bool(self._corrupt)
         self.proxies.port = self._stored_port = stored.port
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
@@ -83,7 +87,7 @@ class DesiredState:
         self._followed = self._proxies()
         self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
         deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
-        return shutdown.desired(self.shutdown_step, deployments, self._followed if self._is_any else {})
+        return shutdown.desired(self.shutdown_step, deployments, self._followed if self._has_served else {})
 
     def _proxies(self) -> dict[str, ReplicaSetSpec]:
         return {} if HTTP in self._corrupt else self.proxies.specs()
@@ -167,7 +171,7 @@ class DesiredState:
                 await self._state_store.put_http(new)
                 self.proxies.move(new, stay=anew)
                 self._corrupt.pop(HTTP, None)
-            self._is_http_chosen = True
+            self._is_http_chosen = self._has_served = True
             after = rollout.applied(last, spec)
             if owner is not None and last is None and spec.name not in self.corrupt:
                 # First: without a stored lease, the application would stay forever.
@@ -336,7 +340,7 @@ class DesiredState:
     async def _put_port(self) -> None:
         """Store the port, so that the proxies that the next controller starts listen on the same port."""
         port = self.proxies.port
-        if port != self._stored_port:
+        if self._has_served and port != self._stored_port:
             await self._state_store.put_port(port)
             self._stored_port = port
 

@@ -277,7 +277,7 @@ async def test_ids_are_never_used_twice():
     async with harness(deployed=application()) as h:
         for _ in range(2):
             await h.controller.delete("shop")
-            await h.until(lambda: not h.world.processes)
+            await h.until(lambda: not h.replicas())
             await h.controller.apply(application())
             await h.until_healthy()
         await h.controller_dies()
@@ -412,13 +412,6 @@ async def test_a_caller_that_says_that_it_goes_holds_nothing_up():
         await h.until(lambda: h.performed(Drain), within_s=1.0)
 
 
-async def test_with_the_last_application_the_proxy_goes():
-    async with harness(deployed=application()) as h:
-        await h.controller.delete("shop")
-        await h.until(lambda: not h.world.processes)
-        assert h.controller.status().proxies == ()
-
-
 async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
     async with harness(deployed=application()) as h:
         [old] = h.world.of(PROXY)
@@ -467,6 +460,38 @@ async def test_an_instance_without_an_explicit_option_keeps_the_default_ones():
     async with harness(deployed=application()) as h:
         await h.controller.apply(application(), initial=HTTPOptions(port=9000))
         assert h.controller.wanted()[1] == HTTPOptions()
+
+
+async def test_after_the_last_delete_the_proxy_stays_until_the_shutdown_and_has_no_routes():
+    async with harness(deployed=application()) as h:
+        [proxy] = h.proxies("running")
+        await h.controller.delete("shop")
+        await h.until(lambda: not h.replicas())
+        await h.clock.advance(60.0)
+        assert h.proxies("running") == [proxy]
+        assert h.proxy.view["routes"]["applications"] == []
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.clock.advance(60.0)
+        assert h.proxies("running") == [proxy], "the next controller keeps it"
+        h.world.crash(proxy)
+        await h.until(lambda: h.proxies("running"))
+        await h.controller.apply(application())
+        await h.until_healthy()
+        await h.controller.delete("shop")
+        down = asyncio.create_task(h.controller.shutdown())
+        await h.until(down.done)
+        assert not h.world.processes
+
+
+async def test_an_instance_that_never_had_an_application_has_no_proxy():
+    async with harness() as h:
+        await h.clock.advance(60.0)
+        assert not h.proxies()
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.clock.advance(60.0)
+        assert not h.proxies()
 
 
 async def test_several_proxies_share_the_port_that_the_first_one_found():
