@@ -115,6 +115,30 @@ async def test_callers_refuse_requests_while_replicas_that_crash_at_once_are_hel
         await h.until(lambda: h.proxy.view[f"replicas/{SHOP}"]["cannot_start"] is None, within_s=1)
 
 
+async def test_a_replica_that_answers_no_probe_is_marked_until_it_is_replaced_or_answers():
+    async with harness(deployed=application()) as h:
+        frozen = h.world.of(CHAT)[0]
+        h.world.processes[frozen].deaf = True
+        await h.until(lambda: h.word() == "unhealthy", within_s=10)
+        marked = {each.id: each.unhealthy for each in h.replica_set(CHAT).replicas if each.unhealthy}
+        assert list(marked) == [frozen]
+        assert "answer" in marked[frozen]
+        assert h.replica_set(SHOP).status == "healthy"
+
+
+async def test_the_age_of_a_replica_is_that_of_its_process_whichever_controller_runs():
+    async with harness(deployed=application()) as h:
+        await h.clock.advance(100.0)
+        before = {each.id: each.age_s for each in h.replica_set(CHAT).replicas}
+        assert min(before.values()) > 100.0
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.until_healthy()
+        after = {each.id: each.age_s for each in h.replica_set(CHAT).replicas}
+        assert after.keys() == before.keys()
+        assert all(after[id] >= before[id] for id in before)
+
+
 async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
     async with harness(deployed=application()) as h:
         victim = h.world.of(CHAT)[0]
