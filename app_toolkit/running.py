@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
-from app_toolkit.config.project import read_project, resolve_options
+from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
@@ -114,7 +114,7 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
 
     Raises `ConfigError` if it cannot be served. An application that it would have replaced continues.
     """
-    chosen = resolve_options(read_project(Path.cwd()), Options(**options))
+    chosen, named = _resolved(options)
     with ExitStack() as stack:
         with _lock:
             served, spec, code = _planned(app, chosen)
@@ -126,10 +126,10 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
             _warn(spec)
             driver = _running(spec, chosen, options)
             client = stack.enter_context(_used(driver))
-            http = _listening(chosen)
-        revisions = _deploy_shared_log(client, spec, http, client.owner)
         is_new = client.execute(GetStatus()).application(spec.name) is None
-        revisions[spec.name] = client.execute(Deploy(spec, http, {**code, **sources}, client.owner))
+        command = Deploy(spec, named, {**code, **sources}, client.owner, initial=chosen.part(HTTPOptions))
+        revisions = _deploy_shared_log(client, command)
+        revisions[spec.name] = client.execute(command)
         try:
             serving = client.wait_until_serving(revisions)
         except Superseded:
@@ -173,18 +173,18 @@ def deploy(
         raise ConfigError(
             "deploy() has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL in the environment of the cluster's nodes"
         )
-    chosen = resolve_options(read_project(Path.cwd()), Options(**options))
+    chosen, named = _resolved(options)
     with _lock:
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
         _warn(spec)
-    command = Deploy(spec, _listening(chosen), {**code, **files})
+    command = Deploy(spec, named, {**code, **files}, initial=chosen.part(HTTPOptions))
     with _client(options.get("address"), chosen.address, begin=not only) as client:
         revisions = {}
         if only:
             command, _ = client.partial_deploy(command, only)
         else:
-            revisions = _deploy_shared_log(client, spec, command.http, None)
+            revisions = _deploy_shared_log(client, command)
         revisions[spec.name] = client.execute(command)
         if wait:
             client.wait_until_serving(revisions, wait_timeout_s)
@@ -321,12 +321,14 @@ def _warn(spec: ApplicationSpec) -> None:
         logger.warning(warning)
 
 
-def _deploy_shared_log(
-    client: Client, spec: ApplicationSpec, http: HTTPOptions | None, owner: str | None
-) -> dict[str, int]:
-    """Deploy the shared stream log, if the application needs it and the instance has none. Return its revision."""
-    missing = [each for each in shared_logs([spec]) if client.execute(GetStatus()).application(each.name) is None]
-    return {each.name: client.execute(Deploy(each, http, {}, owner)) for each in missing}
+def _deploy_shared_log(client: Client, command: Deploy) -> dict[str, int]:
+    """Deploy the shared stream log, if the application of a command needs it and the instance has none.
+
+    Return its revision.
+    """
+    status = client.execute(GetStatus())
+    missing = [each for each in shared_logs([command.spec]) if status.application(each.name) is None]
+    return {each.name: client.execute(replace(command, spec=each, code={})) for each in missing}
 
 
 def _check_log_level(options: RunKeywords, *, applies: bool) -> None:
@@ -347,9 +349,10 @@ def _drive(client: "RayClient") -> "Driver":
     return _driver
 
 
-def _listening(chosen: Options) -> HTTPOptions | None:
-    """Return the options of the proxies, or None if none is set: then the proxies that run keep theirs."""
-    return chosen.part(HTTPOptions) if chosen.model_fields_set & HTTPOptions.model_fields.keys() else None
+def _resolved(options: RunKeywords) -> tuple[Options, HTTPOptions]:
+    """Return the options of all sources, and those of the proxies that change proxies which run already."""
+    project, given = read_project(Path.cwd()), Options(**options)
+    return resolve_options(project, given), named_proxy_options(project, given)
 
 
 def _address(given: str | None, default: str | None = None) -> str | None:

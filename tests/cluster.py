@@ -59,8 +59,8 @@ class Cluster:
         self.wait_for_the_proxy()
         return served
 
-    def update(self, spec: ApplicationSpec, http: HTTPOptions | None = None, *, held: bool = True) -> int:
-        """Deploy it as it is; gives the application's revision. `http` None: the proxies stay as they are."""
+    def update(self, spec: ApplicationSpec, http: HTTPOptions = HTTPOptions(), *, held: bool = True) -> int:
+        """Deploy it as it is; gives the application's revision. `http`: the options of the proxies that change."""
         return self.client.execute(Deploy(spec, http, owner=self.client.owner if held else None))
 
     def status(self) -> Mapping[str, Any]:

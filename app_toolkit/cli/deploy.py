@@ -10,6 +10,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import Deploy, GetApplications
 from app_toolkit.client.progress import serving_at
+from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.diff import difference, options_changed
 from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import ConfigError
@@ -20,8 +21,6 @@ from app_toolkit.planning import shared_logs, stream_log_warnings, with_files
 class DeployOptions(RunOptions):
     """The options of `run` and those of the deployment. `address` is not None."""
 
-    moves: bool = False
-    """Whether `http` sets options of the proxies. Otherwise the proxies keep their options."""
     dry_run: bool = False
     """Whether to show the changes without applying them."""
     wait: bool = False
@@ -46,13 +45,18 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         specs = results(planned, lambda: True) or []
     for warning in stream_log_warnings(specs):
         screen.say(warning)
-    http = options.http if options.moves else None
     packed = [with_files(options.applied(spec)) for spec in specs]
     with connecting(address):
         client = ray.find(address)
     try:
-        logs = [] if options.only else [Deploy(each, http) for each in shared_logs(specs)]
-        commands = _changes(client, logs, [Deploy(spec, http, code) for spec, code in packed], options, screen)
+        logs = [] if options.only else shared_logs(specs)
+        commands = _changes(
+            client,
+            [Deploy(spec, options.named, initial=options.http) for spec in logs],
+            [Deploy(spec, options.named, code, initial=options.http) for spec, code in packed],
+            options,
+            screen,
+        )
         if options.dry_run:
             return
         if client is None:
@@ -94,6 +98,6 @@ def _changes(
         changes = [client.partial_deploy(command, options.only) for command in commands]
     for command, change in changes:
         screen.difference(change, command.spec.route_prefix)
-    if options.moves and listening is not None and (moved := options_changed(listening, options.http)):
+    if listening is not None and (moved := options_changed(listening, proxy_options(listening, options.named))):
         screen.say(f"proxies: will be restarted ({', '.join(map(str, moved))})")
     return [command for command, _ in changes]

@@ -34,7 +34,7 @@ from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
-from app_toolkit.config.project import PYPROJECT, Project, read_project, resolve_options
+from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import read_variables, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
@@ -199,7 +199,7 @@ class Format(StrEnum):
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
-    options = RunOptions(**what, http=chosen.part(HTTPOptions), plan=chosen.part(PlanOptions), address=chosen.address)
+    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
     set_plain_logs(colour=sys.stdout.isatty())
     set_log_level(chosen.log_level)
     set_normal_priority()
@@ -239,10 +239,8 @@ def deploy(
     options = DeployOptions(
         **what,
         only=only or (),
-        http=chosen.part(HTTPOptions),
         plan=chosen.part(PlanOptions),
         address=chosen.address or "auto",
-        moves=bool(chosen.model_fields_set & HTTPOptions.model_fields.keys()),
         dry_run=dry_run,
         wait=wait,
         timeout_s=wait_timeout_s,
@@ -520,7 +518,14 @@ def _served(
             file = replace(file, applications={application: file.application(application)})
         variables = read_variables(file.variables)
         file.check(variables)
-    return chosen, {"target": target, "app_dir": app_dir, "file": file, "variables": variables}
+    return chosen, {
+        "target": target,
+        "app_dir": app_dir,
+        "http": chosen.part(HTTPOptions),
+        "named": named_proxy_options(project, CommandLine(**_given(context)), file),
+        "file": file,
+        "variables": variables,
+    }
 
 
 def _refuse_application(application: str | None) -> None:

@@ -27,6 +27,8 @@ class RunOptions:
     app_dir: Path | None
     http: HTTPOptions
     plan: PlanOptions
+    named: HTTPOptions = field(default_factory=HTTPOptions)
+    """Those options in `http` that a source sets for app_toolkit. Only these change proxies that run already."""
     address: str | None = None
     file: ConfigFile | None = None
     """The application file whose applications are served, instead of a target; None: there is a target."""
@@ -113,9 +115,9 @@ def _deploy_and_serve(
     revisions = {}
     for spec in (*logs, *map(options.applied, specs)):
         if interrupts.not_interrupted():
-            revisions[spec.name] = client.execute(
-                Deploy(spec, options.http, {hash: code[hash] for hash in spec.packed}, client.owner)
-            )
+            packed = {hash: code[hash] for hash in spec.packed}
+            command = Deploy(spec, options.named, packed, client.owner, initial=options.http)
+            revisions[spec.name] = client.execute(command)
     names, serving = [*revisions], False
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):

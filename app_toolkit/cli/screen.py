@@ -12,10 +12,19 @@ from rich.text import Text
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.status import FAILED, HEALTHY, WAITING, ApplicationStatus, GroupStatus, InstanceStatus, Load
+from app_toolkit.core.status import (
+    FAILED,
+    HEALTHY,
+    UNHEALTHY,
+    WAITING,
+    ApplicationStatus,
+    GroupStatus,
+    InstanceStatus,
+    Load,
+)
 from app_toolkit.errors import ToolkitError
 
-COLOURS = {HEALTHY: "green", FAILED: "red", WAITING: "yellow"}
+COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
 
 class Screen:
@@ -133,6 +142,8 @@ class Screen:
         ongoing = load[group.name].replicas if group.name in load else {}
         for replica in group.replicas:
             parts = [f"{replica.phase} for {replica.age_s:.0f} s"]
+            if replica.unhealthy is not None:
+                parts.append(replica.unhealthy)
             if replica.node is not None:
                 parts.append(f"on node {replica.node[:SHOWN_NODE]}")
             if replica.id in ongoing:

@@ -42,17 +42,19 @@ class Deploy(Command[int]):
     """
 
     spec: ApplicationSpec = field(repr=False)  # may contain secrets
-    http: HTTPOptions | None = None
-    """The options of the proxies; None: they do not change."""
+    http: HTTPOptions = field(default_factory=HTTPOptions)
+    """The options of the proxies that change: those that are set explicitly. The others stay."""
     code: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """The code and files that the replicas unpack, by hash."""
     owner: str | None = None
     """The lease that holds the application; None: the application stays until it is deleted."""
     expected: int | None = None
     """The revision number that the application must have before the command; None: any."""
+    initial: HTTPOptions | None = None
+    """The options of the proxies if the instance has none yet; None: the default ones. `http` overrides them."""
 
     async def perform(self, controller: "Controller") -> int:
-        return await controller.apply(self.spec, self.http, self.owner, self.code, self.expected)
+        return await controller.apply(self.spec, self.http, self.owner, self.code, self.expected, self.initial)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,8 @@ class ConfigFile:
         """The options of the instance that the file sets, with absolute paths."""
         given = {name: getattr(self.instance, name) for name in self.instance.model_fields_set}
         for name in ("ssl_certfile", "ssl_keyfile"):
-            if given.get(name) is not None:
-                given[name] = str((self.folder / given[name]).absolute())
+            if name in given:
+                given[name] = str((self.folder / given[name]).absolute()) if given[name] else None
         return given
 
     def application(self, name: str) -> FileApplication:

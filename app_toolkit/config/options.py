@@ -42,7 +42,7 @@ class Options(InstanceOptions, PlanOptions):
     @field_validator("ssl_keyfile", "ssl_certfile")
     @classmethod
     def _begin_at_the_root(cls, path: str | None) -> str | None:
-        return path and str(Path(path).absolute())  # proxies run in another folder
+        return str(Path(path).absolute()) if path else None  # proxies run in another folder
 
     @field_validator("access_log")
     @classmethod

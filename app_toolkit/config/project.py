@@ -7,6 +7,7 @@ from typing import Any
 
 from app_toolkit.config.document import from_toml
 from app_toolkit.config.files import ConfigFile, parse
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.settings import read_settings
 from app_toolkit.errors import ConfigError
@@ -57,8 +58,22 @@ def resolve_options(project: Project, given: Options, file: ConfigFile | None = 
 
     The order is: `given`, the environment, the file that is served, the project, the default.
     """
+    return _combined(project, given, file, read_settings())
+
+
+def named_proxy_options(project: Project, given: Options, file: ConfigFile | None = None) -> HTTPOptions:
+    """Return the options of the proxies that a source sets for app_toolkit. Only these change proxies that run already.
+
+    `PORT` and `FORWARDED_ALLOW_IPS` do not count, because platforms set them for every process. They apply when the
+    proxies are started for the first time.
+    """
+    options = _combined(project, given, file, read_settings(ours=True)).given
+    return HTTPOptions(**{name: value for name, value in options.items() if name in HTTPOptions.model_fields})
+
+
+def _combined(project: Project, given: Options, file: ConfigFile | None, settings: Options) -> Options:
     of_file = {} if file is None else file.given
-    return Options(**{**project.defaults.given, **of_file, **read_settings().given, **given.given})
+    return Options(**{**project.defaults.given, **of_file, **settings.given, **given.given})
 
 
 def _table(parent: dict[str, Any], key: str, path: Path) -> dict[str, Any]:

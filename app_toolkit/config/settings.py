@@ -31,10 +31,18 @@ class Settings(Options):
         return f"the environment variable {_variable(option)}"
 
 
-def read_settings() -> Settings:
-    """Return the settings of this process. Raises `ConfigError` if the value of a variable is invalid."""
-    given: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in Settings.model_fields}
-    if given["address"] == "local":  # makes Ray start a local cluster, as `run` does without an address
+def read_settings(*, ours: bool = False) -> Settings:
+    """Return the settings of this process. `ours`: only those in `APP_TOOLKIT_*` variables.
+
+    Raises `ConfigError` if the value of a variable is invalid.
+    """
+    variables = {option: _variable(option) for option in Settings.model_fields}
+    given: dict[str, Any] = {
+        option: os.environ.get(variable)
+        for option, variable in variables.items()
+        if not ours or variable not in ALSO.values()
+    }
+    if given.get("address") == "local":  # makes Ray start a local cluster, as `run` does without an address
         del given["address"]
     return Settings(**{option: value for option, value in given.items() if value})
 

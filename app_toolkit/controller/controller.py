@@ -142,6 +142,7 @@ class Controller:
         owner: str | None = None,
         code: Mapping[str, bytes] | None = None,
         expected: int | None = None,
+        initial: HTTPOptions | None = None,
     ) -> int:
         """Apply an application under its name, and return its new revision number.
 
@@ -150,10 +151,11 @@ class Controller:
 
         Parameters:
             spec: The application.
-            http: The options of the proxies; None: they do not change.
+            http: The options of the proxies that change, which are those that are set explicitly; None: none does.
             owner: The lease that holds the application; None: no lease.
             code: The packed code that the replicas unpack, by hash, if the state store may not have it yet.
             expected: The revision number that the application must have before; 0: it must not exist; None: any.
+            initial: The options of the proxies if the instance has none yet; None: the default ones.
 
         Raises:
             ConfigError: Another application has the same route prefix or may have it, or calls a deployment that the
@@ -163,7 +165,7 @@ class Controller:
         """
         self._check_open()
         self._check_unused(spec)
-        revision = await self.desired.apply(spec, http, owner, code or {}, expected)
+        revision = await self.desired.apply(spec, http or HTTPOptions(), owner, code or {}, expected, initial)
         self._lift(spec)
         return revision
 

@@ -50,6 +50,11 @@ class DesiredState:
         self.shutdown_step: ShutdownStep | None = None
         """The step of the shutdown; None: there is no shutdown."""
         self._state_store = written
+        self._is_http_chosen = False
+        """Whether the options of the proxies have been chosen, so that only those that a client names change."""
+        self._has_served = False
+        """Whether there was any application since the instance began. From then on it has proxies until its shutdown.
+        They answer 404 after the last application was deleted."""
         self._stored_port = 0
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[str, _Specs] = {}
@@ -71,6 +76,8 @@ class DesiredState:
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
         if stored.http is not None:
             self.proxies.move(stored.http)
+        self._has_served = bool(stored.port or self._is_any)  # a shutdown deletes the port from the state store
+        self._is_http_chosen = self._has_served or stored.http is not None or bool(self._corrupt)
         self.proxies.port = self._stored_port = stored.port
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
@@ -80,7 +87,7 @@ class DesiredState:
         self._followed = self._proxies()
         self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
         deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
-        return shutdown.desired(self.shutdown_step, deployments, self._followed if self._is_any else {})
+        return shutdown.desired(self.shutdown_step, deployments, self._followed if self._has_served else {})
 
     def _proxies(self) -> dict[str, ReplicaSetSpec]:
         return {} if HTTP in self._corrupt else self.proxies.specs()
@@ -136,10 +143,11 @@ class DesiredState:
     async def apply(
         self,
         spec: ApplicationSpec,
-        http: HTTPOptions | None,
+        http: HTTPOptions,
         owner: str | None,
         code: Mapping[str, bytes],
         expected: int | None,
+        initial: HTTPOptions | None,
     ) -> int:
         """Apply an application, and return its new revision number."""
         async with self._changing:
@@ -153,14 +161,17 @@ class DesiredState:
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
-            anew = HTTP in self._corrupt
-            old = http if anew and http is not None else self.proxies.http
+            old, anew = self.proxies.http, HTTP in self._corrupt and bool(http.model_fields_set)
+            present = old if self._is_http_chosen and not anew else initial or HTTPOptions()
+            new = applications.proxy_options(present, http)
             there = rollout.active_revisions(self.rollouts.values())
-            applications.check(spec, http, owner, there, self.corrupt, old, self.leases.holder(spec.name))
-            if http is not None and (anew or http != old):
-                await self._state_store.put_http(http)
-                self.proxies.move(http, stay=anew)
+            was = new if anew else old
+            applications.check(spec, new, owner, there, self.corrupt, was, self.leases.holder(spec.name))
+            if anew or new != old:
+                await self._state_store.put_http(new)
+                self.proxies.move(new, stay=anew)
                 self._corrupt.pop(HTTP, None)
+            self._is_http_chosen = self._has_served = True
             after = rollout.applied(last, spec)
             if owner is not None and last is None and spec.name not in self.corrupt:
                 # First: without a stored lease, the application would stay forever.
@@ -329,7 +340,7 @@ class DesiredState:
     async def _put_port(self) -> None:
         """Store the port, so that the proxies that the next controller starts listen on the same port."""
         port = self.proxies.port
-        if port != self._stored_port:
+        if self._has_served and port != self._stored_port:
             await self._state_store.put_port(port)
             self._stored_port = port
 

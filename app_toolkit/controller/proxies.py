@@ -17,8 +17,8 @@ EMPTY_S = 30.0
 class Proxies:
     """The desired state of the proxies, which run on the node of the controller and on each node with replicas.
 
-    * The node of the controller has proxies as long as there is any application. Requests wait there for the first
-      replica, and the address of the instance does not change.
+    * The node of the controller has proxies from the first application until the shutdown. Requests wait there for the
+      first replica, get 404 after the last application was deleted, and the address of the instance does not change.
     * Another node has proxies while a replica runs there, and for `EMPTY_S` seconds after that. A proxy that dies in
       these seconds is not replaced, so no process is started on a node that has left the cluster.
     * All proxies of an instance listen on the same port. If any free port may be used, the first proxy chooses it.

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, HTTPOptions
+from app_toolkit.core.diff import options_changed
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReplicaSpec
@@ -11,7 +12,7 @@ from app_toolkit.types import Kind, ReplicaId
 
 def check(
     spec: ApplicationSpec,
-    http: HTTPOptions | None,
+    http: HTTPOptions,
     owner: str | None,
     there: Collection[ApplicationSpec],
     corrupt: Collection[str],
@@ -24,8 +25,8 @@ def check(
     state store. Their route prefixes are not known, so no other application may take a new prefix until they are
     applied again or deleted.
 
-    `http`: the new options of the proxies; None: no change. `listening`: the present options. `holder`: the owner of
-    the lease that holds the application of this name.
+    `http`: the new options of the proxies, `listening`: the present ones. `holder`: the owner of the lease that holds
+    the application of this name.
     """
     for other in there:
         if other.name != spec.name and other.route_prefix == spec.route_prefix is not None:
@@ -41,11 +42,24 @@ def check(
         )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
-    if http is not None and http != listening and any(other.name != spec.name for other in there):
+    others = sorted({other.name for other in there} - {spec.name})
+    if http != listening and others:
+        changes = ", ".join(map(str, options_changed(listening, http)))
         raise ConfigError(
-            f"the proxy of this instance listens on {listening.host}:{listening.port} for other "
-            f"applications and cannot be moved to {http.host}:{http.port}"
+            f"the proxies of this instance also serve {', '.join(map(repr, others))}, so these options of theirs "
+            f"cannot change: {changes}; deploy {spec.name!r} without them, or delete the other applications first"
         )
+
+
+def proxy_options(present: HTTPOptions, named: HTTPOptions) -> HTTPOptions:
+    """Return the options of the proxies after those that are set in `named` have changed. The others stay.
+
+    A certificate and its key are one pair: if only `ssl_certfile` is set, the key is in the same file.
+    """
+    given = {name: getattr(named, name) for name in named.model_fields_set}
+    if "ssl_certfile" in given:
+        given.setdefault("ssl_keyfile", None)
+    return HTTPOptions(**{**present.model_dump(), **given})
 
 
 def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: str) -> Mapping[str, Kind]:

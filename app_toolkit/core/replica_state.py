@@ -4,7 +4,7 @@ The table of transitions is complete. An event that the table does not list for 
 `IllegalTransition`. The table lists late events in separate rows, with comments that explain why they may be late.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from app_toolkit.errors import IllegalTransition
@@ -118,6 +118,8 @@ class Found(Event):
     phase_name: str
     location: Location | None = None
     live: ReloadableOptions | None = None
+    running_s: float = field(default=0.0, compare=False)
+    """Seconds since the process began to serve; 0: it has not, or not known."""
 
 
 # Events of the controller itself: the controller has sent an action, or callers have acknowledged a snapshot.
@@ -301,12 +303,15 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
         record = replace(record, phase=phase, since=now)
     match event:
         case Found() if before is P.RECOVERING:
+            # The deadlines begin anew. A running replica has none, so its phase began when its process began to serve.
+            since = now - event.running_s if phase is P.RUNNING else record.since
             return replace(
                 record,
+                since=since,
                 template_hash=event.template_hash,
                 location=event.location,
                 live=event.live,
-                serving_since=now if phase is P.RUNNING else None,
+                serving_since=since if phase is P.RUNNING else None,
                 probed_at=now,
                 # The replica was ordered to drain only after its removal was acknowledged, or after `UNROUTE_S`.
                 unrouted=phase is P.DRAINING,

@@ -17,10 +17,15 @@ STARTING = "starting"
 WAITING = "waiting_for_resources"
 FAILED = "failed"
 STOPPING = "stopping"
+UNHEALTHY = "unhealthy"
+"""Of a replica set: fewer replicas than desired answer their health checks well, because some that run do not."""
 ROLLED_BACK = "rolled_back"
 """Of an application: the revision that was applied last has failed, and the stable revision before it runs instead."""
 
-WORST_FIRST = (FAILED, ROLLED_BACK, WAITING, UPDATING, STARTING, STOPPING, HEALTHY)
+UNANSWERED_S = 2.0
+"""Seconds after which a health check without an answer is shown. Most answers take milliseconds."""
+
+WORST_FIRST = (FAILED, ROLLED_BACK, UNHEALTHY, WAITING, UPDATING, STARTING, STOPPING, HEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class ReplicaStatus:
     id: str
     phase: str
     age_s: float
-    """Seconds since the phase began."""
+    """Seconds since the phase began. A running replica: since its process began to serve, whichever controller runs."""
     revision: str
     address: str | None
     failed_probes: int
@@ -40,6 +45,8 @@ class ReplicaStatus:
     """The node of the cluster; None until the replica has started."""
     remote_address: str | None = None
     """The address for callers on other nodes; None: they cannot reach the replica."""
+    unhealthy: str | None = None
+    """Why the replica may not serve, as a phrase without a subject; None: it answered its last health check well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,10 @@ class GroupStatus:
     @property
     def error(self) -> str:
         """Why it is not up: a sentence, or a traceback whose last line is the reason; empty: there is no error."""
+        if self.status == UNHEALTHY:
+            ill = [each for each in self.replicas if each.unhealthy]
+            more = f", and {len(ill) - 1} more" if len(ill) > 1 else ""
+            return f"{ill[0].id} {ill[0].unhealthy}{more}"
         if self.status != WAITING:
             return self.last_error or ""
         return f"one replica asks for {self.unplaced.asks}; {self.unplaced.free} is free" if self.unplaced else ""
@@ -256,7 +267,7 @@ def group_status(
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return GroupStatus(
         name=record.name,
-        status=FAILED if quarantine else _replica_set_status(spec, record),
+        status=FAILED if quarantine else _replica_set_status(spec, record, now),
         target=spec.target if spec else 0,
         revision=spec.template_hash if spec else "",
         counts={phase: count for phase, count in counts.items() if count},
@@ -272,7 +283,7 @@ def worst(statuses: Iterable[str]) -> str:
     return min(statuses, key=WORST_FIRST.index, default=HEALTHY)
 
 
-def _replica_set_status(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> str:
+def _replica_set_status(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float) -> str:
     if spec is None or spec.target == 0:
         return STOPPING if record.replicas else HEALTHY
     current = [
@@ -290,7 +301,24 @@ def _replica_set_status(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -
         return UPDATING  # callers may still send requests to the others
     if any(r.phase is Phase.RUNNING and r.live != spec.live for r in current):
         return UPDATING
-    return HEALTHY if sum(r.phase is Phase.RUNNING for r in current) >= spec.target else STARTING
+    running = [r for r in current if r.phase is Phase.RUNNING]
+    healthy = [r for r in running if unhealthy(r, now) is None]
+    if len(healthy) >= spec.target:
+        return HEALTHY
+    return UNHEALTHY if len(healthy) < len(running) else STARTING
+
+
+def unhealthy(replica: ReplicaRecord, now: float) -> str | None:
+    """Return why a running replica may not serve; None: it answered its last health check well, or does not run."""
+    if replica.phase is not Phase.RUNNING:
+        return None
+    if replica.failed_probes and replica.answered:
+        lines = (replica.last_failure or "").strip().splitlines()
+        return f"is unhealthy: {lines[-1]}" if lines else "is unhealthy"
+    unanswered_s = 0.0 if replica.probing_since is None else now - replica.probing_since
+    if replica.failed_probes:
+        return f"did not answer {replica.failed_probes} health check{'s' * (replica.failed_probes > 1)}"
+    return f"has not answered a health check for {unanswered_s:.0f} s" if unanswered_s >= UNANSWERED_S else None
 
 
 def _never_placed(record: ReplicaSetRecord) -> str | None:
@@ -321,4 +349,5 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         free=replica.unplaceable.free if replica.unplaceable else None,
         node=replica.location.node if replica.location else None,
         remote_address=replica.location.remote_address if replica.location else None,
+        unhealthy=unhealthy(replica, now),
     )

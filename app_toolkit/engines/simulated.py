@@ -50,6 +50,8 @@ class Process:
     """Where the process serves; None until it is placed."""
     live: ReloadableOptions | None = None
     """The options that the replica uses; None: it is a proxy, or its last reconfiguration failed."""
+    running_since: float | None = None
+    """When the process began to serve; None: it has not."""
 
 
 class World:
@@ -158,7 +160,9 @@ class World:
         elif not process.deaf:
             order = process.order
             location = None if process.phase == "starting" else process.location
-            self._emit_event(Found(id, order.replica_set, order.template_hash, process.phase, location, process.live))
+            running_s = 0.0 if process.running_since is None else self.clock.now() - process.running_since
+            found = Found(id, order.replica_set, order.template_hash, process.phase, location, process.live, running_s)
+            self._emit_event(found)
 
     # Processes
 
@@ -213,6 +217,7 @@ class World:
             self._end(id, error)
             return
         process.phase = "running"
+        process.running_since = self.clock.now()
         assert process.location is not None
         self._emit_event(Started(id, process.location))
 

@@ -25,6 +25,7 @@ from app_toolkit.client.commands import (
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
+from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.replica.artifact import Unpacked
@@ -75,11 +76,12 @@ class Cluster(Client):
                 if name not in self.applications:
                     raise ConfigError(f"there is no application {name!r}")
                 return self.applications[name], 7
-            case Deploy(spec, http, code, None, expected):
+            case Deploy(spec, http, code, None, expected, initial):
                 self.did.append(f"deploy {spec.name}" + (f" after {expected}" if expected is not None else ""))
                 self.applications[spec.name] = spec
                 self.code.update(code)
-                self.http = http or self.http
+                assert initial is not None
+                self.http = proxy_options(self.http, http)
                 return 1
             case GetStatus(after):
                 up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
@@ -142,7 +144,7 @@ def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: 
         "  chat: unchanged",
     ]
     app.write_text(APP.replace('"Shop"', '"Shops"').replace("num_replicas=2", "num_replicas=3"))
-    assert deployed(cluster, app, dry_run=True, http=HTTPOptions(port=9000), moves=True) == [
+    assert deployed(cluster, app, dry_run=True, named=HTTPOptions(port=9000)) == [
         "application shop at /shop: files changed",
         "  app: will be restarted",
         "  chat: will be restarted (num_replicas 2 -> 3)",
@@ -330,12 +332,17 @@ def test_what_is_named_is_of_one_application_of_a_file(
 
 
 @pytest.mark.parametrize(
-    ("said", "moves", "timeout_s"),
-    [([], False, 600.0), (["--port", "9000"], True, 600.0), (["--wait", "--wait-timeout-s", "5"], False, 5.0)],
+    ("said", "named", "timeout_s"),
+    [
+        ([], {}, 600.0),
+        (["--port", "9000"], {"port": 9000}, 600.0),
+        (["--ssl-certfile", ""], {"ssl_certfile": None}, 600.0),
+        (["--wait", "--wait-timeout-s", "5"], {}, 5.0),
+    ],
 )
-def test_proxies_move_only_where_somebody_says_so(
+def test_proxies_change_only_the_options_that_are_named_and_a_platforms_port_is_none_of_them(
     said: list[str],
-    moves: bool,
+    named: dict[str, object],
     timeout_s: float,
     app: Path,
     command: Callable[..., int],
@@ -344,5 +351,10 @@ def test_proxies_move_only_where_somebody_says_so(
     taken: list[DeployOptions] = []
     monkeypatch.setattr(command_line, "deploy_on_cluster", lambda options, *_: taken.append(options))
     monkeypatch.chdir(app.parent)
+    monkeypatch.setenv("PORT", "9001")
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     assert command(None, "deploy", "shop.py", *said) == 0
-    assert [(each.moves, each.timeout_s, each.address) for each in taken] == [(moves, timeout_s, "auto")]
+    assert [(each.named.model_dump(exclude_unset=True), each.timeout_s, each.address) for each in taken] == [
+        (named, timeout_s, "auto")
+    ]
+    assert [(each.http.port, each.http.forwarded_allow_ips) for each in taken] == [(named.get("port", 9001), "*")]

@@ -166,6 +166,26 @@ def test_each_replica_is_told_with_what_it_does_where_somebody_asks(
     ]
 
 
+def test_a_replica_that_does_not_answer_health_checks_is_marked(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = ReplicaStatus(
+        "shop.app-1-1", "running", 61.6, "r", "unix:/x", 2, None, None, unhealthy="did not answer 2 health checks"
+    )
+    (shop,) = STATUS.applications
+    group = GroupStatus("shop/app", "unhealthy", 1, "r", {"running": 1}, (silent,), 0, None)
+    running.status = replace(STATUS, applications=(replace(shop, deployments=(group,)),))
+    running.loads = {}
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "  app: unhealthy, 1 of 1 running (shop.app-1-1 did not answer 2 health checks)",
+        "    shop.app-1-1: running for 62 s, did not answer 2 health checks",
+    ]
+    assert command("status", "--json") == 0
+    ((told,),) = [each["replicas"] for each in json.loads(capsys.readouterr().out)["applications"][0]["deployments"]]
+    assert told["unhealthy"] == "did not answer 2 health checks"
+
+
 def test_where_several_nodes_have_proxies_each_is_a_line(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     running.status = replace(STATUS, proxies=tuple(replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"))
     assert command("status") == 0

@@ -129,6 +129,10 @@ class Harness:
             id for replica_set in {PROXY, *map(proxies_of, self.nodes())} for id in self.world.of(replica_set, phase)
         ]
 
+    def replicas(self):
+        """All processes that are no proxies."""
+        return [id for id in self.world.processes if id not in self.proxies()]
+
     def nodes(self):
         return {process.location.node for process in self.world.processes.values() if process.location is not None}
 

@@ -115,6 +115,30 @@ async def test_callers_refuse_requests_while_replicas_that_crash_at_once_are_hel
         await h.until(lambda: h.proxy.view[f"replicas/{SHOP}"]["cannot_start"] is None, within_s=1)
 
 
+async def test_a_replica_that_answers_no_probe_is_marked_until_it_is_replaced_or_answers():
+    async with harness(deployed=application()) as h:
+        frozen = h.world.of(CHAT)[0]
+        h.world.processes[frozen].deaf = True
+        await h.until(lambda: h.word() == "unhealthy", within_s=10)
+        marked = {each.id: each.unhealthy for each in h.replica_set(CHAT).replicas if each.unhealthy}
+        assert list(marked) == [frozen]
+        assert "answer" in marked[frozen]
+        assert h.replica_set(SHOP).status == "healthy"
+
+
+async def test_the_age_of_a_replica_is_that_of_its_process_whichever_controller_runs():
+    async with harness(deployed=application()) as h:
+        await h.clock.advance(100.0)
+        before = {each.id: each.age_s for each in h.replica_set(CHAT).replicas}
+        assert min(before.values()) > 100.0
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.until_healthy()
+        after = {each.id: each.age_s for each in h.replica_set(CHAT).replicas}
+        assert after.keys() == before.keys()
+        assert all(after[id] >= before[id] for id in before)
+
+
 async def test_a_replica_that_answers_no_probe_is_killed_and_replaced():
     async with harness(deployed=application()) as h:
         victim = h.world.of(CHAT)[0]
@@ -277,7 +301,7 @@ async def test_ids_are_never_used_twice():
     async with harness(deployed=application()) as h:
         for _ in range(2):
             await h.controller.delete("shop")
-            await h.until(lambda: not h.world.processes)
+            await h.until(lambda: not h.replicas())
             await h.controller.apply(application())
             await h.until_healthy()
         await h.controller_dies()
@@ -412,13 +436,6 @@ async def test_a_caller_that_says_that_it_goes_holds_nothing_up():
         await h.until(lambda: h.performed(Drain), within_s=1.0)
 
 
-async def test_with_the_last_application_the_proxy_goes():
-    async with harness(deployed=application()) as h:
-        await h.controller.delete("shop")
-        await h.until(lambda: not h.world.processes)
-        assert h.controller.status().proxies == ()
-
-
 async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
     async with harness(deployed=application()) as h:
         [old] = h.world.of(PROXY)
@@ -435,6 +452,70 @@ async def test_a_proxy_on_another_port_waits_until_the_old_one_is_gone():
 
 
 NEXT = NodeId("next")
+
+
+SAFE = {"port": 8443, "ssl_certfile": "/c.pem", "proxies_per_node": 2, "max_requests_per_client": 10}
+
+
+async def test_the_proxies_keep_every_option_that_a_deploy_does_not_name():
+    async with harness() as h:
+        await h.controller.apply(application(), HTTPOptions(**SAFE), initial=HTTPOptions(host="0.0.0.0"))
+        safe = HTTPOptions(**SAFE, host="0.0.0.0")
+        assert h.controller.wanted()[1] == safe
+        await h.controller.apply(application(), initial=HTTPOptions(port=9000))
+        assert h.controller.wanted()[1] == safe, "they were chosen before"
+        await h.controller.apply(application(), HTTPOptions(port=9443), initial=HTTPOptions(port=9443))
+        assert h.controller.wanted()[1] == safe.model_copy(update={"port": 9443})
+        await h.controller.delete("shop")
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.controller.apply(application(), HTTPOptions(max_requests_per_client=None))
+        kept = safe.model_copy(update={"port": 9443, "max_requests_per_client": None})
+        assert h.controller.wanted()[1] == kept
+        await h.controller.apply(application("other", prefix="/other"), HTTPOptions(port=9443))
+        with pytest.raises(
+            ConfigError, match=r"also serve 'other', .* change: port 9443 -> 8443, ssl_certfile /c.pem -> none;"
+        ):
+            await h.controller.apply(application(), HTTPOptions(port=8443, ssl_certfile=None))
+        assert h.controller.wanted()[1] == kept
+
+
+async def test_an_instance_without_an_explicit_option_keeps_the_default_ones():
+    async with harness(deployed=application()) as h:
+        await h.controller.apply(application(), initial=HTTPOptions(port=9000))
+        assert h.controller.wanted()[1] == HTTPOptions()
+
+
+async def test_after_the_last_delete_the_proxy_stays_until_the_shutdown_and_has_no_routes():
+    async with harness(deployed=application()) as h:
+        [proxy] = h.proxies("running")
+        await h.controller.delete("shop")
+        await h.until(lambda: not h.replicas())
+        await h.clock.advance(60.0)
+        assert h.proxies("running") == [proxy]
+        assert h.proxy.view["routes"]["applications"] == []
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.clock.advance(60.0)
+        assert h.proxies("running") == [proxy], "the next controller keeps it"
+        h.world.crash(proxy)
+        await h.until(lambda: h.proxies("running"))
+        await h.controller.apply(application())
+        await h.until_healthy()
+        await h.controller.delete("shop")
+        down = asyncio.create_task(h.controller.shutdown())
+        await h.until(down.done)
+        assert not h.world.processes
+
+
+async def test_an_instance_that_never_had_an_application_has_no_proxy():
+    async with harness() as h:
+        await h.clock.advance(60.0)
+        assert not h.proxies()
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.clock.advance(60.0)
+        assert not h.proxies()
 
 
 async def test_several_proxies_share_the_port_that_the_first_one_found():

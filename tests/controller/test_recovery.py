@@ -164,7 +164,7 @@ async def test_an_application_that_cannot_be_read_can_be_deleted():
         flip(h, KEY, COPIES + KEY)
         await comes_back(h)
         await h.controller.delete("shop")
-        await h.until(lambda: not h.world.processes, within_s=60)
+        await h.until(lambda: not h.replicas(), within_s=60)
         assert not h.performed(Kill)
         await h.until(lambda: set(h.proxy.view) == {"routes"})
         assert h.proxy.view["routes"] == {"applications": [], "as_before": []}
@@ -233,7 +233,7 @@ async def test_where_no_proxy_runs_there_is_none_that_could_stay():
         flip(h, "http", COPIES + "http")
         await comes_back(h)
         assert warnings(h) == (), "it is forgotten"
-        await h.controller.apply(application(), HTTPOptions())
+        await h.controller.apply(application(), HTTPOptions(port=8000))
         await h.until_healthy()
         await comes_back(h)
         await until_another_one_listens_as_by_default(h)
@@ -444,7 +444,7 @@ async def test_wherever_the_controller_dies_a_name_is_new_or_known_deleted_or_no
         async with harness(deployed=application()) as h:
             if doing == "apply":
                 await h.controller.delete("shop")
-                await h.until(lambda: not h.world.processes)
+                await h.until(lambda: not h.replicas())
             await mortal(h, writes)
             done = False
             with suppress(Killed):
@@ -457,7 +457,7 @@ async def test_wherever_the_controller_dies_a_name_is_new_or_known_deleted_or_no
             if done and not damaged:
                 assert h.word() == ("healthy" if doing == "apply" else None)
             if h.word() is None:
-                assert not h.world.processes
+                assert not h.replicas()
             await h.controller.apply(application())
             await h.until_healthy()
             assert len(h.world.of(CHAT)) == 2

@@ -5,14 +5,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import DeploymentConfig, HTTPOptions
-from app_toolkit.core.applications import application_of, check, methods, replica_set_names, replica_set_specs, scaled
+from app_toolkit.core.applications import (
+    application_of,
+    check,
+    methods,
+    proxy_options,
+    replica_set_names,
+    replica_set_specs,
+    scaled,
+)
 from app_toolkit.errors import ConfigError
 from tests.core.specs import application
 
 NOW = HTTPOptions(port=8000)
 
 
-def refusal(spec, *, there=(), corrupt=(), http=None, owner=None, holder=None):
+def refusal(spec, *, there=(), corrupt=(), http=NOW, owner=None, holder=None):
     try:
         check(spec, http, owner, there, corrupt, NOW, holder)
     except ConfigError as error:
@@ -59,7 +67,8 @@ def refusal(spec, *, there=(), corrupt=(), http=None, owner=None, holder=None):
             "others are reached there",
             application("b", prefix="/b"),
             {"there": [application("a")], "http": HTTPOptions(port=1)},
-            "listens on 127.0.0.1:8000 for other applications and cannot be moved to 127.0.0.1:1",
+            "the proxies of this instance also serve 'a', so these options of theirs cannot change: port 8000 -> 1; "
+            "deploy 'b' without them, or delete the other applications first",
         ),
         ("they stay", application("b", prefix="/b"), {"there": [application("a")], "http": NOW}, None),
     ],
@@ -80,7 +89,7 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
         name = data.draw(st.sampled_from(["a", "b", "c"]))
         spec = application(name, prefix=data.draw(st.sampled_from([None, "/", "/x"])))
         owner = data.draw(st.sampled_from([None, "me", "you"]))
-        wish = data.draw(st.sampled_from([None, NOW, HTTPOptions(port=1)]))
+        wish = data.draw(st.sampled_from([http, NOW, HTTPOptions(port=1)]))
         before = dict(there), dict(holders), http
         try:
             check(spec, wish, owner, there.values(), corrupt, http, holders.get(name))
@@ -88,8 +97,8 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
             assert (there, holders, http) == before
             continue
         assert name not in holders or holders[name] == owner
-        assert http == (wish or http) or there.keys() <= {name}, "others are reached where they were"
-        there[name], http = spec, wish or http
+        assert http == wish or there.keys() <= {name}, "others are reached where they were"
+        there[name], http = spec, wish
         if owner is not None:
             holders[name] = owner
         if corrupt.pop(name, spec).route_prefix != spec.route_prefix:
@@ -97,6 +106,29 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
         running = (*there.values(), *corrupt.values())
         prefixes = [each.route_prefix for each in running if each.route_prefix is not None]
         assert len(prefixes) == len(set(prefixes))
+
+
+OPTIONS = {
+    "host": st.sampled_from(["127.0.0.1", "0.0.0.0"]),
+    "port": st.integers(0, 65_535),
+    "proxies_per_node": st.integers(1, 64),
+    "max_requests_per_client": st.none() | st.integers(1, 100),
+    "ssl_certfile": st.sampled_from([None, "/a.pem", "/b.pem"]),
+    "ssl_keyfile": st.sampled_from([None, "/a.key", "/b.key"]),
+    "access_log": st.booleans(),
+}
+SOME_OPTIONS = st.fixed_dictionaries({}, optional=OPTIONS)
+
+
+@given(SOME_OPTIONS, SOME_OPTIONS)
+def test_only_the_options_that_are_named_change_and_a_key_goes_with_its_certificate(present, named):
+    before, after = HTTPOptions(**present), proxy_options(HTTPOptions(**present), HTTPOptions(**named))
+    expected = {**before.model_dump(), **named}
+    if "ssl_certfile" in named:
+        expected["ssl_keyfile"] = named.get("ssl_keyfile")
+    assert after.model_dump() == expected
+    assert proxy_options(after, HTTPOptions(**named)) == after
+    assert proxy_options(before, HTTPOptions()) == before
 
 
 def test_what_may_be_called_is_told_and_what_there_is_where_that_is_not():

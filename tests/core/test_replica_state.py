@@ -129,6 +129,15 @@ def test_what_is_found_is_what_it_says_and_its_deadlines_begin_anew(name):
     assert found.unrouted == (name == "draining")
 
 
+@pytest.mark.parametrize("name", sorted(FOUND_AS))
+def test_a_replica_that_is_found_running_has_run_as_long_as_its_process_says(name):
+    event = Found(R, "shop/chat", "v7", name, HERE, OLD, running_s=3_600.0)
+    found = apply(record(Phase.RECOVERING, template_hash=""), event, 50.0)
+    running = name == "running"
+    assert found.since == (-3_550.0 if running else 50.0)
+    assert found.serving_since == (-3_550.0 if running else None)
+
+
 def test_a_probe_that_was_never_answered_counts_when_the_next_is_sent():
     running = apply(record(Phase.RUNNING), ProbeSent(R), 1.0)
     assert running.failed_probes == 0

@@ -83,6 +83,47 @@ def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed()
     assert (updated.status, updated.deployments[0].status) == ("updating", "updating")
 
 
+@pytest.mark.parametrize(
+    ("facts", "unhealthy"),
+    [
+        ({}, None),
+        ({"probing_since": 19.0}, None),
+        ({"probing_since": 17.0}, "has not answered a health check for 3 s"),
+        ({"failed_probes": 1}, "did not answer 1 health check"),
+        ({"failed_probes": 2, "probing_since": 10.0}, "did not answer 2 health checks"),
+        (
+            {"failed_probes": 1, "answered": True, "last_failure": "Traceback\nRuntimeError: I have a cold"},
+            "is unhealthy: RuntimeError: I have a cold",
+        ),
+    ],
+)
+def test_a_replica_that_does_not_answer_health_checks_is_marked(facts, unhealthy):
+    there = record(("v1", RUN), ("v1", RUN))
+    ill = replace(there.replicas[1], **facts)
+    told = group_status(replica_set_spec("v1", 2), replace(there, replicas=(there.replicas[0], ill)), 20.0)
+    assert [each.unhealthy for each in told.replicas] == [None, unhealthy]
+    assert told.status == ("healthy" if unhealthy is None else "unhealthy")
+    assert told.reason == ("" if unhealthy is None else f"r1 {unhealthy}")
+    spare = group_status(replica_set_spec("v1", 1), replace(there, replicas=(there.replicas[0], ill)), 20.0)
+    assert spare.status == "healthy", "the other one is enough"
+
+
+probes = st.fixed_dictionaries(
+    {"failed_probes": st.integers(0, 3), "answered": st.booleans(), "probing_since": st.none() | st.floats(0, 20)}
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([RUN, START]), probes), max_size=5), st.integers(1, 5))
+def test_a_group_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
+    there = record(*(("v1", phase) for phase, _ in rows))
+    replicas = tuple(replace(r, **facts) for r, (_, facts) in zip(there.replicas, rows, strict=True))
+    told = group_status(replica_set_spec("v1", target), replace(there, replicas=replicas), 20.0)
+    marked = sum(each.unhealthy is not None for each in told.replicas)
+    well = told.running - marked
+    assert told.status == ("healthy" if well >= target else "unhealthy" if marked else "starting")
+    assert bool(told.reason) == (told.status == "unhealthy")
+
+
 def test_a_quarantined_group_has_failed_and_says_why():
     told = group_status(replica_set_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
     assert (told.status, told.last_error) == ("failed", "it is not looked after")

@@ -115,6 +115,8 @@ def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_
 
     status = json.loads(command("status", "--json", "--address", address))
     assert [each["name"] for each in status["applications"]] == ["default"]
+    command("delete", "default", "--address", address)
+    assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 404, "the proxy outlives the last one"
     command("shutdown", "--address", address)
     with pytest.raises(httpx.ConnectError):
         httpx.get(url, trust_env=False, timeout=PATIENCE_S)

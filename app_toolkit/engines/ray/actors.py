@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -98,6 +99,8 @@ class Controlled:
         self.name = name
         self.epoch = 0
         self.phase = "starting"
+        #: When the process began to serve, on its monotonic clock; None: it has not.
+        self.running_since: float | None = None
         #: None until `run_as` is called.
         self.replica_set: str | None = None
         self.template_hash: str | None = None
@@ -143,6 +146,7 @@ class Controlled:
             "phase_name": self.phase,
             "location": location,
             "live": self.live,
+            "running_s": 0.0 if self.running_since is None else time.monotonic() - self.running_since,
         }
 
     @control
@@ -169,6 +173,7 @@ class Controlled:
                 gc.collect()
                 gc.freeze()
                 self.phase = "running"
+                self.running_since = time.monotonic()
                 self.location.set_result(location)
         return self.location.result()
 

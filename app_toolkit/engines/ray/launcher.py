@@ -259,6 +259,7 @@ class RayLauncher:
                 phase_name=about["phase_name"],
                 location=about["location"],
                 live=about["live"],
+                running_s=about["running_s"],
             )
         )
         if about["location"] is not None:
