@@ -7,6 +7,8 @@ import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -17,20 +19,28 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.conversations import ConversationStore
-from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, TextEvent, closing
+from app_toolkit.chat.protocol import INTERRUPTED, ChatEvent, ErrorEvent, TextEvent, closing
 from app_toolkit.chat.requests import MAX_BODY_SIZE, CheckedRoute, RequestChecks, checked
 from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
 from app_toolkit.chat.ui_messages import UIChat, read_chat, tool_calls
-from app_toolkit.chat.ui_record import MessageRecord
+from app_toolkit.chat.ui_record import MessageRecord, ends_of_texts
 from app_toolkit.chat.ui_stream import MessageParts, Part, encode
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.core.stream_log import Outcome, Page
 from app_toolkit.deployment import Bound
-from app_toolkit.errors import ChatError, ConfigError, RequestError, StreamActive, StreamUnknown
+from app_toolkit.errors import (
+    NOT_TAKEN,
+    ChatError,
+    ConfigError,
+    ReplicaLost,
+    RequestError,
+    StreamActive,
+    StreamUnknown,
+)
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
-from app_toolkit.streaming.resumable import ERRORS, STREAM_ID, OpenStream, StreamOptions, log_parameter
+from app_toolkit.streaming.resumable import ERRORS, STREAM_ID, LostStream, OpenStream, StreamOptions, log_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
 
@@ -63,10 +73,12 @@ CLIENT_CLOSED_REQUEST = 499
 
 FAILED = "An error occurred."
 
+BUSY = "The server is busy. Try again in a moment."
+
 ENDINGS: Mapping[Outcome | None, Part] = {
     "stopped": {"type": "abort"},
     "failed": {"type": "error", "errorText": FAILED},
-    "lost": {"type": "error", "errorText": "The response was interrupted."},
+    "lost": {"type": "error", "errorText": INTERRUPTED},
 }
 """The last part of a stream that did not end by itself."""
 
@@ -74,6 +86,9 @@ LOST: Part = {"type": "data-error", "data": ERRORS["lost"], "transient": True}
 """The part before the error of a stream whose process has died. Programs find the reason in it; `onData` gets it."""
 
 EVICTED: Part = {"type": "error", "errorText": "The response is too long to be read again from its start."}
+
+LAST_PARTS = ("finish", "error")
+"""The types of the last part of a stream."""
 
 BODY = {
     "requestBody": {
@@ -204,7 +219,7 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
         if active is None:
             yield None
             return
-        async with OpenStream(request, log, active, 0, HEADERS["content-type"], options) as stream:
+        async with _resumed(request, log, active, user_chats.find(chat), options) as stream:
             yield stream
 
     @router.post("", response_class=Answer, openapi_extra=BODY)
@@ -258,9 +273,12 @@ class MessageResponse:
     def __init__(self, chat: UIChat, call: Call, stored: StoredChat | None, version: int) -> None:
         self.committed = False
         """Whether the response has a status, so that an error can only be a part."""
+        self.generation: Generation | None = None
+        """The generation of a response that outlives its client; None: a disconnect is a stop."""
+        self.stored = stored
+        """Where the response is stored; None: nowhere."""
         self._chat = chat
         self._call = call
-        self._stored = stored
         continued = chat.continued
         # A client that gets another id for a message that it continues would show two messages.
         id = (continued.id if continued else "") or f"msg_{secrets.token_urlsafe(12)}"
@@ -268,12 +286,12 @@ class MessageResponse:
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the parts as events of a stream log, and store them. An exception before the first one is raised."""
-        if self._stored is None:
+        if self.stored is None:
             async with aclosing(self._translated(self._chat, None)) as events:
                 async for event in events:
                     yield event
             return
-        chat = await self._stored.begin(self._chat)
+        chat = await self.stored.begin(self._chat)
         continued = chat.continued
         record = MessageRecord(continued.parts if continued else ())
         try:
@@ -281,7 +299,9 @@ class MessageResponse:
                 async for event in events:
                     yield event
         finally:
-            await self._stored.end(record)
+            if self.generation is not None and not (record.has_ended or self.generation.was_stopped):
+                record.add(ENDINGS["lost"])  # its log has failed, or its process ends
+            await self.stored.end(record)
 
     async def _translated(self, chat: UIChat, record: MessageRecord | None) -> AsyncGenerator[bytes, None]:
         def encoded(parts: list[Part]) -> Iterator[bytes]:
@@ -355,6 +375,9 @@ def _message(error: Exception) -> str:
         return error.detail if isinstance(error.detail, str) else json.dumps(error.detail)
     if isinstance(error, RequestValidationError):
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    if isinstance(error, (ReplicaLost, *NOT_TAKEN)):  # its text names a deployment
+        logger.warning("a response was interrupted, or did not begin: %s", error)
+        return INTERRUPTED if isinstance(error, ReplicaLost) else BUSY
     return str(error) if isinstance(error, ChatError | RequestError) else FAILED
 
 
@@ -371,7 +394,13 @@ async def _kept(
         linger_s=options.linger_s,
         max_duration_s=options.max_duration_s,
     )
-    await _begin(generation, log, chat)
+    response.generation = generation
+
+    async def recover() -> None:
+        if chat is not None and response.stored is not None:
+            await _recover(request, log, chat, response.stored, options)
+
+    await _begin(generation, log, chat, recover)
     try:
         await generation.first_event(options.first_event_s)
     except BaseException:
@@ -426,11 +455,17 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _begin(generation: Generation, log: StreamLog, chat: str | None) -> None:
-    """Begin a generation. Raises `ChatError` 409 if the active response of the chat does not end."""
+async def _begin(
+    generation: Generation, log: StreamLog, chat: str | None, recover: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Begin a generation. Raises `ChatError` 409 if the active response of the chat does not end.
+
+    `recover` is called before each attempt.
+    """
     try:
         async with asyncio.timeout(STOP_S):
             while True:
+                await recover()
                 try:
                     await generation.begin()
                     return
@@ -450,6 +485,45 @@ async def _active(log: StreamLog, chat: str, *, or_lost: bool = False) -> str | 
         return stream if outcome is None or (or_lost and outcome == "lost") else None
     except StreamUnknown:
         return None
+
+
+def _resumed(
+    request: Request, log: StreamLog, stream: str, stored: StoredChat | None, options: StreamOptions
+) -> OpenStream:
+    """Return a response that one request follows. If its process has died, what the log has is stored."""
+    if stored is None:
+        return OpenStream(request, log, stream, 0, HEADERS["content-type"], options)
+    recovering = replace(options, resume=partial(_interrupted, stored))
+    found = OpenStream(request, log, stream, 0, HEADERS["content-type"], recovering)
+    found.encoder = bytes
+    return found
+
+
+async def _interrupted(stored: StoredChat, lost: LostStream) -> AsyncGenerator[bytes, None]:
+    """Store what the log has of a response whose process has died, and yield its last parts."""
+    parts: list[Part] = [json.loads(event) for event in lost.events]
+    has_ended = bool(parts) and parts[-1]["type"] in LAST_PARTS
+    last = [] if has_ended else [*ends_of_texts(parts), LOST, ENDINGS["lost"]]
+    await stored.recover([*parts, *last])
+    for part in last:
+        yield encode(part)
+
+
+async def _recover(request: Request, log: StreamLog, chat: str, stored: StoredChat, options: StreamOptions) -> None:
+    """Store what the log has of the latest response of a chat, if its process has died."""
+    stream = await _active(log, chat, or_lost=True)
+    try:
+        if stream is None or await log.outcome(stream, NEWEST) != "lost":
+            return
+    except StreamUnknown:
+        return
+    found = _resumed(request, log, stream, stored, options)
+    async with aclosing(found.pages()) as pages:
+        async for page in pages:
+            if page.evicted:
+                break
+    if found.generation is not None:
+        await found.generation.ended()
 
 
 async def _stop(log: StreamLog, stream: str) -> None:
@@ -487,6 +561,7 @@ async def _frames(stream: OpenStream) -> AsyncGenerator[bytes, None]:
     yield OPEN
     unfinished: Part | None = None
     ended = False
+    following = 1
     async with aclosing(_paced(stream.pages(), KEEP_ALIVE_S)) as pages:
         async for page in pages:
             if page is None:
@@ -498,16 +573,19 @@ async def _frames(stream: OpenStream) -> AsyncGenerator[bytes, None]:
                 frames.append(b"data: " + data + b"\n\n")
                 if b'-delta"' not in data[:32]:
                     part = json.loads(data)
-                    ended = part["type"] in ("finish", "error")
+                    ended = part["type"] in LAST_PARTS
                     if part["type"] in ("text-start", "reasoning-start"):
                         unfinished = {"type": part["type"].replace("-start", "-end"), "id": part["id"]}
                     elif part == unfinished:
                         unfinished = None
-            last = EVICTED if page.evicted else ENDINGS.get(page.outcome)
+            last = ENDINGS.get(page.outcome)
+            if page.evicted:  # without a gap, the log does not know the stream any more
+                last = EVICTED if page.first > following else ENDINGS["lost"]
+            following = page.first + len(page.events)
             if last is not None and not ended:
                 if unfinished is not None:
                     frames.append(_frame(unfinished))
-                if page.outcome == "lost":
+                if last is ENDINGS["lost"]:
                     frames.append(_frame(LOST))
                 frames.append(_frame(last))
             if frames:

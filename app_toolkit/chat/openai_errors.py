@@ -14,8 +14,9 @@ from starlette.exceptions import HTTPException
 
 from app_toolkit.chat.openai_stream import document_response
 from app_toolkit.chat.openai_wire import InvalidParameter
+from app_toolkit.chat.protocol import INTERRUPTED
 from app_toolkit.chat.requests import CheckedRoute
-from app_toolkit.errors import ChatError, RequestError
+from app_toolkit.errors import ChatError, ReplicaLost, RequestError
 
 logger = logging.getLogger("app_toolkit.chat")
 
@@ -78,6 +79,9 @@ def error_of(error: Exception) -> OpenAIError:
     if isinstance(error, HTTPException):
         detail = error.detail if isinstance(error.detail, str) else json.dumps(error.detail, default=str)
         return OpenAIError(error.status_code, detail, headers=error.headers or {})
+    if isinstance(error, ReplicaLost):  # its text names a deployment
+        logger.warning("a response was interrupted: %s", error)
+        return OpenAIError(error.status, INTERRUPTED, error.reason)
     if isinstance(error, RequestError) and error.status != 500:
         return OpenAIError(error.status, str(error), error.reason, headers=_retry_after(error.retry_after_s))
     logger.error("a chat request failed", exc_info=error)

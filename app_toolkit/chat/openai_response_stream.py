@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app_toolkit.chat.protocol import (
+    INTERRUPTED,
     ChatEvent,
     FinishEvent,
     FinishReason,
@@ -29,10 +30,7 @@ FINAL = frozenset({"completed", "incomplete", "cancelled", "failed"})
 INCOMPLETE: dict[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete."""
 
-LOST = {
-    "code": "server_error",
-    "message": "the response was interrupted, because its process has ended or its log failed",
-}
+LOST = {"code": "server_error", "message": INTERRUPTED}
 """The error of a response whose stream has ended without its last event."""
 
 DELTAS = {

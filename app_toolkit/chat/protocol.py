@@ -158,6 +158,9 @@ class ChatModel(Protocol):
         """
 
 
+INTERRUPTED = "The response was interrupted."
+"""What users read if a process that took part in a response has died. The log has the details."""
+
 ChatFunction = Callable[[ChatRequest], AsyncIterator[ChatEvent]]
 """A model may also be an async generator function."""
 

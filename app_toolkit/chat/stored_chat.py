@@ -4,14 +4,14 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, overload
 
 from fastapi import Depends, HTTPException
 
 from app_toolkit.chat.conversations import ConversationStore
 from app_toolkit.chat.ui_messages import UIChat, UIMessage
-from app_toolkit.chat.ui_record import MessageRecord
+from app_toolkit.chat.ui_record import MessageRecord, Part
 from app_toolkit.errors import ChatError, ConfigError
 
 logger = logging.getLogger("app_toolkit.chat")
@@ -107,6 +107,24 @@ class StoredChat:
         """Store a response, also if the caller is cancelled meanwhile. A failure is logged."""
         if not record.is_empty:
             await _to_its_end(self._append(record))
+
+    async def recover(self, parts: Sequence[Part]) -> None:
+        """Store a response whose process has died, as far as its parts are known. A failure is logged.
+
+        Nothing is stored if the first part is missing, because the log has evicted it.
+        """
+        if not parts or parts[0]["type"] != "start":
+            return
+        try:
+            conversation = await self._store.get(self._user, self._id)
+        except Exception:  # of a store of the user's own
+            logger.exception("a response of the chat %r was not stored", self._id)
+            return
+        messages = () if conversation is None else conversation.messages
+        record = MessageRecord(next((each["parts"] for each in messages if each["id"] == parts[0]["messageId"]), ()))
+        for part in parts:
+            record.add(part)
+        await self.end(record)
 
     async def _append(self, record: MessageRecord) -> None:
         try:

@@ -1,10 +1,22 @@
 """The message that a client has after it has read the parts of a UI message stream."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Part = dict[str, Any]
+
+
+def ends_of_texts(parts: Iterable[Mapping[str, Any]]) -> list[Part]:
+    """Return the parts that end the texts and reasonings which these parts leave open."""
+    left: dict[tuple[str, str], Part] = {}
+    for part in parts:
+        kind, _, step = part["type"].partition("-")
+        if kind in ("text", "reasoning") and step == "start":
+            left[kind, part["id"]] = {"type": f"{kind}-end", "id": part["id"]}
+        elif kind in ("text", "reasoning") and step == "end":
+            left.pop((kind, part["id"]), None)
+    return list(left.values())
 
 
 class MessageRecord:
@@ -28,6 +40,11 @@ class MessageRecord:
     def is_empty(self) -> bool:
         """Whether no part has been added."""
         return not self._id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last part has been added."""
+        return self._finished or self._error is not None
 
     def add(self, part: Mapping[str, Any]) -> None:
         """Add the next part of the stream."""

@@ -14,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
 from app_toolkit.chat.keys import KEY_USAGE, KeyUsage
+from app_toolkit.chat.protocol import INTERRUPTED
 from app_toolkit.chat.requests import checked_origins, origin_is_allowed
 from app_toolkit.chat.websocket_wire import (
     ChatCommand,
@@ -65,7 +66,7 @@ ENDINGS: Mapping[Outcome, Document] = {
         "type": "error",
         "status": 502,
         "code": "response_lost",
-        "message": "the process that generated the response has ended",
+        "message": INTERRUPTED,
     },
 }
 """The last event of a response that did not end by itself, by how its stream ended."""

@@ -68,6 +68,11 @@ class Generation:
         self._task: asyncio.Task[None] | None = None
         self._generating: asyncio.Task[None] | None = None
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ends because of a stop or a limit, and not because a process was lost."""
+        return self._stopped == "stopped"
+
     async def begin(self) -> None:
         """Add the stream to the log and start the generator. Raises as `StreamLog.begin` does."""
         await self._log.begin(self.id, self.owner, self._media_type, self._key)

@@ -16,7 +16,6 @@ from fastapi.staticfiles import StaticFiles
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import SQLiteConversationStore, ai_sdk_router, conversations_router, openai_router
-from app_toolkit.streaming import SharedStreamLog
 from chat.assistant import Assistant
 
 HERE = Path(__file__).parent
@@ -81,11 +80,14 @@ async def visitor(visitor: Annotated[str | None, Cookie()] = None) -> str:
 
 assistant = Assistant.bind(str(DOCS), embedder(), without=REPORTS, period_s=PERIOD_S)
 models = {"assistant": assistant}
-log = SharedStreamLog()  # one for all replicas; app.yaml deploys it
 store = SQLiteConversationStore(database())
 
-app = Toolkit(title="Chat", summary="A chat page, and the same assistant for the clients of other chats.")
-app.include_router(ai_sdk_router(models, log=log, conversations=store, user=visitor), prefix="/api/chat", tags=["chat"])
+app = Toolkit(
+    title="Chat",
+    summary="A chat page, and the same assistant for the clients of other chats.",
+    stream_log="shared",  # one for all replicas, which `run` and `deploy` start
+)
+app.include_router(ai_sdk_router(models, conversations=store, user=visitor), prefix="/api/chat", tags=["chat"])
 app.include_router(conversations_router(store, user=visitor), prefix="/api/conversations", tags=["conversations"])
 app.include_router(openai_router(models), prefix="/v1", tags=["openai"])
 app.mount("/static", StaticFiles(directory=STATIC), name="static")

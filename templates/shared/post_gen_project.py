@@ -16,7 +16,7 @@ index.write_text(page.replace("Ask about the documentation", "Write a message"),
 texts = (
     "// What the page says about this assistant.\n",
     'export const HEADING = "What would you like to know?";',
-    'export const ABOUT = "Answers survive a reload, a lost connection and an update of the server.";',
+    'export const ABOUT = "Answers survive a reload and a lost connection.";',
     "export const SUGGESTIONS = []; // each is a title and a prompt",
 )
 (static / "texts.js").write_text("\n".join(texts) + "\n", "utf-8")

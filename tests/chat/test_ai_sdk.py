@@ -29,7 +29,7 @@ from app_toolkit.chat import (
     ai_sdk_router,
 )
 from app_toolkit.chat.models import EchoModel
-from app_toolkit.errors import StreamLogFull
+from app_toolkit.errors import QueueTimeout, ReplicaLost, StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
 from tests.chat.served import HeldClock
 from tests.chat.ui_stream import checked
@@ -253,6 +253,8 @@ async def test_only_clients_of_version_6_get_a_reason(talk: Talk, script: list[S
         (HTTPException(402, "pay", {"x-own": "1"}), 402, "pay"),
         (HTTPException(400, {"a": 1}), 400, '{"a": 1}'),
         (StreamLogFull("full"), 503, "full"),
+        (ReplicaLost("gpt was lost while it answered chat"), 502, "The response was interrupted."),
+        (QueueTimeout("no replica of gpt had room"), 503, "The server is busy. Try again in a moment."),
         (ErrorEvent("it broke"), 500, "it broke"),
         (RuntimeError("secret"), 500, "Internal Server Error"),
     ],
@@ -290,6 +292,7 @@ async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content
     [
         (ErrorEvent("it broke"), "it broke"),
         (ChatError("too long"), "too long"),
+        (ReplicaLost("gpt was lost while it answered chat"), "The response was interrupted."),
         (RuntimeError("secret"), "An error occurred."),
         (ToolResultEvent("c9", 1), "An error occurred."),
         (ToolResultEvent("c1", math.nan), "An error occurred."),

@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 import httpx
@@ -23,6 +23,9 @@ from app_toolkit.chat import (
     conversations_router,
 )
 from app_toolkit.chat.conversations import Message
+from app_toolkit.chat.ui_stream import encode
+from app_toolkit.core.stream_log import Page, Renewal
+from app_toolkit.errors import ReplicaLost
 from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import asking
 from tests.chat.ui_stream import checked
@@ -33,7 +36,10 @@ pytestmark = pytest.mark.anyio
 
 
 class Steps:
-    """A model that answers with the number of messages and the words of the prompt. It waits at `/wait`."""
+    """A model that answers with the number of messages and the words of the prompt.
+
+    It waits at `/wait` until it may go on, and at `/forever`.
+    """
 
     def __init__(self) -> None:
         self.requests: list[ChatRequest] = []
@@ -46,6 +52,8 @@ class Steps:
         for word in (str(len(request.messages)), *request.prompt.split()):
             if word == "/wait":
                 await self.go.wait()
+            elif word == "/forever":
+                await asyncio.Event().wait()
             elif word == "/raise":
                 raise ChatError("Broken.")
             elif word == "/call":
@@ -63,12 +71,36 @@ class SlowStore(SQLiteConversationStore):
         return await super().append(user, id, message, create=create)
 
 
+class FailingLog(MemoryStreamLog):
+    """A log that can die, as the replica of a shared one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_dead = False
+        self.appended = 0
+
+    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
+        if self.is_dead:
+            raise ReplicaLost("stream-log was lost while it answered append")
+        self.appended += len(events)
+        return await super().append(stream, owner, first, events)
+
+    async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
+        async with aclosing(super().follow(stream, after)) as pages:
+            async for page in pages:
+                if self.is_dead:
+                    raise ReplicaLost("stream-log was lost while it answered follow")
+                yield page
+
+
 class Talk:
     """A client of one user."""
 
-    def __init__(self, http: httpx.AsyncClient, model: Steps) -> None:
+    def __init__(self, http: httpx.AsyncClient, model: Steps, log: FailingLog, store: SQLiteConversationStore) -> None:
         self.http = http
+        self.store = store
         self.model = model
+        self.log = log
 
     async def send(self, *messages: dict[str, Any], path: str = "/api/chat", **options: Any) -> httpx.Response:
         body = {"id": "chat", "message": messages[0]} if len(messages) == 1 else {"id": "chat", "messages": messages}
@@ -98,13 +130,13 @@ async def user(x_user: Annotated[str, Header()] = "ada") -> str:
 
 @asynccontextmanager
 async def talking(store: SQLiteConversationStore | None = None, kind: type[FastAPI] = FastAPI) -> AsyncIterator[Talk]:
-    store, model, app = store or SQLiteConversationStore(":memory:"), Steps(), kind()
+    store, model, log, app = store or SQLiteConversationStore(":memory:"), Steps(), FailingLog(), kind()
     chats: Any = {"conversations": store, "user": user}
-    app.include_router(ai_sdk_router(model, log=MemoryStreamLog(), **chats), prefix="/api/chat")
+    app.include_router(ai_sdk_router(model, log=log, **chats), prefix="/api/chat")
     app.include_router(ai_sdk_router(model, resume=False, **chats), prefix="/plain")
     app.include_router(conversations_router(store, user=user), prefix="/api/conversations")
     async with asking(app) as http:
-        yield Talk(http, model)
+        yield Talk(http, model, log, store)
     store.close()
 
 
@@ -189,6 +221,67 @@ async def test_a_response_that_fails_is_stored_with_its_error() -> None:
         assert (text_of(answer), answer["metadata"]) == ("1 half ", {"incomplete": True, "error": "Broken."})
         assert (await talk.send(said("u2", "/fail"))).status_code == 503
         assert [each["id"] for each in await talk.stored()] == ["u1", answer["id"], "u2"]
+
+
+PARTS: list[dict[str, Any]] = [
+    {"type": "start", "messageId": "m1"},
+    {"type": "start-step"},
+    {"type": "text-start", "id": "text-1"},
+    {"type": "text-delta", "id": "text-1", "delta": "half "},
+]
+LOST = {"incomplete": True, "error": "The response was interrupted."}
+
+
+async def lose(talk: Talk, parts: Sequence[dict[str, Any]] = PARTS) -> None:
+    """Leave what a process leaves that dies during a response: the question, and a lost stream."""
+    await talk.store.append("ada", "chat", said("u1", "question"), create=True)
+    await talk.log.begin("s1", "a process", "text/event-stream", '["ada", "chat"]')
+    await talk.log.append("s1", "a process", 1, [encode(part) for part in parts])
+    await talk.log.end("s1", "a process", "lost")
+
+
+async def test_a_response_whose_process_has_died_is_stored_when_its_client_comes_back() -> None:
+    async with talking() as talk:
+        await lose(talk)
+        answers = await asyncio.gather(*(talk.http.get("/api/chat/chat/stream") for _ in range(3)))
+        read = [checked(answer.text) for answer in answers if answer.status_code == 200]
+        assert read
+        assert all(parts[:4] == PARTS and parts[-1]["errorText"] == LOST["error"] for parts in read)
+        assert await talk.texts() == ["question", "half "]
+        assert (await talk.stored())[1]["metadata"] == LOST
+        assert (await talk.http.get("/api/chat/chat/stream")).status_code == 204, "the conversation has it"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_response_whose_process_has_died_is_stored_before_the_next_message(whole: bool) -> None:
+    ends = [{"type": "text-end", "id": "text-1"}, {"type": "finish-step"}, {"type": "finish"}] if whole else []
+    async with talking() as talk:
+        await lose(talk, PARTS + ends)
+        checked((await talk.send(said("u2", "again"))).text)
+        assert await talk.texts() == ["question", "half ", "again", "3 again "]
+        assert [each.text for each in talk.model.requests[-1].messages] == ["question", "half ", "again"]
+        assert (await talk.stored())[1].get("metadata") == (None if whole else LOST)
+
+
+async def test_a_response_whose_process_died_before_its_first_event_is_answered_anew() -> None:
+    async with talking() as talk:
+        await lose(talk, [])
+        assert (await talk.http.get("/api/chat/chat/stream")).status_code == 200
+        checked((await talk.send(said("u1", "question"))).text)
+        assert await talk.texts() == ["question", "1 question "]
+
+
+async def test_a_response_whose_log_dies_is_stored_with_an_error() -> None:
+    async with talking() as talk:
+        sending = asyncio.create_task(talk.send(said("u1", "half /wait rest /forever")))
+        await until(lambda: talk.log.appended == 5)  # the last of them is "half "
+        talk.log.is_dead = True
+        talk.model.go.set()
+        parts = checked((await sending).text)
+        assert parts[-1] == {"type": "error", "errorText": LOST["error"]}
+        _, answer = await talk.stored()
+        assert answer["metadata"] == LOST
+        assert text_of(answer).startswith("1 half ")
 
 
 async def test_a_conversation_that_is_deleted_during_its_response_stays_deleted() -> None:

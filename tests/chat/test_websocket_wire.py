@@ -22,7 +22,7 @@ from app_toolkit.chat import (
 )
 from app_toolkit.chat.requests import origin_is_allowed
 from app_toolkit.chat.websocket_wire import InvalidCommand, encoded, frame, is_last, read_command
-from app_toolkit.errors import QueueFull
+from app_toolkit.errors import QueueFull, ReplicaLost
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +89,10 @@ async def test_a_response_without_a_finish_event_ends_with_a_reason() -> None:
     [
         (ErrorEvent("it broke", "broken"), {"status": 500, "code": "broken", "message": "it broke"}),
         (ChatError("too long", status=413), {"status": 413, "code": "invalid_request_error", "message": "too long"}),
+        (
+            ReplicaLost("gpt was lost while it answered chat"),
+            {"status": 502, "code": "replica_lost", "message": "The response was interrupted."},
+        ),
         (QueueFull("10 wait"), {"status": 503, "code": "queue_full", "message": "10 wait", "retry_after_s": 1}),
         (
             ValueError("secret"),

@@ -432,10 +432,17 @@ class OnRay:
     def update(self) -> None:
         self.cluster.update(self._spec("Second"))
 
-    def ingress_pids(self) -> list[int]:
+    def kill(self, served: Served, deployment: str) -> None:
+        """Kill all replicas of a deployment."""
         from tests.e2e.test_recovery import pids  # it imports Ray
 
-        return list(pids({replica["id"]: None for replica in self.served.ingress("app")["replicas"]}).values())
+        for pid in pids({replica["id"]: None for replica in served.ingress(deployment)["replicas"]}).values():
+            os.kill(pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait until everything runs."""
+        for served in (self.served, self.log):
+            served.wait(lambda now: now["status"] == "healthy")
 
     def delete(self) -> None:
         self.served.delete()
@@ -477,18 +484,24 @@ def test_an_update_during_a_response_leaves_no_gap(on_ray: OnRay, browser: Brows
     assert not visitor.errors
 
 
-def test_a_response_whose_replica_is_killed_says_so_and_can_be_repeated(on_ray: OnRay, browser: Browser) -> None:
-    on_ray.served.wait(lambda now: now["status"] == "healthy" and len(on_ray.served.ingress("app")["replicas"]) == 2)
+@pytest.mark.parametrize("deployment", ["app", "assistant", "stream-log"])
+def test_a_response_whose_process_is_killed_says_so_and_can_be_repeated(
+    on_ray: OnRay, browser: Browser, deployment: str
+) -> None:
+    on_ray.wait()
     visitor = Visitor(browser, f"{on_ray.served.url}/")
     visitor.ask()
     before = begun(visitor.page)
-    pids = on_ray.ingress_pids()
-    assert len(pids) == 2
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    on_ray.kill(on_ray.log if deployment == "stream-log" else on_ray.served, deployment)
     page = visitor.page
-    expect(page.locator(".notice")).to_contain_text("The server that wrote this response was lost")
+    expect(page.locator(".notice")).to_have_text(re.compile("^The response was interrupted."))
     assert answer(page).startswith(before[:LONG]), "what has arrived stays"
+    on_ray.wait()
+    if deployment != "stream-log":  # its generator stores the response when it notices
+        part = answer(page)
+        page.reload()
+        expect(page.locator(".notice")).to_contain_text("The response was interrupted.")
+        assert answer(page) == part, "the stored response is the one that was shown"
     page.get_by_role("button", name="Try again").click()
     whole = complete(page)
     assert whole.startswith(before[:LONG])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.planning import plan
+from app_toolkit.planning import plan, shared_logs
 from app_toolkit.replica.host import load
 from tests.cluster import Cluster
-from tests.examples.test_chat_page import Visitor, begun, browser, complete, dev, expect
-from tests.patience import wait_until
+from tests.examples.test_chat_page import LONG, Visitor, answer, begun, browser, complete, dev, expect
+from tests.patience import PATIENCE_S, wait_until
 
 from .projects import make
 
@@ -50,14 +50,19 @@ def test_a_response_survives_a_reload_is_shown_in_two_tabs_and_can_be_stopped(br
 
 
 def planned(project: Path, title: str) -> Any:
-    """A version of the project's application, with this title."""
+    """A version of the project's application with two replicas, and with this title."""
     name = f"{title.lower()}_version"
     (project / f"{name}.py").write_text(f"from my_chat.app import app\n\napp.title = {title!r}\n")
     app = load(f"{name}:app", str(project))
-    return plan(app, target=f"{name}:app", app_dir=str(project), name="my-chat", route_prefix="/my-chat")
+    target = f"{name}:app"
+    patient = {"graceful_shutdown_timeout_s": PATIENCE_S}
+    overrides = {"app": {"num_replicas": 2, **patient}, "model": patient}
+    return plan(
+        app, target=target, app_dir=str(project), name="my-chat", route_prefix="/my-chat", overrides=overrides
+    )
 
 
-def test_a_response_survives_an_update(
+def test_a_response_is_resumed_at_every_replica_and_after_an_update(
     browser: Any,
     cluster: Cluster,
     tmp_path: Path,
@@ -68,19 +73,30 @@ def test_a_response_survives_an_update(
     before = set(sys.modules)
     project = make(tmp_path, "chat", frontend="built-in")
     try:
-        served = cluster.apply(planned(project, "First"))
+        spec = planned(project, "First")
+        (log,) = shared_logs([spec])  # `run` and `deploy` start it
+        served_log, served = cluster.apply(log), cluster.apply(spec)
         visitor = Visitor(browser, f"{served.url}/")
-        visitor.ask("word " * 900)
-        first = begun(visitor.page)
+        visitor.ask("word " * 10_000)
+        page = visitor.page
+        first = begun(page)
+        for tab in [visitor.tab(page.url) for _ in range(5)]:
+            assert begun(tab).startswith(first[:LONG]), "it resumes, whichever replica it reaches"
+            tab.close()
         cluster.update(planned(project, "Second"))
         address = f"{served.url}/openapi.json"
-        wait_until(lambda: visitor.page.request.get(address).json()["info"]["title"] == "Second")
-        assert visitor.page.locator(".writing").count() == 1, "the replica that is replaced still responds"
-        assert complete(visitor.page).startswith(first[:40])
-        assert visitor.page.locator(".notice").count() == 0
+        wait_until(lambda: page.request.get(address).json()["info"]["title"] == "Second")
+        assert page.locator(".writing").count() == 1, "the replica that is replaced still responds"
+        page.reload()
+        length = len(begun(page))
+        wait_until(lambda: len(answer(page)) > length)
+        assert answer(page).startswith(first[:LONG])
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".notice")).to_contain_text("This response was stopped.")
         visitor.context.close()
         assert not visitor.errors
         served.delete()
+        served_log.delete()
     finally:
         for name in set(sys.modules) - before:
             if name.partition(".")[0] in ("my_chat", "first_version", "second_version"):

@@ -9,6 +9,7 @@ import { Interrupted, parts } from "./stream.js";
 const UNTITLED = "New conversation";
 const RECONNECTS = 15; // attempts without a new part; with their pauses about a minute
 const UNAVAILABLE = [502, 503, 504]; // of a proxy that finds no replica
+const INTERRUPTED = "The response was interrupted."; // as the server says it
 const tabs = new BroadcastChannel("conversations");
 
 let conversations = [];
@@ -251,8 +252,7 @@ function add(message, part) {
   else if (kind === "start") return;
   else if (step === "start" && kind !== "tool") message.parts.push({ type: kind, text: "" });
   else if (step === "delta") message.parts.findLast(({ type }) => type === kind).text += part.delta;
-  else if (part.type === "data-error" && part.data.error === "stream_lost") message.metadata = { incomplete: true, lost: true };
-  else if (part.type === "error") message.metadata ??= { incomplete: true, error: part.errorText };
+  else if (part.type === "error") message.metadata = { incomplete: true, error: part.errorText };
   else if (part.type === "abort") message.metadata = { incomplete: true };
 }
 
@@ -262,7 +262,7 @@ async function readStored(mine, id) {
   const found = await attempt(() => api.get(id, mine.signal));
   if (mine.signal.aborted) return;
   if (found?.messages.some((each) => each.id === last().id)) current = found; // otherwise the question has not arrived
-  if (last()?.role === "user") current.messages.push({ ...message, metadata: { incomplete: true, missing: true } });
+  if (last()?.role === "user") current.messages.push({ ...message, metadata: { incomplete: true, error: INTERRUPTED } });
   finish(mine, last());
 }
 

@@ -69,9 +69,7 @@ function thoughts(text, open) {
 }
 
 function problemOf({ metadata }) {
-  if (metadata?.lost) return "The server that wrote this response was lost, and so was the rest of it.";
   if (metadata?.error) return metadata.error;
-  if (metadata?.missing) return "This message has no response, because something was interrupted.";
   return metadata?.incomplete ? "This response was stopped." : undefined;
 }
 

@@ -30,7 +30,8 @@ DATABASE = Path.home() / "{{ cookiecutter.project_slug }}.db"
 
 models = {"{{ cookiecutter.project_slug }}": Model.bind()}
 
-app = Toolkit(title="{{ cookiecutter.project_name }}")
+# With the shared log, every replica can continue an answer. `run` and `deploy` start it.
+app = Toolkit(title="{{ cookiecutter.project_name }}", stream_log="shared")
 {%- if cookiecutter.frontend == "react" %}
 app.include_router(ai_sdk_router(models), prefix="/api/chat", tags=["chat"])
 {%- else %}

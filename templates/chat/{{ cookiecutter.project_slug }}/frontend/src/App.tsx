@@ -7,6 +7,7 @@ import { begin, type Conversation, load, save } from "./conversation";
 
 const API = "/api/chat";
 const TITLE = {{ cookiecutter.project_name|tojson }};
+const INTERRUPTED = "The response was interrupted."; // as the server says it; a TypeError is a connection that broke
 const transport = new DefaultChatTransport({ api: API });
 
 export function App() {
@@ -50,7 +51,7 @@ function Chat({ id, messages: saved }: Conversation) {
       <Messages messages={messages} waiting={status === "submitted"} />
       {error && (
         <p className="error" role="alert">
-          {error.message}
+          {error instanceof TypeError ? INTERRUPTED : error.message}
         </p>
       )}
       {!busy && last && (
