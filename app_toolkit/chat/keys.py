@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends, HTTPException, WebSocket
+from fastapi import Depends, HTTPException
 from fastapi.requests import HTTPConnection
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
@@ -22,7 +22,7 @@ SUBPROTOCOL = "bearer."
 """Prefix of a WebSocket subprotocol that carries an API key. Browsers cannot set the headers of a WebSocket."""
 
 KEY_USAGE = "app_toolkit.api_key"
-"""The entry of the scope with the `KeyUsage` of a WebSocket."""
+"""The entry of the scope with the `KeyUsage` of a request or a WebSocket."""
 
 MIN_LENGTH = 16
 """The minimum length of a key in characters. A shorter key can be guessed, because its hash is fast to compute."""
@@ -73,6 +73,12 @@ class KeyUsage:
             self._limiter.release(permit)
 
 
+def key_name(connection: HTTPConnection) -> str | None:
+    """Return the name of the API key of a request. None: no `api_keys` has checked it."""
+    usage: KeyUsage | None = connection.scope.get(KEY_USAGE)
+    return None if usage is None else usage.name
+
+
 class ApiKeys:
     """The dependency that `api_keys` returns. It stores the hashes of the keys, and not the keys."""
 
@@ -105,8 +111,7 @@ class ApiKeys:
         if usage is None:
             problem = "the API key is missing: send it as Authorization: Bearer KEY"
             raise HTTPException(401, problem if key is None else "the API key is wrong", {"www-authenticate": "Bearer"})
-        if isinstance(connection, WebSocket):
-            connection.scope[KEY_USAGE] = usage
+        connection.scope[KEY_USAGE] = usage
         with usage.request(runs=takes_permit(connection.scope.get("endpoint"))):
             yield usage.name
 

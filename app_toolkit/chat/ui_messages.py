@@ -103,10 +103,19 @@ def _messages(message: UIMessage) -> Iterator[ChatMessage]:
                 call = ToolCall(str(part.get("toolCallId")), _tool_name(part) or "", _arguments(part))
                 calls.append(call)
                 results.append(ChatMessage("tool", result, tool_call_id=call.id))
-        text = "\n".join(str(part["text"]) for part in step if part.get("type") == "text" and part.get("text"))
+        text, reasoning = (
+            "\n".join(str(part["text"]) for part in step if part.get("type") == kind and part.get("text"))
+            for kind in ("text", "reasoning")
+        )
         attachments = tuple(_attachment(part) for part in step if part.get("type") == "file" and part.get("url"))
         if text or calls or attachments:
-            yield ChatMessage(message.role, text, tool_calls=tuple(calls), attachments=attachments)
+            yield ChatMessage(
+                message.role,
+                text,
+                tool_calls=tuple(calls),
+                attachments=attachments,
+                reasoning=reasoning if message.role == "assistant" else "",
+            )
         yield from results
 
 
