@@ -23,6 +23,7 @@ class MessageRecord:
         self._calls = {str(part["toolCallId"]): part for part in self._parts if "toolCallId" in part}
         self._error: str | None = None
         self._finished = False
+        self._metadata: Mapping[str, Any] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -56,6 +57,7 @@ class MessageRecord:
                 self._calls[part["toolCallId"]] |= {"state": "output-error", "errorText": part["errorText"]}
             case "finish":
                 self._finished = True
+                self._metadata = part.get("messageMetadata")
             case "error":
                 self._error = part["errorText"]
 
@@ -73,6 +75,8 @@ class MessageRecord:
             message["metadata"] = {"incomplete": True, "error": self._error}
         elif not self._finished:
             message["metadata"] = {"incomplete": True}
+        elif self._metadata is not None:
+            message["metadata"] = dict(self._metadata)
         return message
 
     def _new(self, part: Part) -> Part:
