@@ -105,7 +105,7 @@ class StoredChat:
     async def end(self, record: MessageRecord) -> None:
         """Store a response, also if the caller is cancelled meanwhile. A failure is logged."""
         if not record.is_empty:
-            await _to_its_end(self._append(record))
+            await to_its_end(self._append(record))
 
     async def _append(self, record: MessageRecord) -> None:
         try:
@@ -120,7 +120,7 @@ def _document(message: UIMessage) -> dict[str, Any]:
     return message.model_dump(exclude_unset=True) | {"id": message.id}
 
 
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
     """Wait for the end of `work` although the caller is cancelled, which a stop may do several times."""
     task = asyncio.create_task(work, name="app-toolkit chat storage")
     cancelled: asyncio.CancelledError | None = None
