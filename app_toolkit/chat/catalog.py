@@ -1,16 +1,29 @@
 """The models that a chat router serves, by name."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, cast
 
 from fastapi import Depends
 
-from app_toolkit.chat.protocol import ChatFunction, ChatModel
+from app_toolkit.chat.protocol import (
+    ChatEvent,
+    ChatFunction,
+    ChatModel,
+    ChatRequest,
+    FinishEvent,
+    ReasoningEvent,
+    TextEvent,
+    UsageEvent,
+    closing,
+)
+from app_toolkit.core.stop_strings import StopStrings
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.multiplexing import is_multiplexed
 from app_toolkit.router.handle import Handle, deployment_of, options
+
+CountTokens = Callable[[ChatRequest], Awaitable[int]]
 
 Source = ChatModel | ChatFunction | Bound[Any]
 """A model: a bound deployment, an object with a method `chat`, or an async generator function."""
@@ -19,8 +32,10 @@ Source = ChatModel | ChatFunction | Bound[Any]
 class Catalog:
     """Models by name, as a dependency of a route finds them."""
 
-    def __init__(self, functions: Mapping[str, ChatFunction]) -> None:
+    def __init__(self, functions: Mapping[str, ChatFunction], counters: Mapping[str, CountTokens]) -> None:
+        """`counters`: the functions that count the tokens of a prompt, of those models that have one."""
         self._functions = functions
+        self._counters = counters
 
     @property
     def names(self) -> list[str]:
@@ -28,21 +43,35 @@ class Catalog:
         return list(self._functions)
 
     def find(self, name: str | None) -> ChatFunction:
-        """Return the function of a model; None or an empty name: the default model.
+        """Return the function of a model; None or an empty name: the default model. Its text ends at `stop`.
 
         Raises:
             ChatError: 404, there is no such model.
         """
+        function = self._functions[self._name(name)]
+        return lambda request: until_stop(function(request), request.stop) if request.stop else function(request)
+
+    def counter(self, name: str | None) -> CountTokens:
+        """Return the function that counts the tokens of a prompt for a model.
+
+        Raises:
+            ChatError: 404, there is no such model; 400, it has no method `count_tokens`.
+        """
+        name = self._name(name)
+        if name not in self._counters:
+            raise ChatError(f"the model {name!r} does not count tokens", code="count_tokens_not_supported")
+        return self._counters[name]
+
+    def _name(self, name: str | None) -> str:
         if not name:
-            return next(iter(self._functions.values()))
-        function = self._functions.get(name)
-        if function is None:
+            return next(iter(self._functions))
+        if name not in self._functions:
             raise ChatError(
                 f"the model {name!r} does not exist; there are {', '.join(self.names)}",
                 status=404,
                 code="model_not_found",
             )
-        return function
+        return name
 
 
 def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
@@ -66,7 +95,12 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
 
     async def catalog(**handles: Any) -> Catalog:
         sources = {name: handles.get(f"model_{number}", source) for number, (name, source) in enumerate(named.items())}
-        return Catalog({name: _function(source, name) for name, source in sources.items()})
+        # A handle has no attribute that its class does not have.
+        counters = {name: getattr(source, "count_tokens", None) for name, source in sources.items()}
+        return Catalog(
+            {name: _function(source, name) for name, source in sources.items()},
+            {name: counter for name, counter in counters.items() if counter is not None},
+        )
 
     cast(Any, catalog).__signature__ = inspect.Signature(
         [
@@ -85,3 +119,25 @@ def _function(source: Any, name: str) -> ChatFunction:
         source = options(source, affinity=name)  # to the replica that has loaded this model
     # A handle has no attribute that its class does not have, so this works for handles, too.
     return cast(ChatFunction, source if inspect.isroutine(source) else source.chat)
+
+
+async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -> AsyncGenerator[ChatEvent, None]:
+    """Yield the events of a model until its text has one of the strings. The model is closed then.
+
+    The string itself, and what follows it, is left out. A model that ends there by itself is not changed.
+    """
+    text = StopStrings(strings)
+    async with closing(events):
+        async for event in events:
+            if not isinstance(event, TextEvent):
+                if not isinstance(event, ReasoningEvent | UsageEvent) and (held := text.end()):
+                    yield TextEvent(held)
+                yield event
+                continue
+            if part := text.add(event.text):
+                yield TextEvent(part)
+            if text.stopped:
+                yield FinishEvent("stop")
+                return
+        if held := text.end():
+            yield TextEvent(held)

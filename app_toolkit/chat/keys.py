@@ -5,24 +5,27 @@ import hmac
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
-from fastapi import Depends, HTTPException, WebSocket
+from fastapi import Depends, HTTPException
 from fastapi.requests import HTTPConnection
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app_toolkit.config.settings import read_variables
-from app_toolkit.core.rate_limits import MAX_PER_MINUTE, OverLimit, RateLimiter, RateLimits, takes_permit
-from app_toolkit.errors import ConfigError
+from app_toolkit.core.rate_limits import MAX_PER_MINUTE, OverLimit, RateLimiter, RateLimits, RatePermit, takes_permit
+from app_toolkit.errors import ChatError, ConfigError
 
 SUBPROTOCOL = "bearer."
 """Prefix of a WebSocket subprotocol that carries an API key. Browsers cannot set the headers of a WebSocket."""
 
 KEY_USAGE = "app_toolkit.api_key"
-"""The entry of the scope with the `KeyUsage` of a WebSocket."""
+"""The entry of the scope with the `KeyUsage` of a request or a WebSocket."""
+
+MEMORY = "memory://"
+"""The storage of limits that hold for one process."""
 
 MIN_LENGTH = 16
 """The minimum length of a key in characters. A shorter key can be guessed, because its hash is fast to compute."""
@@ -39,54 +42,114 @@ REFUSALS = {
 }
 
 
-class KeyUsage:
-    """One key: its name, and the limits of its requests."""
+class Limiter(Protocol):
+    """The requests of one key, in this process or in all."""
 
-    def __init__(self, name: str, limits: RateLimits, now: Callable[[], float]) -> None:
-        self.name = name
-        self._limits = limits
+    @property
+    def running(self) -> int:
+        """The number of requests that run in this process."""
+
+    async def acquire(self, *, runs: bool = True) -> Any:
+        """Admit a request and return its permit, or return `OverLimit`. May raise `ChatError`."""
+
+    async def release(self, permit: Any, /) -> None:
+        """Note that a request has ended, also if the caller is cancelled."""
+
+
+class LocalLimiter:
+    """The requests of one key in this process."""
+
+    def __init__(self, limits: RateLimits, now: Callable[[], float]) -> None:
         self._limiter = RateLimiter(limits)
         self._now = now
 
     @property
     def running(self) -> int:
-        """The number of requests that run."""
         return self._limiter.running
 
-    @contextmanager
-    def request(self, *, runs: bool = True) -> Iterator[None]:
+    async def acquire(self, *, runs: bool = True) -> RatePermit | OverLimit:
+        return self._limiter.acquire(self._now(), runs=runs)
+
+    async def release(self, permit: RatePermit, /) -> None:
+        self._limiter.release(permit)
+
+
+class KeyUsage:
+    """One key: its name, and the limits of its requests."""
+
+    def __init__(self, name: str, limits: RateLimits, limiter: Limiter) -> None:
+        self.name = name
+        self._limits = limits
+        self._limiter = limiter
+
+    @property
+    def running(self) -> int:
+        """The number of requests that run in this process."""
+        return self._limiter.running
+
+    @asynccontextmanager
+    async def request(self, *, runs: bool = True) -> AsyncIterator[None]:
         """Count a request, which runs until the end of the block.
 
         Parameters:
             runs: Whether it counts against `max_concurrent`. Default: True.
 
         Raises:
-            HTTPException: 429, the request is over a limit.
+            HTTPException: 429, the request is over a limit; 503, the limits cannot be checked.
         """
-        permit = self._limiter.acquire(self._now(), runs=runs)
+        try:
+            permit = await self._limiter.acquire(runs=runs)
+        except ChatError as error:
+            raise HTTPException(error.status, error.message, {"retry-after": "1"}) from None
         if isinstance(permit, OverLimit):
             text = REFUSALS[permit.limit].format(getattr(self._limits, permit.limit))
             raise HTTPException(429, text, {"retry-after": str(max(1, math.ceil(permit.retry_after_s)))})
         try:
             yield
         finally:
-            self._limiter.release(permit)
+            await self._limiter.release(permit)
+
+
+def key_name(connection: HTTPConnection) -> str | None:
+    """Return the name of the API key of a request. None: no `api_keys` has checked it."""
+    usage: KeyUsage | None = connection.scope.get(KEY_USAGE)
+    return None if usage is None else usage.name
 
 
 class ApiKeys:
     """The dependency that `api_keys` returns. It stores the hashes of the keys, and not the keys."""
 
-    def __init__(self, hashes: Mapping[str, bytes], limits: RateLimits, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        hashes: Mapping[str, bytes],
+        limits: RateLimits,
+        limiter: Callable[[str], Limiter],
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Take the keys.
+
+        Parameters:
+            hashes: The hashes of the keys, by name.
+            limits: The limits of each key.
+            limiter: Returns what counts the requests of a key.
+            close: Closes connections to a shared storage. Default: there are none.
+        """
         self._hashes = dict(hashes)
-        self._usages = {name: KeyUsage(name, limits, now) for name in hashes}
+        self._usages = {name: KeyUsage(name, limits, limiter(name)) for name in hashes}
+        self._close = close
 
     def __repr__(self) -> str:
         return f"<{len(self._hashes)} API keys>"
 
     @property
     def running(self) -> dict[str, int]:
-        """The number of requests that run, by the name of the key."""
+        """The number of requests that run in this process, by the name of the key."""
         return {name: usage.running for name, usage in self._usages.items()}
+
+    async def aclose(self) -> None:
+        """Close the connections to the storage of the limits, if there are any. A later request opens them again."""
+        if self._close is not None:
+            await self._close()
 
     async def __call__(
         self,
@@ -98,16 +161,16 @@ class ApiKeys:
         """Yield the name of the client's key, and hold a permit until the response has ended.
 
         Raises:
-            HTTPException: 401, the key is missing or wrong; 429, its requests are over a limit.
+            HTTPException: 401, the key is missing or wrong; 429, its requests are over a limit; 503, the limits cannot
+                be checked.
         """
         key = credentials.credentials if credentials is not None else _subprotocol_key(connection)
         usage = None if key is None else self._find(key)
         if usage is None:
             problem = "the API key is missing: send it as Authorization: Bearer KEY"
             raise HTTPException(401, problem if key is None else "the API key is wrong", {"www-authenticate": "Bearer"})
-        if isinstance(connection, WebSocket):
-            connection.scope[KEY_USAGE] = usage
-        with usage.request(runs=takes_permit(connection.scope.get("endpoint"))):
+        connection.scope[KEY_USAGE] = usage
+        async with usage.request(runs=takes_permit(connection.scope.get("endpoint"))):
             yield usage.name
 
     def _find(self, key: str) -> KeyUsage | None:
@@ -124,6 +187,8 @@ def api_keys(
     file: str | Path | None = None,
     max_concurrent: int | None = None,
     max_per_minute: int | None = None,
+    storage: str = MEMORY,
+    prefix: str = "app-toolkit:keys:",
     now: Callable[[], float] = time.monotonic,
 ) -> ApiKeys:
     """Return a dependency that admits requests with one of these API keys, and limits the requests of each key.
@@ -135,8 +200,8 @@ def api_keys(
 
     Clients send `Authorization: Bearer KEY`; a browser sends the subprotocol `bearer.KEY` with a WebSocket. Other
     requests get 401 with `WWW-Authenticate`. A request over a limit gets 429 with `Retry-After`. The value of the
-    dependency is the name of the key. Routers that share the returned object share its limits. The limits hold for one
-    process: two replicas admit twice as much.
+    dependency is the name of the key. Routers that share the returned object share its limits. In memory, the limits
+    hold for one process: two replicas admit twice as much. With a Redis server as `storage`, they hold for all.
 
     Give the keys in one of three ways. In a variable or a file, they are entries `NAME=KEY`, separated by commas or
     lines; a line that begins with `#` is a comment. `NAME=sha256:HEX` gives the hash of a key instead of the key. Only
@@ -148,11 +213,15 @@ def api_keys(
         file: Path of a file with the keys. It is read once.
         max_concurrent: Requests of a key at a time; a stream counts until its end. Default: no limit.
         max_per_minute: Requests of a key in any 60 seconds, at most 100,000. Default: no limit.
-        now: Clock in seconds. Default: `time.monotonic`.
+        storage: Where requests are counted: `memory://`, or the URL of a Redis server (`redis://`, `rediss://`,
+            `unix://`), for which the extra `redis` is needed. Default: the memory of this process.
+        prefix: The beginning of all names in Redis. Objects with the same prefix share the limits of keys with the same
+            name. Default: `app-toolkit:keys:`.
+        now: Clock in seconds, for limits in memory. Default: `time.monotonic`.
 
     Raises:
-        ConfigError: There is no key, a key or a name is invalid, the variable is not set, the file cannot be read, or a
-            limit is out of bounds.
+        ConfigError: There is no key, a key or a name is invalid, the variable is not set, the file cannot be read, a
+            limit is out of bounds, the storage is unknown, or a package for it is missing.
     """
     if [keys, variable, file].count(None) != 2:
         raise ConfigError("api_keys: pass one of keys, variable and file")
@@ -172,7 +241,18 @@ def api_keys(
             raise ConfigError(f"api_keys: {source} cannot be read: {error}") from None
     else:
         source, entries = "keys", list((keys or {}).items())
-    return ApiKeys(_hashes(entries, source), RateLimits(max_concurrent, max_per_minute), now)
+    hashes, limits = _hashes(entries, source), RateLimits(max_concurrent, max_per_minute)
+    if storage == MEMORY:
+        return ApiKeys(hashes, limits, lambda _: LocalLimiter(limits, now))
+    if not storage.startswith(("redis://", "rediss://", "unix://")):
+        # The error does not show the URL, because it may have a password.
+        raise ConfigError(
+            "api_keys: storage must be memory://, or a URL that begins with redis://, rediss:// or unix://"
+        )
+    from app_toolkit.chat.shared_limits import SharedLimiter, SharedLimits
+
+    shared = SharedLimits(storage, prefix)
+    return ApiKeys(hashes, limits, lambda name: SharedLimiter(shared, name, limits), shared.aclose)
 
 
 def parse_keys(text: str, source: str) -> list[tuple[str, str]]:

@@ -35,6 +35,10 @@ class EchoModel(
         """
         self._period_s = period_s
 
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return the number of words of all messages."""
+        return sum(len(message.text.split()) for message in request.messages)
+
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         """Yield the response. Raises `ChatError` for `/fail`."""
         words = request.prompt.split()

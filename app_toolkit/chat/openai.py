@@ -8,21 +8,24 @@ from typing import Any, cast
 from fastapi import APIRouter, Request, Response
 
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
-from app_toolkit.chat.openai_completion import Completion
+from app_toolkit.chat.openai_completion import Completion, TextCompletion
 from app_toolkit.chat.openai_embeddings import Embedders, EmbedSource, embedders_parameter, embeddings_response
-from app_toolkit.chat.openai_errors import OpenAIRoute
+from app_toolkit.chat.openai_errors import OpenAIRoute, add_fallback
 from app_toolkit.chat.openai_responses import ResponseOptions, add_responses
 from app_toolkit.chat.openai_stream import CLIENT_GONE, LiveResponse, document_response, until_disconnect
 from app_toolkit.chat.openai_wire import (
     ChatCompletion,
     ChatCompletionRequest,
+    CompletionRequest,
     EmbeddingList,
     EmbeddingRequest,
     InvalidParameter,
     OpenAIErrorDocument,
     ServedModel,
     ServedModels,
+    TextCompletionDocument,
     chat_request,
+    prompt_requests,
 )
 from app_toolkit.chat.requests import MAX_BODY_SIZE, RequestChecks, checked
 from app_toolkit.core.rate_limits import without_permit
@@ -61,10 +64,13 @@ def openai_router(
     app.include_router(openai_router({"my-model": Model.bind()}), prefix="/v1")
     ```
 
-    Its routes are `GET /models`, `GET /models/{model}`, `POST /chat/completions`, `POST /embeddings`, and those of the
-    Responses API: `POST /responses`, `GET /responses/{id}`, `POST /responses/{id}/cancel` and `DELETE /responses/{id}`.
+    Its routes are `GET /models`, `GET /models/{model}`, `POST /chat/completions`, `POST /completions`,
+    `POST /embeddings`, and those of the Responses API: `POST /responses`, `GET /responses/{id}`,
+    `GET /responses/{id}/input_items`, `POST /responses/{id}/cancel`, `DELETE /responses/{id}`, and
+    `POST /responses/input_tokens`.
 
-    Errors of these routes have OpenAI's format. An exception before the first event of a model is a response with its
+    Errors of these routes have OpenAI's format. If the router has a prefix, so have those of paths below it that no
+    route of the app serves. An exception before the first event of a model is a response with its
     status; a later one ends the stream with an event that has the error. A stream without an event for 15 s begins with
     a comment, so that proxies keep the connection; from then on, errors are events. When the client disconnects, or one
     choice fails, the generators of all choices are closed. A response of the Responses API that is stored, which is the
@@ -100,6 +106,7 @@ def openai_router(
     _add_completions(router, catalog_of, max_choices)
     add_responses(router, catalog_of, ResponseOptions(log, linger_s, max_duration_s))
     _add_embeddings(router, embedders_of, in_schema=bool(embeddings))
+    add_fallback(router)
     return router
 
 
@@ -132,8 +139,27 @@ def _add_completions(router: APIRouter, catalog_of: Any, max_choices: int) -> No
         if body.stream:
             include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return LiveResponse(partial(completion.send_stream, include_usage))
-        document = await until_disconnect(request.receive, completion.document())
-        return Response(status_code=CLIENT_GONE) if document is None else document_response(document)
+        return await _whole(request, completion)
+
+    @router.post("/completions", response_model=TextCompletionDocument, responses=STREAMED)
+    @on_disconnect("cancel")
+    async def create_completion(body: CompletionRequest, request: Request, catalog: catalog_of) -> Any:
+        requests, choices = prompt_requests(body), body.n or 1
+        if (total := len(requests) * choices) > max_choices:
+            many = f"prompt and n ask for {total} choices: they must be at most {max_choices}"
+            raise InvalidParameter(many, "n" if choices > 1 else "prompt")
+        model = cast(Catalog, catalog).find(body.model)
+        completion = TextCompletion(model, requests, choices, echo=bool(body.echo))
+        if body.stream:
+            include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+            return LiveResponse(partial(completion.send_stream, include_usage))
+        return await _whole(request, completion)
+
+
+async def _whole(request: Request, completion: Completion) -> Response:
+    """Return a completion that is not streamed, unless the client disconnects."""
+    document = await until_disconnect(request.receive, completion.document())
+    return Response(status_code=CLIENT_GONE) if document is None else document_response(document)
 
 
 def _add_embeddings(router: APIRouter, embedders_of: Any, in_schema: bool) -> None:

@@ -71,6 +71,7 @@ class OpenAICompatible(
         max_retries: int = 0,
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         forwarded_fields: Collection[str] = FORWARDED_FIELDS,
+        reasoning_field: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         """Create a client of the server. It connects with the first request.
@@ -87,6 +88,8 @@ class OpenAICompatible(
             max_retries: Retries of a request that fails before its response. Default: 0, because clients retry.
             max_tokens_field: Field for the limit of tokens. Newer models of OpenAI need `max_completion_tokens`.
                 Default: `max_tokens`.
+            reasoning_field: Field of an earlier message of the model with its reasoning, such as `reasoning_content`.
+                Default: None, the reasoning of earlier messages is not sent, because many servers refuse it.
             forwarded_fields: Fields of the client's request that are sent to the server unchanged, although
                 `ChatRequest` does not have them. Default: those that OpenAI's API has.
             extra_body: Fields that each request has. They override all others. Default: none.
@@ -107,6 +110,7 @@ class OpenAICompatible(
         self._model = model
         self._max_tokens_field = max_tokens_field
         self._forwarded_fields = frozenset(forwarded_fields)
+        self._reasoning_field = reasoning_field
         self._extra_body = dict(extra_body or {})
         api_key = _api_key(api_key_env, api_key_file)
         self._unsent_headers = UNSENT_HEADERS if api_key else (*UNSENT_HEADERS, "Authorization")
@@ -129,6 +133,7 @@ class OpenAICompatible(
             model=self._model,
             max_tokens_field=self._max_tokens_field,
             forwarded_fields=self._forwarded_fields,
+            reasoning_field=self._reasoning_field,
             extra_body=self._extra_body,
         )
         began = False

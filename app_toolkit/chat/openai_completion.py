@@ -1,9 +1,9 @@
-"""One chat completion: the choices of one request, streamed or as one document."""
+"""Completions: the choices of one request, streamed or as one document."""
 
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,8 +35,9 @@ Emit = Callable[[int, Delta, FinishReason | None], Awaitable[None]]
 class Choice:
     """One response of a model, translated to the deltas of OpenAI's streams."""
 
-    def __init__(self, request: ChatRequest, emit: Emit) -> None:
+    def __init__(self, number: int, request: ChatRequest, emit: Emit) -> None:
         self.usage = UsageEvent(0, 0)
+        self._number = number
         self._request = request
         self._emit = emit
         self._begun = False
@@ -87,36 +88,47 @@ class Choice:
     async def _add(self, delta: Delta) -> None:
         if not self._begun:
             self._begun = True
-            await self._emit(self._request.choice, {"role": "assistant", "content": ""}, None)
+            await self._emit(self._number, {"role": "assistant", "content": ""}, None)
         if delta:
-            await self._emit(self._request.choice, delta, None)
+            await self._emit(self._number, delta, None)
 
     async def _finish(self, reason: FinishReason) -> None:
         await self._add({})
         self._finished = True
-        await self._emit(self._request.choice, {}, reason)
+        await self._emit(self._number, {}, reason)
 
 
 class Completion:
-    """The choices of one request. They run at the same time, and the first one that fails ends all."""
+    """The choices of one chat completion. They run at the same time, and the first one that fails ends all."""
+
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+    prefix = "chatcmpl"
 
     def __init__(self, model: ChatFunction, request: ChatRequest, choices: int) -> None:
+        """`choices`: how many choices the request has."""
         self._model = model
-        self._request = request
-        self._count = choices
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._requests = [replace(request, choice=number) for number in range(choices)]
+        self._id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
+
+    def whole(self, number: int) -> "WholeMessage":
+        """Return a choice that is not streamed, and has nothing yet."""
+        return WholeMessage(number)
+
+    def chunk(self, number: int, delta: Delta, reason: FinishReason | None) -> dict[str, Any] | None:
+        """Return a part of a choice as an object of the stream. None: the format has no place for it."""
+        return {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
 
     async def document(self) -> dict[str, Any]:
         """Return the response as one document. Raises what a model raises."""
-        messages = [WholeMessage(number) for number in range(self._count)]
+        wholes = [self.whole(number) for number in range(len(self._requests))]
 
         async def emit(number: int, delta: Delta, reason: FinishReason | None) -> None:
-            messages[number].add(delta, reason)
+            wholes[number].add(delta, reason)
 
         usage = await self._run(emit)
-        choices = [each.document() for each in messages]
-        return {**self._head("chat.completion"), "choices": choices, "usage": usage}
+        return {**self._head(self.kind), "choices": [each.document() for each in wholes], "usage": usage}
 
     async def send_stream(self, include_usage: bool, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response as a stream of chunks. An exception before the first chunk is a response with its status.
@@ -125,12 +137,13 @@ class Completion:
             include_usage: Whether the last chunk has the usage, and the others `usage: null`.
         """
         writer = EventWriter(send)
-        head = self._head("chat.completion.chunk")
+        head = self._head(self.chunk_kind)
         rest: dict[str, Any] = {"usage": None} if include_usage else {}
 
         async def emit(number: int, delta: Delta, reason: FinishReason | None) -> None:
-            choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
-            await writer.write(data({**head, "choices": [choice], **rest}))
+            choice = self.chunk(number, delta, reason)
+            if choice is not None:
+                await writer.write(data({**head, "choices": [choice], **rest}))
 
         with suppress(ClientGone):
             try:
@@ -149,10 +162,15 @@ class Completion:
 
     async def _run(self, emit: Emit) -> dict[str, Any]:
         """Run all choices and return their usage."""
-        choices = [Choice(replace(self._request, choice=number), emit) for number in range(self._count)]
+        choices = [Choice(number, request, emit) for number, request in enumerate(self._requests)]
         await together([partial(each.run, self._model) for each in choices])
-        # All choices have the same prompt.
-        prompt = max(each.usage.input_tokens for each in choices)
+        # The choices of one prompt follow each other, from number 0 on.
+        prompts: list[int] = []
+        for request, each in zip(self._requests, choices, strict=True):
+            if request.choice == 0:
+                prompts.append(0)
+            prompts[-1] = max(prompts[-1], each.usage.input_tokens)
+        prompt = sum(prompts)
         output = sum(each.usage.output_tokens for each in choices)
         return {
             "prompt_tokens": prompt,
@@ -163,7 +181,47 @@ class Completion:
         }
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._request.model}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._requests[0].model}
+
+
+class TextCompletion(Completion):
+    """The choices of one text completion, with one or several prompts.
+
+    Reasoning and calls of tools are left out, because the format has no place for them.
+    """
+
+    kind = chunk_kind = "text_completion"
+    prefix = "cmpl"
+
+    def __init__(self, model: ChatFunction, requests: Sequence[ChatRequest], choices: int, *, echo: bool) -> None:
+        """Prepare a completion.
+
+        Parameters:
+            model: The model.
+            requests: One for each prompt.
+            choices: How many choices each prompt has.
+            echo: Whether each choice begins with its prompt.
+        """
+        super().__init__(model, requests[0], choices)
+        self._requests = [replace(each, choice=number) for each in requests for number in range(choices)]
+        self._echo = echo
+
+    def whole(self, number: int) -> "WholeMessage":
+        return WholeText(number, self._begin(number))
+
+    def chunk(self, number: int, delta: Delta, reason: FinishReason | None) -> dict[str, Any] | None:
+        text = self._begin(number) if "role" in delta else delta.get("content", "")
+        if not text and reason is None:
+            return None
+        return {"index": number, "text": text, "logprobs": None, "finish_reason": text_reason(reason)}
+
+    def _begin(self, number: int) -> str:
+        return self._requests[number].prompt if self._echo else ""
+
+
+def text_reason(reason: FinishReason | None) -> FinishReason | None:
+    """Return why a text completion ends."""
+    return "stop" if reason == "tool_calls" else reason
 
 
 class WholeMessage:
@@ -208,3 +266,16 @@ class WholeMessage:
                 for index, call in sorted(self._calls.items())
             ]
         return {"index": self._number, "message": message, "logprobs": None, "finish_reason": self._reason}
+
+
+class WholeText(WholeMessage):
+    """The text of one choice, joined from its deltas."""
+
+    def __init__(self, number: int, begin: str) -> None:
+        """`begin`: the text before the first delta."""
+        super().__init__(number)
+        self._texts.append(begin)
+
+    def document(self) -> dict[str, Any]:
+        text, reason = "".join(self._texts), text_reason(self._reason)
+        return {"index": self._number, "text": text, "logprobs": None, "finish_reason": reason}

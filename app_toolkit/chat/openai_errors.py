@@ -8,15 +8,18 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from app_toolkit.chat.openai_stream import document_response
 from app_toolkit.chat.openai_wire import InvalidParameter
 from app_toolkit.chat.protocol import INTERRUPTED
 from app_toolkit.chat.requests import CheckedRoute
 from app_toolkit.errors import ChatError, ReplicaLost, RequestError
+from app_toolkit.types import Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.chat")
 
@@ -130,3 +133,42 @@ class OpenAIRoute(CheckedRoute):
                 return error_of(error).response()
 
         return handle
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request. Its method may be another one than that of the route."""
+        try:
+            await super().handle(scope, receive, send)
+        except HTTPException as error:  # 405, before anything is sent
+            await error_of(error).response()(scope, receive, send)
+
+
+class FallbackRoute(APIRoute):
+    """Answers what no route of the app serves, below the prefix of a router.
+
+    No request has its method. So it matches as a route of another method does: only if no route of the app matches in
+    full, also no later one.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        if match is not Match.NONE:
+            path, below = scope["path"], f"/{child['path_params']['path']}"
+            # Without a prefix, the paths of the app are not ours. A path that ends with a slash may be redirected.
+            if path.endswith("/") or path == scope.get("root_path", "") + below:
+                return Match.NONE, {}
+        return match, child
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = f"there is no route for {scope['method']} {scope['path']}"
+        await OpenAIError(404, message, "not_found").response()(scope, receive, send)
+
+
+def add_fallback(router: APIRouter) -> None:
+    """Add a route, as the last one, that answers unknown paths in OpenAI's format."""
+    router.add_api_route(
+        "/{path:path}", unknown_path, methods=["*"], include_in_schema=False, route_class_override=FallbackRoute
+    )
+
+
+async def unknown_path() -> None:
+    """Stand for the endpoint of `FallbackRoute`, which answers itself."""

@@ -1,6 +1,8 @@
 """The requests of OpenAI's Responses API, and their translation to the interface of chat models."""
 
+import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,8 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from app_toolkit.chat.openai_wire import InvalidParameter, OpenAIFile, OpenAIObject, file_attachment, media_type_of
 from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, Role, Tool, ToolCall
 
+LISTED_PARTS: dict[str, dict[str, Any]] = {
+    "output_text": {"annotations": [], "logprobs": []},
+    "input_image": {"detail": "auto"},
+}
+"""The fields that clients expect in parts, besides those that the request has."""
+
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """The limits of `metadata`, as with OpenAI: entries, and characters of a key and of a value."""
+
+
+LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsePart(OpenAIObject):
@@ -26,7 +37,7 @@ class ResponsePart(OpenAIObject):
 
 
 class ResponseItem(OpenAIObject):
-    """An item of the input: a message, a call of a tool, its result, or reasoning, which is ignored."""
+    """An item of the input: a message, reasoning, a call of a tool, or its result."""
 
     type: str | None = Field(default=None, description="Default: message.")
     id: str | None = None
@@ -36,6 +47,7 @@ class ResponseItem(OpenAIObject):
     name: str | None = None
     arguments: str | None = Field(default=None, description="A JSON document.")
     output: str | list[ResponsePart] | None = None
+    summary: list[ResponsePart] | None = None
 
 
 class ResponseTool(BaseModel):
@@ -115,6 +127,13 @@ class ResponseRequest(BaseModel):
         for name in ("conversation", "prompt"):
             if getattr(self, name) is not None:
                 raise InvalidParameter(f"{name} is not supported; send the messages as input", name)
+        for name in ("stop", "logprobs", "top_logprobs"):
+            if (self.model_extra or {}).get(name):
+                raise InvalidParameter(f"{name} is not supported by this route", name)
+        if LOGPROBS in (self.include or ()):
+            raise InvalidParameter(
+                f"{LOGPROBS} is not supported: chat models do not tell the probabilities of tokens", "include"
+            )
         metadata = self.metadata or {}
         if len(metadata) > MAX_METADATA:
             raise InvalidParameter(
@@ -129,9 +148,64 @@ class ResponseRequest(BaseModel):
                 )
 
 
+class InputTokensRequest(ResponseRequest):
+    """A request of `POST /responses/input_tokens`: a request of `POST /responses` that is not sent."""
+
+    model: str = ""
+    input: str | list[ResponseItem] = []
+
+
 def input_items(body: ResponseRequest) -> list[ResponseItem]:
     """Return the input of a request as a list of items."""
     return [ResponseItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+
+
+def identified(item: ResponseItem) -> ResponseItem:
+    """Return an item with an id."""
+    if item.id:
+        return item
+    prefix = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}.get(item.type or "", "msg")
+    return item.model_copy(update={"id": f"{prefix}_{uuid.uuid4().hex}"})
+
+
+def listed(item: ResponseItem) -> dict[str, Any]:
+    """Return an item of the input as clients list it."""
+    found = item.model_dump(exclude_none=True)
+    if item.type in (None, "message"):
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        parts = [{"type": kind, "text": item.content}] if isinstance(item.content, str) else found.get("content", [])
+        content = [{**LISTED_PARTS.get(part["type"], {}), **part} for part in parts]
+        return {**found, "type": "message", "status": "completed", "content": content}
+    if item.type == "reasoning":
+        return {"summary": [], **found}
+    return {**found, "status": "completed"}
+
+
+def page_of(items: Sequence[ResponseItem], limit: int, order: Literal["asc", "desc"], after: str | None) -> "ItemPage":
+    """Return a part of a list.
+
+    Parameters:
+        items: The items, the oldest first. They have ids.
+        limit: The maximum number of items.
+        order: `desc`: the newest first.
+        after: The id of the item before the first one. None: from the begin.
+
+    Raises:
+        InvalidParameter: There is no item `after`.
+    """
+    ordered = list(items) if order == "asc" else list(reversed(items))
+    first = 0
+    if after is not None:
+        first = next((number for number, item in enumerate(ordered, 1) if item.id == after), -1)
+        if first < 0:
+            raise InvalidParameter(f"the response has no input item {after!r}", "after")
+    found = ordered[first : first + limit]
+    return ItemPage(
+        data=[listed(item) for item in found],
+        first_id=found[0].id if found else None,
+        last_id=found[-1].id if found else None,
+        has_more=first + limit < len(ordered),
+    )
 
 
 def response_chat_request(body: ResponseRequest, earlier: Sequence[ResponseItem] = ()) -> ChatRequest:
@@ -174,6 +248,7 @@ def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMes
         InvalidParameter: An item has a type or a part that cannot be used.
     """
     messages: list[ChatMessage] = []
+    reasoning: list[str] = []
     for number, item in enumerate(items, first):
         param = f"input[{number}]"
         match item.type or "message":
@@ -184,10 +259,22 @@ def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMes
             case "function_call_output":
                 messages.append(_result(item, param))
             case "reasoning":
-                pass  # a chat model reasons anew
+                reasoning += [part.text for part in _reasoning(item) if part.text]
+                continue
             case other:
                 raise InvalidParameter(f"{param} has the type {other!r}, which is not supported", f"{param}.type")
+        # Reasoning belongs to the message or the call that follows it.
+        if reasoning and messages[-1].role == "assistant":
+            messages[-1] = replace(
+                messages[-1], reasoning="\n".join([*filter(None, [messages[-1].reasoning]), *reasoning])
+            )
+        reasoning = []
     return messages
+
+
+def _reasoning(item: ResponseItem) -> list[ResponsePart]:
+    """Return the text of reasoning, or else its summary."""
+    return (item.content if isinstance(item.content, list) else None) or item.summary or []
 
 
 def _message(item: ResponseItem, param: str) -> ChatMessage:
@@ -207,7 +294,7 @@ def _add_call(messages: list[ChatMessage], item: ResponseItem, param: str) -> No
         raise InvalidParameter("a function_call needs name", f"{param}.name")
     call = ToolCall(item.call_id, item.name, item.arguments or "")
     before = messages.pop() if messages and messages[-1].role == "assistant" else ChatMessage("assistant")
-    messages.append(ChatMessage("assistant", before.text, (*before.tool_calls, call), attachments=before.attachments))
+    messages.append(replace(before, tool_calls=(*before.tool_calls, call)))
 
 
 def _result(item: ResponseItem, param: str) -> ChatMessage:
@@ -341,6 +428,21 @@ class ResponseDocument(BaseModel):
     incomplete_details: dict[str, Any] | None
     usage: dict[str, Any] | None = Field(description="Zeros: the model does not count.")
     metadata: dict[str, str]
+
+
+class ItemPage(BaseModel):
+    """A part of the input of a response."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(BaseModel):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
 
 
 class DeletedResponse(BaseModel):

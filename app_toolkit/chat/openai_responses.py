@@ -1,26 +1,34 @@
 """The routes of OpenAI's Responses API, whose responses are streams of a stream log."""
 
 import asyncio
+import hashlib
 import json
 import logging
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from app_toolkit.chat.catalog import Catalog
+from app_toolkit.chat.keys import key_name
 from app_toolkit.chat.openai_errors import ModelFailed, OpenAIError, error_of
 from app_toolkit.chat.openai_response_items import (
     DeletedResponse,
+    InputTokens,
+    InputTokensRequest,
+    ItemPage,
     ResponseDocument,
     ResponseItem,
     ResponseRequest,
+    identified,
     input_items,
+    page_of,
     response_chat_request,
     response_head,
 )
@@ -51,8 +59,8 @@ logger = logging.getLogger("app_toolkit.chat")
 
 Call = Callable[[], AsyncIterator[ChatEvent]]
 
-PREFIX = "resp_"
-"""The beginning of the id of a response, which is the id of its stream. The ids of other streams begin otherwise."""
+ID = re.compile(r"resp_[0-9a-f]{32}")
+"""The id of a response. The ids of other streams are different."""
 
 INPUT = b"input"
 """The type of the first event of a stream in the log, which no client receives: the items that the model got."""
@@ -85,6 +93,29 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 }
 
 
+def stream_of(id: str, owner: str | None) -> str:
+    """Return the id that the stream of a response has in the log, so that no other API key finds it.
+
+    Parameters:
+        id: The response, as clients name it.
+        owner: The name of the API key; None: the router checks none.
+
+    Raises:
+        ChatError: 404, this is not the id of a response.
+    """
+    if not ID.fullmatch(id):
+        raise _missing(id)
+    return id if owner is None else f"{id}.{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
+
+
+async def stored_stream(response_id: str, request: Request) -> str:
+    """Return the stream of the response that a request names. Raises `ChatError` 404."""
+    return stream_of(response_id, key_name(request))
+
+
+Stored = Annotated[str, Depends(stored_stream)]
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
     """The options of the routes."""
@@ -105,6 +136,7 @@ def add_responses(router: APIRouter, catalog_of: Any, options: ResponseOptions) 
     parameter = log_parameter(options.log)
     _add_create(router, catalog_of, parameter, options)
     _add_stored(router, parameter)
+    _add_input_tokens(router, catalog_of, parameter)
 
 
 def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: ResponseOptions) -> None:
@@ -114,8 +146,9 @@ def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: Res
         body.check()
         model = cast(Catalog, catalog).find(body.model)
         before = body.previous_response_id
-        items = [] if before is None else await earlier_items(log, before)
-        generated = GeneratedResponse(body, partial(model, response_chat_request(body, items)), items)
+        owner = key_name(request)
+        items = [] if before is None else await earlier_items(log, before, owner)
+        generated = GeneratedResponse(body, partial(model, response_chat_request(body, items)), items, owner)
         opened = _kept(generated, log, options) if body.stored else _tied(generated, request, options)
         async with opened as response:
             yield response
@@ -125,10 +158,10 @@ def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: Res
     async def create_response(request: Request, response: Annotated[OpenResponse, Depends(begun)]) -> Any:
         generated, log = response.generated, response.log
         if generated.body.stream:
-            return LiveResponse(FollowedResponse(log, generated.id, greet=not generated.begun).send)
+            return LiveResponse(FollowedResponse(log, generated.stream, greet=not generated.begun).send)
         if generated.body.background:
             return document_response(generated.head)
-        logged = await until_disconnect(request.receive, read_response(log, generated.id, wait=True))
+        logged = await until_disconnect(request.receive, read_response(log, generated.stream, wait=True))
         if logged is None:
             return Response(status_code=CLIENT_GONE)
         if generated.error is not None:
@@ -140,48 +173,77 @@ def _add_stored(router: APIRouter, parameter: Any) -> None:
     @router.get("/responses/{response_id}", response_model=ResponseDocument, responses=STREAMED)
     @without_permit
     async def get_response(
-        response_id: str,
+        stored: Stored,
         log: parameter,
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0, le=NEWEST - OFFSET)] = None,
     ) -> Any:
         if not stream:
-            return document_response((await read_response(log, response_id)).document)
-        with _known(response_id):
-            await cast(StreamLog, log).media_type(response_id)
+            return document_response((await read_response(log, stored)).document)
+        with _known(stored):
+            await cast(StreamLog, log).media_type(stored)
         after = -1 if starting_after is None else starting_after
-        return LiveResponse(FollowedResponse(log, response_id, after, greet=True).send)
+        return LiveResponse(FollowedResponse(log, stored, after, greet=True).send)
 
     @router.post("/responses/{response_id}/cancel", response_model=ResponseDocument)
     @on_disconnect("notify")
     @without_permit
-    async def cancel_response(response_id: str, log: parameter) -> Any:
-        return document_response((await _stop(log, response_id)).document)
+    async def cancel_response(stored: Stored, log: parameter) -> Any:
+        return document_response((await _stop(log, stored)).document)
+
+    @router.get("/responses/{response_id}/input_items")
+    @without_permit
+    async def list_input_items(
+        stored: Stored,
+        log: parameter,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> ItemPage:
+        items = (await read_response(log, stored)).items
+        if items is None:
+            raise ChatError("the input of the response is no longer kept", status=410, code="history_evicted")
+        return page_of(items, limit, order, after)
 
     @router.delete("/responses/{response_id}")
     @on_disconnect("notify")
     @without_permit
-    async def delete_response(response_id: str, log: parameter) -> DeletedResponse:
-        await _stop(log, response_id)
-        await cast(StreamLog, log).remove(response_id)
+    async def delete_response(response_id: str, stored: Stored, log: parameter) -> DeletedResponse:
+        await _stop(log, stored)
+        await cast(StreamLog, log).remove(stored)
         return DeletedResponse(id=response_id)
+
+
+def _add_input_tokens(router: APIRouter, catalog_of: Any, parameter: Any) -> None:
+    @router.post("/responses/input_tokens")
+    @on_disconnect("cancel")
+    async def count_input_tokens(
+        body: InputTokensRequest, request: Request, catalog: catalog_of, log: parameter
+    ) -> InputTokens:
+        body.check()
+        count = cast(Catalog, catalog).counter(body.model)
+        before = body.previous_response_id
+        items = [] if before is None else await earlier_items(log, before, key_name(request))
+        return InputTokens(input_tokens=await count(response_chat_request(body, items)))
 
 
 class GeneratedResponse:
     """A response of a model, as the events of a stream in the log."""
 
-    def __init__(self, body: ResponseRequest, call: Call, earlier: list[ResponseItem]) -> None:
+    def __init__(self, body: ResponseRequest, call: Call, earlier: list[ResponseItem], owner: str | None) -> None:
         """Prepare a response.
 
         Parameters:
             body: The request of the client.
             call: Calls the model.
             earlier: The items of the conversation that the request continues.
+            owner: The name of the API key of the client; None: the router checks none.
 
         Raises:
             ChatError: 400, the request has a number that JSON does not have.
         """
-        self.id = f"{PREFIX}{uuid.uuid4().hex}"
+        self.id = f"resp_{uuid.uuid4().hex}"
+        self.stream = stream_of(self.id, owner)
         self.body = body
         self.committed = bool(body.background)
         """Whether the client has a status, so that an error can only be an event."""
@@ -189,7 +251,7 @@ class GeneratedResponse:
         """Why the model has failed."""
         self.head = response_head(body, self.id, int(time.time()))
         """The response before anything is generated."""
-        items = [each.model_dump(exclude_none=True) for each in [*earlier, *input_items(body)]]
+        items = [identified(each).model_dump(exclude_none=True) for each in [*earlier, *input_items(body)]]
         try:
             self._input = INPUT + b"\n" + json_line(items)
             json_line(self.head)
@@ -269,7 +331,7 @@ async def _kept(generated: GeneratedResponse, log: StreamLog, options: ResponseO
         log,
         generated.encoded(),
         SSE,
-        id=generated.id,
+        id=generated.stream,
         linger_s=UNLIMITED_S if generated.body.background else options.linger_s,
         max_duration_s=options.max_duration_s,
     )
@@ -278,7 +340,7 @@ async def _kept(generated: GeneratedResponse, log: StreamLog, options: ResponseO
         await generation.first_event(FIRST_EVENT_S)
     except BaseException:
         await generation.cancel()
-        await log.remove(generated.id)  # no client knows it
+        await log.remove(generated.stream)  # no client knows it
         raise
     generated.committed = True
     try:
@@ -300,7 +362,7 @@ async def _tied(
         log,
         generated.encoded(),
         SSE,
-        id=generated.id,
+        id=generated.stream,
         linger_s=UNLIMITED_S,
         max_duration_s=options.max_duration_s,
     )
@@ -356,11 +418,11 @@ async def read_response(log: StreamLog, id: str, *, wait: bool = False) -> Logge
                 outcome = page.outcome
     document = reader.document(outcome)
     if document is None:
-        raise ChatError(f"the events of the response {id!r} are no longer kept", status=410, code="history_evicted")
+        raise ChatError("the events of the response are no longer kept", status=410, code="history_evicted")
     return LoggedResponse(items, document)
 
 
-async def earlier_items(log: StreamLog, id: str) -> list[ResponseItem]:
+async def earlier_items(log: StreamLog, id: str, owner: str | None) -> list[ResponseItem]:
     """Return the items of the conversation that ends with a response.
 
     Raises:
@@ -368,7 +430,7 @@ async def earlier_items(log: StreamLog, id: str) -> list[ResponseItem]:
     """
     param = "previous_response_id"
     try:
-        found = await read_response(log, id)
+        found = await read_response(log, stream_of(id, owner))
     except ChatError as error:
         raise InvalidParameter(error.message, param, "previous_response_not_found") from None
     status = found.document["status"]
@@ -463,15 +525,16 @@ async def _stop(log: StreamLog, id: str) -> LoggedResponse:
 
 
 @contextmanager
-def _known(id: str) -> Iterator[None]:
+def _known(stream: str) -> Iterator[None]:
     """Raise `ChatError` 404 if the log does not have a response."""
-    missing = ChatError(f"the response {id!r} does not exist, or is no longer kept", status=404, code="not_found")
-    if not id.startswith(PREFIX):
-        raise missing
     try:
         yield
     except StreamUnknown:
-        raise missing from None
+        raise _missing(stream.partition(".")[0]) from None
+
+
+def _missing(id: str) -> ChatError:
+    return ChatError(f"the response {id!r} does not exist, or is no longer kept", status=404, code="not_found")
 
 
 def _encoded(events: Iterable[WireEvent]) -> list[bytes]:

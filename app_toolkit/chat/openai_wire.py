@@ -13,6 +13,9 @@ AUDIO = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 MAX_TEXTS = 2_048
 """The texts of one request for embeddings, as with OpenAI."""
 
+MAX_STOPS = 16
+"""The strings of `stop`. OpenAI takes four."""
+
 
 class InvalidParameter(Exception):
     """A request that is valid JSON of the right types, and still has a field that cannot be used."""
@@ -73,6 +76,8 @@ class OpenAIMessage(OpenAIObject):
     content: str | list[OpenAIPart] | None = None
     tool_calls: list[OpenAIToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = Field(default=None, description="The reasoning of an earlier response.")
+    reasoning: str | None = Field(default=None, description="The same, as some servers call it.")
 
 
 class OpenAIFunction(OpenAIObject):
@@ -121,6 +126,28 @@ class ChatCompletionRequest(BaseModel):
     user: str | None = None
 
 
+class CompletionRequest(BaseModel):
+    """A request of `POST /completions`. Fields that are not listed reach the model as `ChatRequest.extra`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(min_length=1)
+    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="Texts. Tokens are not supported.")
+    stream: bool | None = None
+    stream_options: OpenAIStreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, description="The number of choices of each prompt.")
+    echo: bool | None = Field(default=None, description="Whether each choice begins with its prompt.")
+    best_of: int | None = Field(default=None, ge=1, description="Not supported, unless it is `n`.")
+    suffix: str | None = Field(default=None, description="Not supported.")
+    logprobs: int | None = Field(default=None, description="Not supported.")
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    user: str | None = None
+
+
 class EmbeddingRequest(OpenAIObject):
     """A request of `POST /embeddings`."""
 
@@ -131,17 +158,7 @@ class EmbeddingRequest(OpenAIObject):
 
     def texts(self) -> list[str]:
         """Return the texts. Raises `InvalidParameter`."""
-        given = [self.input] if isinstance(self.input, str) else self.input
-        texts = [each for each in given if isinstance(each, str)]
-        if len(texts) < len(given):
-            raise InvalidParameter(
-                "input has tokens, which this server cannot read; send texts (in LangChain: "
-                "check_embedding_ctx_length=False)",
-                "input",
-            )
-        if not 0 < len(texts) <= MAX_TEXTS:
-            raise InvalidParameter(f"input has {len(texts)} texts: it must have from 1 to {MAX_TEXTS}", "input")
-        return texts
+        return _texts(self.input, "input", "send texts (in LangChain: check_embedding_ctx_length=False)")
 
 
 class PromptTokensDetails(BaseModel):
@@ -185,6 +202,24 @@ class ChatCompletion(BaseModel):
     created: int
     model: str
     choices: list[ChatCompletionChoice]
+    usage: CompletionUsage
+
+
+class TextCompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: FinishReason
+
+
+class TextCompletionDocument(BaseModel):
+    """A response of `POST /completions` without `stream`."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextCompletionChoice]
     usage: CompletionUsage
 
 
@@ -233,6 +268,8 @@ class OpenAIErrorDocument(BaseModel):
 
 def chat_request(body: ChatCompletionRequest) -> ChatRequest:
     """Return the request as chat models get it. Raises `InvalidParameter`."""
+    extra = dict(body.model_extra or {})
+    _refuse_logprobs(extra.pop("logprobs", None), extra.pop("top_logprobs", None))
     tools = tuple(
         Tool(each.function.name, each.function.description or "", each.function.parameters) for each in body.tools or ()
     )
@@ -243,7 +280,6 @@ def chat_request(body: ChatCompletionRequest) -> ChatRequest:
             raise InvalidParameter(f"tool_choice names {choice_name!r}, which is not in tools", "tool_choice")
     else:
         choice_name = choice
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return ChatRequest(
         messages=tuple(_message(each, f"messages[{number}]") for number, each in enumerate(body.messages)),
         model=body.model,
@@ -252,12 +288,64 @@ def chat_request(body: ChatCompletionRequest) -> ChatRequest:
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
-        stop=stop,
+        stop=_stop(body.stop),
         seed=body.seed,
         response_format=body.response_format,
         user=body.user,
-        extra=dict(body.model_extra or {}) or None,
+        extra=extra or None,
     )
+
+
+def prompt_requests(body: CompletionRequest) -> list[ChatRequest]:
+    """Return one request for each prompt, as chat models get it: the prompt is the message of a user.
+
+    Raises:
+        InvalidParameter: The request asks for something that chat models do not have.
+    """
+    _refuse_logprobs(body.logprobs is not None, None)
+    if body.suffix:
+        raise InvalidParameter("suffix is not supported: chat models do not fill in the middle of a text", "suffix")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidParameter(f"best_of is {body.best_of}: it is not supported, unless it is n", "best_of")
+    return [
+        ChatRequest(
+            messages=(ChatMessage("user", prompt),),
+            model=body.model,
+            max_tokens=body.max_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            stop=_stop(body.stop),
+            seed=body.seed,
+            user=body.user,
+            extra=dict(body.model_extra or {}) or None,
+        )
+        for prompt in _texts(body.prompt, "prompt", "send texts")
+    ]
+
+
+def _texts(given: str | list[str] | list[int] | list[list[int]], param: str, advice: str) -> list[str]:
+    """Return the texts of a field. Raises `InvalidParameter` if it has tokens, no text, or too many."""
+    found = [given] if isinstance(given, str) else given
+    texts = [each for each in found if isinstance(each, str)]
+    if len(texts) < len(found):
+        raise InvalidParameter(f"{param} has tokens, which this server cannot read; {advice}", param)
+    if not 0 < len(texts) <= MAX_TEXTS:
+        raise InvalidParameter(f"{param} has {len(texts)} texts: it must have from 1 to {MAX_TEXTS}", param)
+    return texts
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > MAX_STOPS or not all(strings):
+        raise InvalidParameter(f"stop must have at most {MAX_STOPS} strings, and no empty one", "stop")
+    return strings
+
+
+def _refuse_logprobs(logprobs: Any, top: Any) -> None:
+    """Raise `InvalidParameter` if a request asks for the probabilities of tokens."""
+    if logprobs or top:
+        name = "logprobs" if logprobs else "top_logprobs"
+        raise InvalidParameter(f"{name} is not supported: chat models do not tell the probabilities of tokens", name)
 
 
 def _message(message: OpenAIMessage, param: str) -> ChatMessage:
@@ -281,6 +369,7 @@ def _message(message: OpenAIMessage, param: str) -> ChatMessage:
         ),
         tool_call_id=message.tool_call_id,
         attachments=tuple(attachments),
+        reasoning=message.reasoning_content or message.reasoning or "" if message.role == "assistant" else "",
     )
 
 

@@ -43,6 +43,8 @@ class ChatMessage:
     tool_call_id: str | None = None
     """Of the role `tool`: the call that the text is the result of."""
     attachments: tuple[Attachment, ...] = ()
+    reasoning: str = ""
+    """Of the role `assistant`: what the model wrote before its response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,11 @@ ChatEvent = TextEvent | ReasoningEvent | ToolCallEvent | ToolResultEvent | Usage
 
 
 class ChatModel(Protocol):
-    """A chat model: a deployment, its handle, or any object with this method."""
+    """A chat model: a deployment, its handle, or any object with this method.
+
+    A model that counts tokens also has `async def count_tokens(self, request: ChatRequest) -> int`, which returns the
+    tokens of the prompt.
+    """
 
     def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         """Yield the response to a request. It is closed when the client stops or disconnects.

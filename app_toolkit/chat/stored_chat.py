@@ -10,7 +10,7 @@ from typing import Annotated, Any, overload
 from fastapi import Depends, HTTPException
 
 from app_toolkit.chat.conversations import ConversationStore
-from app_toolkit.chat.ui_messages import UIChat, UIMessage
+from app_toolkit.chat.ui_messages import UIChat, UIMessage, accepted
 from app_toolkit.chat.ui_record import MessageRecord, Part
 from app_toolkit.errors import ChatError, ConfigError
 
@@ -85,28 +85,27 @@ class StoredChat:
         self._id = id
 
     async def begin(self, chat: UIChat) -> UIChat:
-        """Store the messages of a request. Return the chat with all of its messages.
-
-        A client that sends all messages replaces the stored ones. A client that sends the last one adds to them: the
-        message takes the place of the one with its id, and those after it are removed.
+        """Store what a request adds to the chat. Return the chat with all of its messages.
 
         Raises:
-            ChatError: The store refuses the messages, or fails.
+            ChatError: The request has no message that a client may store, or the store refuses it, or fails.
         """
-        for message in chat.conversation:
-            message.id = message.id or f"msg_{secrets.token_urlsafe(12)}"
-        if chat.messages or chat.message is None:
-            await self._store.replace(self._user, self._id, [_document(message) for message in chat.conversation])
-            return chat
-        await self._store.append(self._user, self._id, _document(chat.message), create=True)
+        last = chat.conversation[-1]
+        last.id = last.id or f"msg_{secrets.token_urlsafe(12)}"
         conversation = await self._store.get(self._user, self._id)
-        messages = [] if conversation is None else [UIMessage.model_validate(each) for each in conversation.messages]
-        return chat.model_copy(update={"messages": messages or [chat.message], "message": None})
+        stored = () if conversation is None else conversation.messages
+        messages = accepted(chat, [UIMessage.model_validate(each) for each in stored])
+        kept, added = len(messages) - 1, _document(messages[-1])
+        if kept < len(stored) and stored[kept]["id"] != added["id"]:
+            await self._store.replace(self._user, self._id, [*stored[:kept], added])
+        else:
+            await self._store.append(self._user, self._id, added, create=True)
+        return chat.model_copy(update={"messages": messages, "message": None})
 
     async def end(self, record: MessageRecord) -> None:
         """Store a response, also if the caller is cancelled meanwhile. A failure is logged."""
         if not record.is_empty:
-            await _to_its_end(self._append(record))
+            await to_its_end(self._append(record))
 
     async def recover(self, parts: Sequence[Part]) -> None:
         """Store a response whose process has died, as far as its parts are known. A failure is logged.
@@ -139,7 +138,7 @@ def _document(message: UIMessage) -> dict[str, Any]:
     return message.model_dump(exclude_unset=True) | {"id": message.id}
 
 
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
     """Wait for the end of `work` although the caller is cancelled, which a stop may do several times."""
     task = asyncio.create_task(work, name="app-toolkit chat storage")
     cancelled: asyncio.CancelledError | None = None

@@ -109,6 +109,11 @@ class Transformers(
         """End the threads of the model."""
         await asyncio.to_thread(self._decoder.close)
 
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Return the number of tokens of the prompt. Raises `ChatError` if the model cannot read the request."""
+        _check_supported(request)
+        return len(await asyncio.to_thread(self._prompt, request))
+
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """Yield the response. `seed` has no effect, because all requests share one generator of random numbers.
 
@@ -147,7 +152,12 @@ class Transformers(
     def _prompt(self, request: ChatRequest) -> list[int]:
         from jinja2 import TemplateError
 
-        messages = [{"role": each.role, "content": each.text} for each in request.messages]
+        messages = [
+            {"role": each.role, "content": each.text}
+            # The templates of models that reason read it under this name, and others ignore it.
+            | ({"reasoning_content": each.reasoning} if each.reasoning else {})
+            for each in request.messages
+        ]
         with self._encoding:
             try:
                 text = self._tokenizer.apply_chat_template(

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, Tool, ToolCall
 from app_toolkit.errors import ChatError
 
+RESULT_FIELDS = ("state", "output", "errorText", "approval")
+"""The fields of a tool call that a client may set."""
+
 DENIED = "The call of the tool was denied."
 
 
@@ -80,6 +83,48 @@ def read_chat(body: bytes) -> UIChat:
     return chat
 
 
+def accepted(chat: UIChat, stored: Sequence[UIMessage]) -> list[UIMessage]:
+    """Return the messages of a stored chat after a request.
+
+    A client adds one message of the user, which is the last one that it sends, or the results of tools that the last
+    message of the model calls. The messages before are the stored ones. A message with the id of a stored one takes its
+    place, and those after it are removed. If the client sends several messages, so are those after the last one that
+    it knows.
+
+    Raises:
+        ChatError: The last message is neither of the user, nor a stored one of the assistant.
+    """
+    *before, last = chat.conversation
+    numbers = {message.id: number for number, message in enumerate(stored)}
+    number = numbers.get(last.id)
+    if last.role == "assistant":
+        if number is None or stored[number].role != "assistant":
+            raise ChatError(
+                f"the conversation has no message {last.id!r} of the assistant that can be continued",
+                status=409,
+                code="message_unknown",
+            )
+        return [*stored[:number], with_results(stored[number], last)]
+    if last.role != "user":
+        raise ChatError(f"a client cannot store a message of the role {last.role}")
+    known = [numbers[message.id] for message in before if message.id in numbers]
+    if number is None:
+        number = max(known) + 1 if known else len(stored)
+    return [*stored[:number], last]
+
+
+def with_results(message: UIMessage, sent: UIMessage) -> UIMessage:
+    """Return a message of the assistant with the results of tools that a client has run, and nothing else of it."""
+    results = {part.get("toolCallId"): part for part in sent.parts if _result(part) is not None}
+    parts = []
+    for part in message.parts:
+        result = results.get(part.get("toolCallId"))
+        if result is not None and _tool_name(part) is not None and _result(part) is None:
+            part = part | {name: result[name] for name in RESULT_FIELDS if name in result}
+        parts.append(part)
+    return message.model_copy(update={"parts": parts})
+
+
 def tool_calls(message: UIMessage | None) -> Iterator[str]:
     """Yield the ids of the tools that a message has called."""
     for part in [] if message is None else message.parts:
@@ -99,14 +144,24 @@ def _messages(message: UIMessage) -> Iterator[ChatMessage]:
         calls, results = [], []
         for part in step:
             result = _result(part)
-            if result is not None:  # a call without a result is refused by most models
+            # A call without a result is refused by most models.
+            if result is not None and message.role == "assistant":
                 call = ToolCall(str(part.get("toolCallId")), _tool_name(part) or "", _arguments(part))
                 calls.append(call)
                 results.append(ChatMessage("tool", result, tool_call_id=call.id))
-        text = "\n".join(str(part["text"]) for part in step if part.get("type") == "text" and part.get("text"))
+        text, reasoning = (
+            "\n".join(str(part["text"]) for part in step if part.get("type") == kind and part.get("text"))
+            for kind in ("text", "reasoning")
+        )
         attachments = tuple(_attachment(part) for part in step if part.get("type") == "file" and part.get("url"))
         if text or calls or attachments:
-            yield ChatMessage(message.role, text, tool_calls=tuple(calls), attachments=attachments)
+            yield ChatMessage(
+                message.role,
+                text,
+                tool_calls=tuple(calls),
+                attachments=attachments,
+                reasoning=reasoning if message.role == "assistant" else "",
+            )
         yield from results
 
 

@@ -35,6 +35,7 @@ class MessageRecord:
         self._calls = {str(part["toolCallId"]): part for part in self._parts if "toolCallId" in part}
         self._error: str | None = None
         self._finished = False
+        self._metadata: Mapping[str, Any] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -73,6 +74,7 @@ class MessageRecord:
                 self._calls[part["toolCallId"]] |= {"state": "output-error", "errorText": part["errorText"]}
             case "finish":
                 self._finished = True
+                self._metadata = part.get("messageMetadata")
             case "error":
                 self._error = part["errorText"]
 
@@ -90,6 +92,8 @@ class MessageRecord:
             message["metadata"] = {"incomplete": True, "error": self._error}
         elif not self._finished:
             message["metadata"] = {"incomplete": True}
+        elif self._metadata is not None:
+            message["metadata"] = dict(self._metadata)
         return message
 
     def _new(self, part: Part) -> Part:

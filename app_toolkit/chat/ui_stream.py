@@ -21,6 +21,7 @@ from app_toolkit.chat.protocol import (
     TextEvent,
     ToolCallEvent,
     ToolResultEvent,
+    UsageEvent,
 )
 
 Part = dict[str, Any]
@@ -86,6 +87,7 @@ class MessageParts:
         """The calls of this step by their index."""
         self._unanswered: set[str] = set()
         self._has_results = False
+        self._usage: UsageEvent | None = None
 
     def translate(self, event: ChatEvent) -> list[Part]:
         """Return the parts of the next event.
@@ -104,6 +106,8 @@ class MessageParts:
                 return [*self._start(), *self._call(event)]
             case ToolResultEvent():
                 return [*self._start(), *self._result(event)]
+            case UsageEvent():
+                self._usage = event
             case ErrorEvent(message):
                 return self.fail(message)
             case FinishEvent(reason):
@@ -117,6 +121,8 @@ class MessageParts:
         parts = [*self._start(), *self._close(), *self._complete_all(force=True)]
         self.finished = True
         finish: Part = {"type": "finish"}
+        if self._usage is not None:
+            finish["messageMetadata"] = {"usage": usage_document(self._usage)}
         if self._version >= FINISH_REASON_SINCE:
             finish["finishReason"] = FINISH_REASONS[reason or ("tool_calls" if self._unanswered else "stop")]
         return [*parts, {"type": "finish-step"}, finish]
@@ -213,6 +219,17 @@ class MessageParts:
             text = event.result if isinstance(event.result, str) else json.dumps(event.result, default=jsonable_encoder)
             return [*parts, {"type": "tool-output-error", "toolCallId": event.id, "errorText": text}]
         return [*parts, {"type": "tool-output-available", "toolCallId": event.id, "output": event.result}]
+
+
+def usage_document(usage: UsageEvent) -> dict[str, int]:
+    """Return the usage of a response, with the names of the AI SDK."""
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.input_tokens + usage.output_tokens,
+        "reasoningTokens": usage.reasoning_tokens,
+        "cachedInputTokens": usage.cached_tokens,
+    }
 
 
 def _refuse(constant: str) -> Never:

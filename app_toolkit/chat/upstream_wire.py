@@ -35,6 +35,7 @@ def completion_body(
     model: str | None = None,
     max_tokens_field: str = "max_tokens",
     forwarded_fields: Collection[str] = (),
+    reasoning_field: str | None = None,
     extra_body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the body of a request for a streamed chat completion.
@@ -44,11 +45,12 @@ def completion_body(
         model: Name of the model. Default: the one of the request.
         max_tokens_field: Name of the field for `ChatRequest.max_tokens`. Default: `max_tokens`.
         forwarded_fields: Names in `ChatRequest.extra` that are copied. Default: none.
+        reasoning_field: Field for the reasoning of earlier messages. Default: none, it is left out.
         extra_body: Fields that override all others. Default: none.
     """
     body: dict[str, Any] = {
         "model": model or request.model,
-        "messages": [_message(each) for each in request.messages],
+        "messages": [_message(each, reasoning_field) for each in request.messages],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -69,8 +71,10 @@ def completion_body(
     return {**forwarded, **body, **set_options, **(extra_body or {})}
 
 
-def _message(message: ChatMessage) -> dict[str, Any]:
+def _message(message: ChatMessage, reasoning_field: str | None) -> dict[str, Any]:
     document: dict[str, Any] = {"role": message.role, "content": _content(message)}
+    if reasoning_field is not None and message.reasoning:
+        document[reasoning_field] = message.reasoning
     if message.tool_calls:
         document["tool_calls"] = [
             {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -234,7 +234,9 @@ class ChatSocket:
                 await self._close(ended.code, ended.reason)
             await asyncio.gather(*(each.task for each in self._generating.values()))
         finally:
-            await asyncio.gather(*(each.generation.cancel() for each in self._generating.values()))
+            left = list(self._generating.values())
+            await asyncio.gather(*(each.generation.cancel() for each in left))
+            await asyncio.gather(*(each.task for each in left))
 
     async def _accept(self) -> None:
         offered = self._websocket.scope.get("subprotocols") or ()
@@ -292,13 +294,13 @@ class ChatSocket:
         """Begin a response. Raises `ChatError`, `InvalidParameter`, `HTTPException`, and as `StreamLog.begin` does."""
         call = partial(self._catalog.find(command.model), request_of(command, self._catalog))
         self._check_room(command.id)
-        with ExitStack() as permit:
+        async with AsyncExitStack() as permit:
             if self._usage is not None:
-                permit.enter_context(self._usage.request())
+                await permit.enter_async_context(self._usage.request())
             generation = await self._begun(command.id, partial(encoded, call))
-            task = asyncio.create_task(generation.ended(), name="app-toolkit chat response")
+            task = asyncio.create_task(_held(permit.pop_all(), generation), name="app-toolkit chat response")
             self._generating[generation.id] = Generating(generation, task)
-            task.add_done_callback(partial(self._forget, generation.id, permit.pop_all()))
+            task.add_done_callback(partial(self._forget, generation.id))
         self._follow(command.id, generation.id, 0)
 
     async def _begun(self, id: str, events: Callable[[], AsyncIterator[bytes]]) -> Generation:
@@ -321,8 +323,7 @@ class ChatSocket:
             raise used from None
         return generation
 
-    def _forget(self, stream: str, permit: ExitStack, task: "asyncio.Task[None]") -> None:
-        permit.close()
+    def _forget(self, stream: str, task: "asyncio.Task[None]") -> None:
         del self._generating[stream]
 
     def _check_room(self, id: str) -> None:
@@ -410,6 +411,12 @@ class ChatSocket:
             except (WebSocketDisconnect, RuntimeError):  # closed by the client, or by this server
                 raise Ended from None
             self._sent_at = asyncio.get_running_loop().time()
+
+
+async def _held(permit: AsyncExitStack, generation: Generation) -> None:
+    """Hold the permit of an API key until a response has ended."""
+    async with permit:
+        await generation.ended()
 
 
 def _event(id: str, document: Document) -> str:

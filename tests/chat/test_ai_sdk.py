@@ -41,6 +41,8 @@ pytestmark = pytest.mark.anyio
 
 Say = ChatEvent | BaseException
 
+USAGE = {"inputTokens": 2, "outputTokens": 2, "totalTokens": 4, "reasoningTokens": 0, "cachedInputTokens": 0}
+
 
 class Scripted:
     """A model that yields what it is given. Its words of `/slow` chats wait for permits."""
@@ -165,7 +167,7 @@ async def test_a_response_is_a_stream_of_parts_with_the_headers_of_the_protocol(
         {"type": "text-delta", "id": "text-1", "delta": " there"},
         {"type": "text-end", "id": "text-1"},
         {"type": "finish-step"},
-        {"type": "finish"},
+        {"type": "finish", "messageMetadata": {"usage": USAGE}},
     ]
 
 

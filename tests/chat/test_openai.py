@@ -477,7 +477,7 @@ async def test_errors_of_the_app_s_own_dependencies_have_the_format_and_other_ro
         error = response.json()["error"]
         assert (error["message"], error["code"]) == ("the key is wrong", "invalid_api_key")
         assert (await http.get("/other/x")).status_code == 422
-        assert (await http.get("/v1/unknown")).json() == {"detail": "Not Found"}
+        assert (await http.get("/unknown")).json() == {"detail": "Not Found"}
 
 
 async def test_a_failed_choice_closes_the_others(http: httpx.AsyncClient, model: Model) -> None:
@@ -729,9 +729,12 @@ def test_the_openapi_document_has_the_requests_responses_and_errors(model: Model
         "/v1/models",
         "/v1/models/{model}",
         COMPLETIONS,
+        "/v1/completions",
         "/v1/responses",
         "/v1/responses/{response_id}",
         "/v1/responses/{response_id}/cancel",
+        "/v1/responses/{response_id}/input_items",
+        "/v1/responses/input_tokens",
         "/v1/embeddings",
     ]
     completions = paths[COMPLETIONS]["post"]
@@ -760,3 +763,129 @@ def test_the_openapi_document_has_the_requests_responses_and_errors(model: Model
 def test_a_wrong_option_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         openai_router(**options)
+
+
+async def test_unknown_paths_and_methods_below_the_prefix_have_openai_s_errors_and_other_routes_work(
+    model: Model,
+) -> None:
+    app = app_of(FastAPI, model)
+
+    @app.get("/v1/later")
+    @app.post("/v1/slash/")
+    async def later() -> str:
+        return "later"
+
+    async with asking(app) as http:
+        for method, path in (("GET", "/v1/unknown"), ("POST", "/v1/audio/speech"), ("DELETE", "/v1/x/y")):
+            response = await http.request(method, path)
+            assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+            assert path in response.json()["error"]["message"]
+        for method, path, allowed in (("GET", COMPLETIONS, "POST"), ("POST", "/v1/models", "GET")):
+            response = await http.request(method, path)
+            assert (response.status_code, response.headers["allow"]) == (405, allowed)
+            assert response.json()["error"]["type"] == "invalid_request_error"
+        assert (await http.get("/v1/later")).json() == "later"
+        assert (await http.post("/v1/slash/")).json() == "later"
+        redirected = await http.post(f"{COMPLETIONS}/")
+        assert (redirected.status_code, redirected.headers["location"]) == (
+            307,
+            str(http.base_url).rstrip("/") + COMPLETIONS,
+        )
+        assert (await http.get("/other")).json() == {"detail": "Not Found"}
+    without = FastAPI()
+    without.include_router(openai_router(scripted))
+    async with in_process(without) as http:
+        assert (await http.get("/unknown")).json() == {"detail": "Not Found"}
+
+
+LEGACY = "/v1/completions"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_text_completion_has_the_choices_of_each_prompt(http: httpx.AsyncClient, stream: bool) -> None:
+    body = {"model": "echo", "prompt": ["a b", "c"], "n": 2, "echo": True, "max_tokens": 1, "stream": stream}
+    response = await http.post(LEGACY, json={**body, "stream_options": {"include_usage": True}})
+    assert response.status_code == 200
+    texts, reasons = [""] * 4, [""] * 4
+    documents = chunks(response.text) if stream else [response.json()]
+    for document in documents:
+        assert document["object"] == "text_completion"
+        assert document["id"].startswith("cmpl-")
+        for choice in document["choices"]:
+            assert choice.keys() == {"index", "text", "logprobs", "finish_reason"}
+            texts[choice["index"]] += choice["text"]
+            reasons[choice["index"]] = choice["finish_reason"] or reasons[choice["index"]]
+    assert texts == ["a ba", "a ba", "cc", "cc"]
+    assert reasons == ["length", "length", "stop", "stop"]
+    usage = documents[-1]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (3, 4, 7)
+
+
+async def test_text_completion_leaves_out_reasoning_and_tools(http: httpx.AsyncClient) -> None:
+    whole = (await http.post(LEGACY, json={"model": "org/scripted", "prompt": "tools"})).json()
+    assert whole["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": "stop"}]
+    streamed = await http.post(LEGACY, json={"model": "org/scripted", "prompt": "error", "stream": True})
+    assert frames(streamed.text)[-1] == json.dumps(
+        {"error": {"message": "it broke", "type": "server_error", "param": None, "code": "broken"}},
+        separators=(",", ":"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a"] * 5}, "prompt"),
+        ({"n": 5}, "n"),
+        ({"suffix": "end"}, "suffix"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"best_of": 2}, "best_of"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+    ],
+)
+async def test_text_completion_refuses_what_chat_models_cannot_do(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str
+) -> None:
+    response = await http.post(LEGACY, json={"model": "echo", "prompt": "a", **fields})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(("fields", "param"), [({"logprobs": True}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs")])
+async def test_probabilities_of_tokens_are_refused(http: httpx.AsyncClient, fields: Any, param: str) -> None:
+    response = await http.post(COMPLETIONS, json={**ask("echo", "hello"), **fields})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    unset = {"logprobs": False, "top_logprobs": 0}
+    assert (await http.post(COMPLETIONS, json={**ask("echo", "hello"), **unset})).status_code == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, LEGACY])
+async def test_text_ends_at_stop_also_if_the_model_ignores_it(http: httpx.AsyncClient, path: str) -> None:
+    prompt = ask("echo", "one two /forever") if path == COMPLETIONS else {"model": "echo", "prompt": "one two /forever"}
+    (choice,) = (await http.post(path, json={**prompt, "stop": ["wo on", "x"]})).json()["choices"]
+    text = choice["message"]["content"] if path == COMPLETIONS else choice["text"]
+    assert (text, choice["finish_reason"]) == ("one t", "stop")
+    (choice,) = (await http.post(COMPLETIONS, json={**ask("echo", "one tw"), "stop": "two"})).json()["choices"]
+    assert choice["message"]["content"] == "one tw"
+
+
+async def test_model_gets_the_reasoning_of_earlier_responses() -> None:
+    got: list[ChatRequest] = []
+
+    async def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        got.append(request)
+        yield TextEvent("yes")
+
+    app = FastAPI()
+    app.include_router(openai_router(model))
+    messages = [
+        {"role": "user", "content": "a", "reasoning_content": "ignored"},
+        {"role": "assistant", "content": "b", "reasoning_content": "because"},
+        {"role": "assistant", "content": "c", "reasoning": "therefore"},
+        {"role": "user", "content": "d"},
+    ]
+    async with in_process(app) as http:
+        assert (await http.post("/chat/completions", json={"model": "default", "messages": messages})).is_success
+    assert [message.reasoning for message in got[0].messages] == ["", "because", "therefore", ""]

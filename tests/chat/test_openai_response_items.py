@@ -13,6 +13,7 @@ from app_toolkit.chat.openai_response_items import (
     ResponseRequest,
     chat_messages,
     input_items,
+    page_of,
     response_chat_request,
     response_head,
 )
@@ -50,7 +51,12 @@ def test_items_are_the_messages_of_a_conversation() -> None:
     assert request.messages == (
         ChatMessage("system", "be brief"),
         ChatMessage("user", "rain?"),
-        ChatMessage("assistant", "I look", (ToolCall("a", "look_up", "{}"), ToolCall("b", "look_up", "[]"))),
+        ChatMessage(
+            "assistant",
+            "I look",
+            (ToolCall("a", "look_up", "{}"), ToolCall("b", "look_up", "[]")),
+            reasoning="hm",
+        ),
         ChatMessage("tool", "it rains", tool_call_id="a"),
         ChatMessage("tool", "a lot", tool_call_id="b"),
         ChatMessage("assistant", "", (ToolCall("c", "look_up", ""),)),
@@ -224,3 +230,62 @@ def test_an_error_in_a_continued_conversation_names_the_item_of_the_request() ->
     body = ResponseRequest(model="m", input=[{"role": "user", "content": "c"}, {"type": "other"}])  # type: ignore[list-item]
     with pytest.raises(InvalidParameter, match=r"input\[1\] has the type 'other'"):
         response_chat_request(body, earlier)
+
+
+def test_reasoning_belongs_to_the_message_or_the_call_that_follows_it() -> None:
+    summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}
+    request = asked(
+        [
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "first"}]},
+            {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "it rains"},
+            summary,
+            {"role": "user", "content": "and now?"},
+            summary,
+            {"role": "assistant", "content": "rain"},
+            summary,
+        ]
+    )
+    assert [(each.role, each.reasoning) for each in request.messages] == [
+        ("assistant", "first"),
+        ("tool", ""),
+        ("user", ""),
+        ("assistant", "short"),
+    ]
+
+
+INPUT = [ResponseItem(id=f"msg_{number}", role="user", content=str(number)) for number in range(5)]
+
+
+@given(st.integers(1, 7), st.sampled_from(["asc", "desc"]))
+def test_pages_of_input_items_have_each_item_once(limit: int, order: Any) -> None:
+    found: list[str] = []
+    page = page_of(INPUT, limit, order, None)
+    while True:
+        found += [each["id"] for each in page.data]
+        assert (page.first_id, page.last_id) == (page.data[0]["id"], page.data[-1]["id"])
+        if not page.has_more:
+            break
+        page = page_of(INPUT, limit, order, page.last_id)
+    ids = [f"msg_{number}" for number in range(5)]
+    assert found == (ids if order == "asc" else ids[::-1])
+
+
+def test_page_after_an_unknown_item_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="'msg_9'"):
+        page_of(INPUT, 1, "asc", "msg_9")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop": ["a"]},
+        {"logprobs": True},
+        {"top_logprobs": 2},
+        {"include": ["message.output_text.logprobs"]},
+    ],
+)
+def test_stop_and_logprobs_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="not supported"):
+        ResponseRequest(model="m", input="a", **fields).check()
+    ResponseRequest(model="m", input="a", top_logprobs=0).check()  # type: ignore[call-arg]

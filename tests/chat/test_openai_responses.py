@@ -23,6 +23,7 @@ from app_toolkit.chat import (
     openai_router,
     openai_stream,
 )
+from app_toolkit.chat.models import EchoModel
 from app_toolkit.core.stream_log import PAGE
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
@@ -419,7 +420,7 @@ async def test_a_wrong_request_has_the_error_of_openai(http: httpx.AsyncClient) 
         error = response.json()["error"]
         assert (response.status_code, error["type"], error["param"]) == (status, "invalid_request_error", param)
     for after in ("-1", "x", str(2**53)):
-        response = await http.get(f"{RESPONSES}/resp_a?stream=true&starting_after={after}")
+        response = await http.get(f"{RESPONSES}/resp_{0:032x}?stream=true&starting_after={after}")
         assert (response.status_code, response.json()["error"]["param"]) == (400, "starting_after")
 
 
@@ -582,3 +583,73 @@ async def test_a_response_in_the_background_counts_against_the_limit_of_its_key_
 def test_a_wrong_option_is_refused(options: dict[str, Any], model: Model) -> None:
     with pytest.raises(ConfigError, match=f"openai_router: {next(iter(options))} = "):
         openai_router({"model": model}, **options)
+
+
+async def test_a_response_belongs_to_the_api_key_that_began_it(model: Model) -> None:
+    keys = api_keys({"ada": "a" * 16, "bob": "b" * 16})
+    ada, bob = ({"authorization": f"Bearer {letter * 16}"} for letter in "ab")
+    app, log = FastAPI(), MemoryStreamLog()
+    app.include_router(openai_router({"model": model}, log=log), prefix="/v1", dependencies=[Depends(keys)])
+    app.include_router(openai_router({"model": model}, log=log), prefix="/open")
+    async with asking(app) as http:
+        model.allow(1)
+        id = (await http.post(RESPONSES, json=body("one"), headers=ada)).json()["id"]
+        continued = body("two", previous_response_id=id)
+        for path in ("", "?stream=true", "/input_items"):
+            assert (await http.get(f"{RESPONSES}/{id}{path}", headers=bob)).status_code == 404
+            assert (await http.get(f"/open/responses/{id}{path}")).status_code == 404
+            assert (await http.get(f"{RESPONSES}/{id}{path}", headers=ada)).status_code == 200
+        assert (await http.post(f"{RESPONSES}/{id}/cancel", headers=bob)).status_code == 404
+        assert (await http.delete(f"{RESPONSES}/{id}", headers=bob)).status_code == 404
+        refused = await http.post(RESPONSES, json=continued, headers=bob)
+        assert refused.json()["error"]["code"] == "previous_response_not_found"
+        model.allow(1)
+        assert (await http.post(RESPONSES, json=continued, headers=ada)).status_code == 200
+        assert (await http.delete(f"{RESPONSES}/{id}", headers=ada)).json()["id"] == id
+        assert (await http.get(f"{RESPONSES}/{id}", headers=ada)).status_code == 404
+
+
+async def test_the_input_of_a_response_is_listed_with_that_of_the_responses_before_it(
+    http: httpx.AsyncClient, model: Model
+) -> None:
+    model.allow(2)
+    first = (await http.post(RESPONSES, json=body("one"))).json()["id"]
+    image = {"type": "input_image", "image_url": "https://x.test/a.png"}
+    sent = [{"role": "user", "content": [{"type": "input_text", "text": "two"}, image]}]
+    second = (await http.post(RESPONSES, json=body(sent, previous_response_id=first))).json()["id"]
+    listed = (await http.get(f"{RESPONSES}/{second}/input_items?order=asc")).json()
+    assert (listed["object"], listed["has_more"]) == ("list", False)
+    question, answer, picture = listed["data"]
+    assert question == {
+        "id": question["id"],
+        "type": "message",
+        "role": "user",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "one"}],
+    }
+    assert (answer["role"], answer["content"][0]["type"]) == ("assistant", "output_text")
+    assert picture["content"][1] == {**image, "detail": "auto"}
+    assert (listed["first_id"], listed["last_id"]) == (question["id"], picture["id"])
+    newest = (await http.get(f"{RESPONSES}/{second}/input_items?limit=1")).json()
+    assert ([each["id"] for each in newest["data"]], newest["has_more"]) == ([picture["id"]], True)
+    after = f"{RESPONSES}/{second}/input_items?limit=2&after={picture['id']}"
+    assert [each["id"] for each in (await http.get(after)).json()["data"]] == [answer["id"], question["id"]]
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=x", "after")):
+        refused = await http.get(f"{RESPONSES}/{second}/input_items?{query}")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_tokens_of_the_input_are_counted_by_models_that_can(model: Model) -> None:
+    app = Toolkit()
+    app.include_router(openai_router({"echo": EchoModel.bind(), "model": model}), prefix="/v1")
+    async with asking(app) as http:
+        first = (await http.post(RESPONSES, json={"model": "echo", "input": "one two"})).json()["id"]
+        path = f"{RESPONSES}/input_tokens"
+        counted = await http.post(path, json={"model": "echo", "input": "three", "instructions": "be brief"})
+        assert counted.json() == {"object": "response.input_tokens", "input_tokens": 3}
+        continued = await http.post(path, json={"input": "three", "previous_response_id": first})
+        assert continued.json()["input_tokens"] == 5
+        refused = await http.post(path, json={"model": "model", "input": "one"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "count_tokens_not_supported")
+        assert (await http.post(path, json={"model": "echo"})).status_code == 400
+        assert (await http.post(path, json={"model": "none", "input": "a"})).status_code == 404

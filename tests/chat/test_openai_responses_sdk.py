@@ -207,3 +207,12 @@ async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
     monkeypatch.setattr(openai_responses.EventWriter, "write", counted)
     async with client.responses.stream(model="waiting", input="a") as stream:
         assert (await stream.get_final_response()).output_text == "one two"
+
+
+async def test_input_items_are_read_page_by_page_and_input_tokens_are_counted(client: Any) -> None:
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(5)]
+    response = await client.responses.create(model="echo", input=messages)
+    items = [item async for item in client.responses.input_items.list(response.id, limit=2, order="asc")]
+    assert [item.content[0].text for item in items] == [f"message {number}" for number in range(5)]
+    counted = await client.responses.input_tokens.count(model="echo", input=messages)
+    assert counted.input_tokens == 10

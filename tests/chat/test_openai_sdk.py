@@ -217,3 +217,12 @@ async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[s
         await asyncio.to_thread(exec, compile(code, shown.name, "exec"), names)
     names["client"].close()
     assert capsys.readouterr().out == "HELLO \nTELL ME \nGO ON \n"
+
+
+async def test_text_completions_are_read_whole_and_as_a_stream(client: Any) -> None:
+    whole = await client.completions.create(model="echo", prompt="hello world", stop=" wor")
+    assert (whole.choices[0].text, whole.choices[0].finish_reason) == ("hello", "stop")
+    stream = await client.completions.create(model="echo", prompt="hello world", echo=True, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == "hello worldhello world"
+    with pytest.raises(openai.NotFoundError, match="no route"):
+        await client.audio.speech.create(model="echo", input="a", voice="alloy")

@@ -21,6 +21,7 @@ from app_toolkit.chat import (
     TextEvent,
     ToolCallEvent,
     ToolResultEvent,
+    UsageEvent,
     ai_sdk_router,
     conversations_router,
 )
@@ -36,6 +37,7 @@ async def text(request: ChatRequest) -> AsyncIterator[ChatEvent]:
     yield ReasoningEvent("I think.")
     yield TextEvent("Hello ")
     yield TextEvent("wörld")
+    yield UsageEvent(3, 4)
 
 
 async def agent(request: ChatRequest) -> AsyncIterator[ChatEvent]:
@@ -81,6 +83,8 @@ async def test_the_stored_messages_are_those_that_the_client_shows(tmp_path: Pat
     assert list(seen) == ["text", "agent", "broken"]
     for model in ("text", "agent"):
         assert plain(seen[model]["shown"]) == plain(seen[model]["stored"])
+    for kind in ("shown", "stored"):
+        assert seen["text"][kind][1]["metadata"]["usage"]["totalTokens"] == 7
     *_, part = seen["broken"]["stored"]
     assert part["metadata"] == {"incomplete": True, "error": "The model has broken."}
     assert part["parts"][-1] == {"type": "text", "text": "Half a ", "state": "done"}

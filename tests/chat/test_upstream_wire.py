@@ -177,3 +177,10 @@ def test_a_reason_tells_whether_the_response_is_complete() -> None:
     assert reader.finish_reason is None
     list(reader.read(chat.ChatCompletionChunk.construct(**delta("stop"))))
     assert reader.finish_reason == "stop"
+
+
+def test_earlier_reasoning_is_sent_only_if_the_server_has_a_field_for_it() -> None:
+    request = ChatRequest((ChatMessage("user", "a"), ChatMessage("assistant", "b", reasoning="because")))
+    assert completion_body(request)["messages"][1] == {"role": "assistant", "content": "b"}
+    (_, sent) = completion_body(request, reasoning_field="reasoning_content")["messages"]
+    assert sent == {"role": "assistant", "content": "b", "reasoning_content": "because"}

@@ -22,7 +22,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "abort": ("", ""),
     "data-error": ("data transient", ""),
     "finish-step": ("", ""),
-    "finish": ("", "finishReason"),
+    "finish": ("", "finishReason messageMetadata"),
 }
 """The keys that a part must have and may have, besides its type."""
 
