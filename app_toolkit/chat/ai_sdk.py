@@ -66,6 +66,7 @@ FAILED = "An error occurred."
 ENDINGS: Mapping[Outcome | None, Part] = {
     "stopped": {"type": "abort"},
     "failed": {"type": "error", "errorText": FAILED},
+    "full": {"type": "error", "errorText": "The response was interrupted."},
     "lost": {"type": "error", "errorText": "The response was interrupted."},
 }
 """The last part of a stream that did not end by itself."""
